@@ -18,7 +18,7 @@ DIGESTS = {file: f"digest of {file}".replace(" ", "-") for file in FILES}
 ENTRIES = {file: Entry(file, 3, *PLACE, digest=DIGESTS[file]) for file in FILES}
 
 
-def test_record_is_read_as_it_was_written() -> None:
+def test_record_round_trips() -> None:
     text = render(ENTRIES.values())
     assert parse(text) == ENTRIES
     assert parse(render([])) == {}
@@ -34,7 +34,7 @@ def test_record_is_read_as_it_was_written() -> None:
         ("tests/clients/test_03.py 3 ", "tests/clients/test_03.py "),
     ],
 )
-def test_edited_record_is_refused(old: str, new: str) -> None:
+def test_edited_record_is_rejected(old: str, new: str) -> None:
     text = render(ENTRIES.values())
     assert old in text
     with pytest.raises(ValueError, match=r"conformance/control.txt:6: this line was not written by scripts/control"):
@@ -55,7 +55,7 @@ def test_all_remembered_files_run_again_within_the_shares() -> None:
     assert {len(each) for each in again} == {len(FILES) // SHARES, len(FILES) // SHARES + 1}
 
 
-def test_report_counts_what_runs_and_names_the_day() -> None:
+def test_report_counts_the_files_and_names_the_day() -> None:
     text = report(choose(DIGESTS | {FILES[0]: "another"}, ENTRIES, DAY), ENTRIES, DAY)
     remembered = len(choose(DIGESTS, ENTRIES, DAY).remembered)
     assert "Run 1 files" in text

@@ -56,7 +56,7 @@ def test_every_pattern_of_modules_matches_one(hook: Any) -> None:
         ("CC", "no-such-compiler -O2", "the build found no C compiler (no-such-compiler)"),
     ],
 )
-def test_without_a_compiler_or_if_asked_the_wheel_is_pure_and_says_why(
+def test_wheel_is_pure_without_a_compiler_or_on_request_and_the_reason_is_logged(
     hook: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -72,7 +72,7 @@ def test_without_a_compiler_or_if_asked_the_wheel_is_pure_and_says_why(
     assert not Path(note).exists()
 
 
-def test_a_failed_compilation_falls_back_with_a_warning(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_compilation_falls_back_with_a_warning(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(root: Path, folder: Path) -> dict[str, str]:
         raise hook.CompilationError("log.c:1: error: no such thing")
 
@@ -85,7 +85,7 @@ def test_a_failed_compilation_falls_back_with_a_warning(hook: Any, monkeypatch: 
     build.finalize("standard", data, "")
 
 
-def test_a_wheel_to_publish_is_never_pure(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_for_publication_is_never_pure(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCELOG_COMPILED", "1")
     monkeypatch.setenv("ONCELOG_PURE", "1")
     build, _, data = a_build(hook)
@@ -93,7 +93,7 @@ def test_a_wheel_to_publish_is_never_pure(hook: Any, monkeypatch: pytest.MonkeyP
         build.initialize("standard", data)
 
 
-def test_an_editable_installation_compiles_nothing(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_editable_installation_compiles_nothing(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook, "_compile", None)
     build, warnings, data = a_build(hook)
     build.initialize("editable", data)

@@ -9,13 +9,13 @@ import pytest
 from support.apache_kafka import held_ports, port_of
 
 
-def test_a_server_that_reuses_addresses_listens_on_a_held_port() -> None:
+def test_server_that_reuses_addresses_listens_on_a_held_port() -> None:
     (held,) = held_ports(1)
     with held, socket.create_server(("127.0.0.1", port_of(held))) as server:
         socket.create_connection(server.getsockname(), timeout=30).close()
 
 
-def test_nothing_answers_at_a_held_port_before_its_server_starts() -> None:
+def test_held_port_refuses_connections_before_its_server_starts() -> None:
     (held,) = held_ports(1)
     with held, pytest.raises(ConnectionRefusedError):
         socket.create_connection(held.getsockname(), timeout=30)

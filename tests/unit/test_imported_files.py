@@ -73,7 +73,7 @@ def test_modules_imported_by_a_computed_name_count(tmp_path: Path) -> None:
     assert whole <= closure(tmp_path, "import oncelog.wire.names")
 
 
-def test_process_of_a_test_may_run_all_but_the_broker(tmp_path: Path) -> None:
+def test_test_process_may_run_all_but_the_broker(tmp_path: Path) -> None:
     found = closure(tmp_path, "import support.programs")
     assert {"src/oncelog/cli/main.py", "src/oncelog/client.py"} <= found
     assert "src/oncelog/broker/broker.py" not in found

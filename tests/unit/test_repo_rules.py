@@ -36,7 +36,7 @@ def test_every_file_of_the_package_is_checked() -> None:
         ("log/log.py", "if not TYPE_CHECKING:\n    import os", ["os"]),
     ],
 )
-def test_only_edges_reach_for_the_world(name: str, text: str, caught: list[str]) -> None:
+def test_only_edges_perform_io(name: str, text: str, caught: list[str]) -> None:
     found = repo_rules.misplaced_imports(Path("/x") / name, ast.parse(text), Path("/x"))
     assert [finding.text.split()[1].rstrip(",") for finding in found] == caught
 
@@ -85,7 +85,7 @@ def test_modules_do_not_import_each_other_in_a_circle(modules: dict[str, str], f
         ("skip = todo['fixme']", None),
     ],
 )
-def test_words_that_must_not_stay(line: str, what: str | None) -> None:
+def test_forbidden_words(line: str, what: str | None) -> None:
     found = [finding.text.partition(":")[0] for finding in repo_rules.forbidden_text(Path("x"), line)]
     assert found == ([what] if what else [])
 

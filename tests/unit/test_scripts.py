@@ -107,9 +107,7 @@ def test_help_installs_nothing(checkout: Path, script: str, arguments: tuple[str
     assert sorted(checkout.iterdir()) == before
 
 
-def test_an_interrupted_installation_is_made_anew(
-    checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_interrupted_installation_is_repeated(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
     python = checkout / "python"
     python.write_text(FAKE_PYTHON)
     python.chmod(0o755)
@@ -129,7 +127,7 @@ def test_an_interrupted_installation_is_made_anew(
     assert log.read_text().split()[4:] == ["tested"]
 
 
-def test_a_killed_installation_is_made_anew(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_killed_installation_is_repeated(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
     python = checkout / "python"
     python.write_text(FAKE_PYTHON)
     python.chmod(0o755)
@@ -148,7 +146,7 @@ def test_a_killed_installation_is_made_anew(checkout: Path, begin: Callable[...,
 @pytest.mark.parametrize(
     ("order", "extras"), [(("demo", "test"), [".[demo]", ".[dev]"]), (("test", "demo"), [".[dev]"])], ids=str
 )
-def test_the_demo_installs_less_than_the_tests(
+def test_demo_installs_less_than_the_tests(
     checkout: Path, begin: Callable[..., subprocess.Popen[bytes]], order: tuple[str, str], extras: list[str]
 ) -> None:
     python = checkout / "python"
@@ -163,7 +161,7 @@ def test_the_demo_installs_less_than_the_tests(
     assert log.count("made") == 1
 
 
-def test_tests_run_with_the_python_that_is_named(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_tests_run_with_the_requested_python(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
     programs = checkout / "programs"
     programs.mkdir()
     for name in ("python3", "python3.13"):
@@ -189,7 +187,7 @@ def test_tests_run_with_the_python_that_is_named(checkout: Path, begin: Callable
         (["tests/a.py"], 0, [], 1),
     ],
 )
-def test_control_runs_what_is_chosen_and_repeats_what_failed(
+def test_control_runs_the_chosen_files_and_repeats_failures(
     checkout: Path,
     begin: Callable[..., subprocess.Popen[bytes]],
     arguments: list[str],

@@ -19,7 +19,7 @@ def run(end: Sample) -> list[Sample]:
     return [replace(end if at >= 1680 else CALM, seconds=at) for at in range(0, 1801, 5)]
 
 
-def test_windows_are_the_fifth_minute_and_the_last_and_fit_in_a_short_run() -> None:
+def test_windows_are_the_fifth_and_the_last_minute_and_fit_in_a_short_run() -> None:
     assert (PLAN.reference, PLAN.end) == ((300, 420), (1680, 1800))
     for minutes in (0.5, 2, 11, 12, 60):
         plan = plan_of(minutes)
@@ -40,16 +40,16 @@ def test_windows_are_the_fifth_minute_and_the_last_and_fit_in_a_short_run() -> N
         ({"delay_max_ms": 900, "cpu": 1}, []),
     ],
 )
-def test_what_is_judged(end: dict[str, float], bad: list[str]) -> None:
+def test_verdicts_of_the_report(end: dict[str, float], bad: list[str]) -> None:
     assert [each.name for each in judge(run(replace(CALM, **end)), PLAN) if not each.good] == bad  # type: ignore[arg-type]
 
 
-def test_connections_that_come_and_go_are_no_leak() -> None:
+def test_changing_connections_are_not_a_leak() -> None:
     samples = [replace(each, descriptors=60 + (500 if index % 2 else 0)) for index, each in enumerate(run(CALM))]
     assert all(each.good for each in judge(samples, PLAN))
 
 
-def test_a_run_without_samples_in_a_window_is_an_error() -> None:
+def test_run_without_samples_in_a_window_is_an_error() -> None:
     with pytest.raises(ValueError, match="no samples between 1680 and 1800 s"):
         judge([replace(CALM, seconds=310)], PLAN)
 

@@ -24,13 +24,13 @@ def build(_: object = None) -> Path:
     return suites.built("program", "sh", "-c", "cat main >>log; echo >>log")
 
 
-def test_two_that_ask_at_once_share_one_build(source: Path) -> None:
+def test_concurrent_callers_share_one_build(source: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         (folder,) = set(pool.map(build, range(4)))
     assert (folder / "log").read_text().split() == ["first"]
 
 
-def test_changed_sources_are_built_again(source: Path) -> None:
+def test_changed_sources_are_rebuilt(source: Path) -> None:
     build()
     (source / "main").write_text("second")
     build()

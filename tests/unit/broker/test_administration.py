@@ -71,7 +71,7 @@ def setting(name: str, value: str) -> Callable[[Mapping[str, str]], dict[str, st
     return lambda before: {**before, name: value}
 
 
-def test_changes_at_the_same_time_are_all_kept(tmp_path: Path, store: FailingTree) -> None:
+def test_concurrent_changes_are_all_kept(tmp_path: Path, store: FailingTree) -> None:
     names = ["retention.ms", "segment.ms", "flush.ms", "max.message.bytes"]
 
     async def life(broker: Broker) -> None:
@@ -88,7 +88,7 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path, store: FailingTre
     assert configs.read(store, "/config/topics/t") == dict.fromkeys(names, "77")
 
 
-def test_settings_of_another_version_stay_and_do_not_stand_in_the_way(tmp_path: Path, store: FailingTree) -> None:
+def test_unknown_settings_are_kept_and_do_not_block_changes(tmp_path: Path, store: FailingTree) -> None:
     foreign = "leader.replication.throttled.replicas"
 
     async def life(broker: Broker) -> None:
@@ -110,7 +110,7 @@ def test_settings_of_another_version_stay_and_do_not_stand_in_the_way(tmp_path: 
     live(tmp_path, store, life)
 
 
-def test_growing_and_deleting_at_the_same_time(tmp_path: Path, store: FailingTree) -> None:
+def test_concurrent_growth_and_deletion(tmp_path: Path, store: FailingTree) -> None:
     """Whichever is first: nothing of the topic is left, and nothing of it comes back."""
 
     async def life(broker: Broker) -> None:
@@ -131,7 +131,7 @@ def test_growing_and_deleting_at_the_same_time(tmp_path: Path, store: FailingTre
     live(tmp_path, store, life)
 
 
-def test_a_change_whose_turn_comes_too_late_is_not_made(tmp_path: Path, store: FailingTree) -> None:
+def test_change_whose_turn_comes_after_its_deadline_is_not_made(tmp_path: Path, store: FailingTree) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         deadline = Deadline(1)
@@ -153,7 +153,7 @@ def test_a_change_whose_turn_comes_too_late_is_not_made(tmp_path: Path, store: F
     live(tmp_path, store, life)
 
 
-def test_what_the_tree_does_not_take_is_not_done(tmp_path: Path, store: FailingTree) -> None:
+def test_change_that_the_store_rejects_has_no_effect(tmp_path: Path, store: FailingTree) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=2)
         before = broker.config.current
@@ -176,7 +176,7 @@ def test_what_the_tree_does_not_take_is_not_done(tmp_path: Path, store: FailingT
     assert (found.partition_count, found.configs) == (2, {})
 
 
-def test_growing_from_what_is_no_longer_so(tmp_path: Path, store: FailingTree) -> None:
+def test_growth_from_an_outdated_partition_count(tmp_path: Path, store: FailingTree) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         grow = broker.topics.add_partitions
@@ -193,9 +193,7 @@ def test_growing_from_what_is_no_longer_so(tmp_path: Path, store: FailingTree) -
     live(tmp_path, store, life)
 
 
-def test_settings_of_another_version_are_passed_over(
-    tmp_path: Path, store: FailingTree, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_settings_are_skipped(tmp_path: Path, store: FailingTree, caplog: pytest.LogCaptureFixture) -> None:
     async def first(broker: Broker) -> None:
         await broker.settings.alter_broker(None, setting("message.max.bytes", "500"), validate_only=False)
 
@@ -215,7 +213,7 @@ def test_settings_of_another_version_are_passed_over(
     ]
 
 
-def test_who_hangs_up_leaves_no_watcher_behind(tmp_path: Path, store: FailingTree) -> None:
+def test_disconnected_watcher_is_removed(tmp_path: Path, store: FailingTree) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)

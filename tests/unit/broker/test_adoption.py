@@ -113,7 +113,7 @@ def test_records_have_kafkas_bytes() -> None:
             decode_record(damaged)
 
 
-def test_the_image_is_what_the_records_say(tmp_path: Path) -> None:
+def test_image_reflects_the_records(tmp_path: Path) -> None:
     folder = metadata_log(
         tmp_path,
         TopicRecord(name="a", topic_id=A),
@@ -141,7 +141,7 @@ def test_the_image_is_what_the_records_say(tmp_path: Path) -> None:
     assert (found.next_producer_id, found.end_offset) == (3000, 17)
 
 
-def test_a_kafkas_topics_are_taken_over(tmp_path: Path) -> None:
+def test_kafkas_topics_are_imported(tmp_path: Path) -> None:
     data = tmp_path / "data"
     metadata_log(
         data,
@@ -168,7 +168,7 @@ def test_a_kafkas_topics_are_taken_over(tmp_path: Path) -> None:
     live(data, store)  # a second time there is nothing to take over
 
 
-def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
+def test_unsupported_metadata_is_rejected(tmp_path: Path) -> None:
     metadata_log(tmp_path / "several", TopicRecord(name="a", topic_id=A), partition(A, 0, (1, 2)))
     with pytest.raises(ProtocolError, match=r"a-0 has the replicas \(1, 2\)"):
         live(tmp_path / "several", new_tree())
@@ -185,7 +185,7 @@ def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_lost_metadata_is_restored_from_the_folders_only_if_asked(tmp_path: Path) -> None:
+def test_lost_metadata_is_restored_from_the_folders_only_on_request(tmp_path: Path) -> None:
     data = tmp_path / "data"
     ids: list[UUID] = []
 
@@ -241,7 +241,7 @@ def test_restored_topics_keep_all_records(tmp_path: Path) -> None:
     live(data, new_tree(), second, restore_metadata="true")
 
 
-def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:
+def test_exported_metadata_can_be_read_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
     store = new_tree()
     ids: list[UUID] = []
@@ -268,7 +268,7 @@ def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:
         export(store, [foreign], NOW)
 
 
-def test_a_kafka_that_has_run_since_is_noticed(tmp_path: Path) -> None:
+def test_kafka_that_ran_since_the_import_is_detected(tmp_path: Path) -> None:
     data = tmp_path / "data"
     store = new_tree()
     live(data, store)
@@ -287,7 +287,7 @@ def test_a_kafka_that_has_run_since_is_noticed(tmp_path: Path) -> None:
 CHANGES = (TopicRecord(name="a", topic_id=A), partition(A, 0))
 
 
-def test_another_log_of_the_same_length_is_news(tmp_path: Path) -> None:
+def test_different_log_of_the_same_length_is_detected(tmp_path: Path) -> None:
     data, store = tmp_path / "data", new_tree()
     folder = metadata_log(data, *CHANGES)
     live(data, store)
@@ -300,7 +300,7 @@ def test_another_log_of_the_same_length_is_news(tmp_path: Path) -> None:
         live(data, store)
 
 
-def test_the_metadata_log_is_set_aside_where_it_lies(tmp_path: Path) -> None:
+def test_metadata_log_is_renamed_in_place(tmp_path: Path) -> None:
     first, second, store = tmp_path / "1", tmp_path / "2", new_tree()
     log_dirs = {"log_dirs": f"{first},{second}"}
     metadata_log(first, *CHANGES)
@@ -316,7 +316,7 @@ def test_the_metadata_log_is_set_aside_where_it_lies(tmp_path: Path) -> None:
     live(first, store, **log_dirs)  # who thinks better of it goes on
 
 
-def test_a_kafka_that_has_run_is_not_exported_over(tmp_path: Path) -> None:
+def test_export_does_not_overwrite_a_kafka_that_has_run(tmp_path: Path) -> None:
     data, store = tmp_path / "data", new_tree()
     live(data, store)
     export(store, [directory_at(data)], NOW)
@@ -330,7 +330,7 @@ def test_a_kafka_that_has_run_is_not_exported_over(tmp_path: Path) -> None:
     assert (data / BOOTSTRAP).read_bytes() == before
 
 
-def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data, store = tmp_path / "data", new_tree()
 
     def setting(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
@@ -373,7 +373,7 @@ def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.
     }
 
 
-def test_a_newer_kafkas_directory_is_refused(tmp_path: Path) -> None:
+def test_directory_of_a_newer_kafka_is_rejected(tmp_path: Path) -> None:
     data, store = tmp_path / "data", new_tree()
     newer = FeatureLevelRecord(name="metadata.version", feature_level=kafka_metadata.METADATA_VERSION + 1)
     folder = metadata_log(data, BeginTransactionRecord(), newer, *CHANGES, EndTransactionRecord())
@@ -387,7 +387,7 @@ def test_a_newer_kafkas_directory_is_refused(tmp_path: Path) -> None:
     assert store.children("/brokers/topics") == []
 
 
-def test_an_interrupted_take_over_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_import_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, store = tmp_path / "data", new_tree()
     folder = metadata_log(data, *CHANGES)
     with monkeypatch.context() as patch:
@@ -441,7 +441,7 @@ class MortalDisk(OsDisk):
 
 
 @pytest.mark.parametrize("midway", [False, True])
-def test_an_export_that_is_killed_is_done_again(tmp_path: Path, *, midway: bool) -> None:
+def test_killed_export_can_be_repeated(tmp_path: Path, *, midway: bool) -> None:
     """Wherever that was: Kafka has the old metadata log or all of the new one, and oncelog can go on."""
     data, store = tmp_path / "data", new_tree()
     metadata_log(data, *CHANGES)

@@ -241,7 +241,7 @@ def test_each_api_is_in_the_table() -> None:
     assert {case.api for case in cases(UUID(int=1))} == set(SERVED)
 
 
-def test_an_authorizer_that_refuses_everything(storage: BrokerStorage) -> None:
+def test_authorizer_that_rejects_everything(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         topic_id = await prepare(broker)
         before = await state(broker)
@@ -265,7 +265,7 @@ def test_an_authorizer_that_refuses_everything(storage: BrokerStorage) -> None:
     storage.run_broker(life, **ONE_COORDINATOR)
 
 
-def test_topics_are_refused_one_by_one(storage: BrokerStorage) -> None:
+def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
     """If the group or the transaction is allowed, its topics are still checked."""
 
     async def life(broker: Broker) -> None:
@@ -300,7 +300,7 @@ def test_topics_are_refused_one_by_one(storage: BrokerStorage) -> None:
     storage.run_broker(life, **ONE_COORDINATOR)
 
 
-def test_a_refusal_names_the_principal_and_the_resource() -> None:
+def test_rejection_names_the_principal_and_the_resource() -> None:
     context = RequestContext(0, 0, 1, "", "", 1, authorizer=RefuseResources(Resource.GROUP))
     context.authorize(Operation.READ, Resource.TOPIC, TOPIC)
     with pytest.raises(ProtocolError) as refused:

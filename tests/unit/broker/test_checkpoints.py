@@ -89,7 +89,7 @@ def live(
     asyncio.run(run())
 
 
-def test_checkpoints_are_on_the_device_before_they_replace_the_old_ones(tmp_path: Path) -> None:
+def test_checkpoints_are_synced_before_they_replace_the_old_ones(tmp_path: Path) -> None:
     disk = RecordingDisk()
 
     async def life(broker: Broker) -> None:
@@ -108,7 +108,7 @@ def test_checkpoints_are_on_the_device_before_they_replace_the_old_ones(tmp_path
     live(disk, str(tmp_path), life)
 
 
-def test_a_partitions_small_files_are_synced_by_a_worker(tmp_path: Path) -> None:
+def test_small_files_of_a_partition_are_synced_by_a_worker(tmp_path: Path) -> None:
     disk = RecordingDisk()
 
     async def life(broker: Broker) -> None:
@@ -139,7 +139,7 @@ def test_small_files_are_synced_after_a_shortage_of_descriptors(tmp_path: Path) 
     live(disk, str(tmp_path), life)
 
 
-def test_an_older_round_does_not_replace_newer_checkpoints(tmp_path: Path) -> None:
+def test_older_round_does_not_replace_newer_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINTS[1]
 
     async def life(broker: Broker) -> None:
@@ -176,7 +176,7 @@ async def deleted(broker: Broker, partitions: list[int], offset: int = 1) -> dic
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_checkpoints_without_a_descriptor_are_repeated(storage: BrokerStorage) -> None:
+def test_checkpoints_are_retried_after_a_shortage_of_descriptors(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         storage.disk.once = True
@@ -189,7 +189,7 @@ def test_checkpoints_without_a_descriptor_are_repeated(storage: BrokerStorage) -
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_delete_records_reports_a_start_offset_that_is_not_on_the_device(storage: BrokerStorage) -> None:
+def test_delete_records_reports_a_start_offset_that_is_not_synced(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         storage.disk.break_down("replace", f"{storage.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
@@ -205,7 +205,7 @@ def test_delete_records_reports_a_start_offset_that_is_not_on_the_device(storage
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_delete_records_of_a_directory_that_fails_before_the_round_is_an_error(storage: BrokerStorage) -> None:
+def test_delete_records_fails_if_the_directory_fails_before_the_checkpoint(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         gate = asyncio.Event()
@@ -229,7 +229,7 @@ def test_delete_records_of_a_directory_that_fails_before_the_round_is_an_error(s
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_a_stop_that_cannot_write_the_checkpoints_is_not_clean(storage: BrokerStorage) -> None:
+def test_stop_that_cannot_write_the_checkpoints_is_not_clean(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         storage.disk.break_down("replace", f"{storage.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
@@ -244,7 +244,7 @@ def test_a_stop_that_cannot_write_the_checkpoints_is_not_clean(storage: BrokerSt
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_deleted_records_stay_deleted_after_a_loss_of_power(seed: int) -> None:
+def test_deleted_records_stay_deleted_after_a_power_loss(seed: int) -> None:
     machine = SimDisk(random.Random(seed))
     store = MemoryStore(lambda: NOW)
 

@@ -80,7 +80,7 @@ async def made(broker: Broker, name: str, **configs: str) -> Replica:
     return broker.partitions.find(name, 0)
 
 
-def test_what_was_cleaned_is_written_down_and_not_done_again(storage: CleanerStorage) -> None:
+def test_cleaned_offset_is_stored_and_the_log_is_not_cleaned_again(storage: CleanerStorage) -> None:
     async def first(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica)
@@ -101,7 +101,7 @@ def test_what_was_cleaned_is_written_down_and_not_done_again(storage: CleanerSto
     storage.run_broker(second)
 
 
-def test_a_deleted_topic_is_forgotten(storage: CleanerStorage) -> None:
+def test_checkpoint_drops_a_deleted_topic(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         fill(await made(broker, "t"))
         fill(await made(broker, "other"))
@@ -119,7 +119,7 @@ def test_a_deleted_topic_is_forgotten(storage: CleanerStorage) -> None:
     storage.run_broker(life)
 
 
-def test_a_topic_that_is_deleted_before_anything_was_cleaned_is_forgotten(storage: CleanerStorage) -> None:
+def test_checkpoint_drops_a_topic_that_was_deleted_before_its_first_cleaning(storage: CleanerStorage) -> None:
     async def first(broker: Broker) -> None:
         fill(await made(broker, "t"))
         assert await broker.cleaner.clean_due()
@@ -134,7 +134,7 @@ def test_a_topic_that_is_deleted_before_anything_was_cleaned_is_forgotten(storag
     storage.run_broker(second)
 
 
-def test_a_log_that_is_set_aside_is_forgotten(storage: CleanerStorage) -> None:
+def test_checkpoint_drops_a_log_that_was_set_aside(storage: CleanerStorage) -> None:
     """The deletion of its topic was interrupted, and a new one has the same name."""
 
     async def first(broker: Broker) -> None:
@@ -157,7 +157,7 @@ def test_a_log_that_is_set_aside_is_forgotten(storage: CleanerStorage) -> None:
     assert list(storage.directory.glob("t-0.*-stray"))
 
 
-def test_only_what_is_dirty_enough(storage: CleanerStorage) -> None:
+def test_only_logs_above_the_dirty_ratio_are_cleaned(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t", min_cleanable_dirty_ratio="0.9")
         plain = await made(broker, "plain", cleanup_policy="delete")
@@ -173,7 +173,7 @@ def test_only_what_is_dirty_enough(storage: CleanerStorage) -> None:
     storage.run_broker(life)
 
 
-def test_the_log_is_written_and_read_meanwhile(storage: CleanerStorage) -> None:
+def test_log_is_written_and_read_while_it_is_cleaned(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica, 40)
@@ -191,7 +191,7 @@ def test_the_log_is_written_and_read_meanwhile(storage: CleanerStorage) -> None:
     storage.run_broker(life)
 
 
-def test_a_damaged_log_is_left_alone_until_the_next_start(storage: CleanerStorage) -> None:
+def test_damaged_log_is_not_cleaned_until_the_next_start(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         good = await made(broker, "good")
@@ -210,7 +210,7 @@ def test_a_damaged_log_is_left_alone_until_the_next_start(storage: CleanerStorag
     storage.run_broker(life)
 
 
-def test_it_is_held_back_to_its_share_of_the_disk(storage: CleanerStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleaner_is_throttled_to_its_io_limit(storage: CleanerStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def life(broker: Broker) -> None:
@@ -231,7 +231,7 @@ def test_it_is_held_back_to_its_share_of_the_disk(storage: CleanerStorage, monke
     assert all(each == 0 or each >= 0.05 for each in slept)
 
 
-def test_it_runs_by_itself(storage: CleanerStorage) -> None:
+def test_cleaner_runs_automatically(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica)
@@ -241,7 +241,7 @@ def test_it_runs_by_itself(storage: CleanerStorage) -> None:
     storage.run_broker(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
 
 
-def test_whatever_goes_wrong_with_one_log_the_others_are_cleaned(
+def test_error_in_one_log_does_not_stop_cleaning_the_others(
     storage: CleanerStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     class BrokenDisk(OsDisk):
@@ -293,7 +293,7 @@ class FailingDisk(OsDisk):
         return super().read_part(path, size, pos)
 
 
-def test_too_many_open_files_pass(storage: CleanerStorage) -> None:
+def test_cleaner_survives_too_many_open_files(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica)
@@ -330,7 +330,7 @@ def test_log_is_compacted_later_after_a_lack_of_memory(storage: CleanerStorage) 
     storage.run_broker(life)
 
 
-def test_a_disk_that_fails_takes_its_logs_from_the_cleaner(storage: CleanerStorage) -> None:
+def test_failed_disk_removes_its_logs_from_the_cleaner(storage: CleanerStorage) -> None:
     """The next start, with its recovery, gives them back."""
 
     async def first(broker: Broker) -> None:
@@ -352,7 +352,7 @@ def test_a_disk_that_fails_takes_its_logs_from_the_cleaner(storage: CleanerStora
     storage.run_broker(second)
 
 
-def test_the_others_have_their_turn_while_it_looks_for_work(storage: CleanerStorage) -> None:
+def test_cleaner_yields_while_it_searches_for_work(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         for number in range(20):
             await made(broker, f"t{number}")

@@ -43,7 +43,7 @@ def test_values_have_their_types() -> None:
     assert config.warnings == ()
 
 
-def test_without_settings_all_is_default() -> None:
+def test_defaults_without_settings() -> None:
     assert load({}) == BrokerConfig()
     assert load({}).group_initial_rebalance_delay_ms == 0
 
@@ -103,21 +103,21 @@ def test_without_settings_all_is_default() -> None:
         ),
     ],
 )
-def test_a_wrong_value_is_one_sentence_that_names_its_key(name: str, value: str, sentence: str) -> None:
+def test_error_for_an_invalid_value_is_one_sentence_and_names_its_key(name: str, value: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load({name: value})
     assert str(caught.value) == sentence
 
 
 @given(st.sampled_from(sorted(keys())), st.text(max_size=20))
-def test_any_text_is_taken_or_refused_by_name(name: str, text: str) -> None:
+def test_any_text_is_accepted_or_rejected_by_name(name: str, text: str) -> None:
     try:
         load({name: text})
     except ConfigError as error:
         assert name in str(error)  # noqa: PT017 - only some texts are refused
 
 
-def test_every_default_is_a_legal_value() -> None:
+def test_every_default_is_valid() -> None:
     shown = {entry.name: entry.value for entry in describe_broker(DynamicConfig(BrokerConfig()))}
     given_back = {name: value for name, value in shown.items() if value}
     assert load(given_back).given == given_back
@@ -125,7 +125,7 @@ def test_every_default_is_a_legal_value() -> None:
         assert getattr(load(given_back), key.attribute) == key.default, name
 
 
-def test_unknown_keys_are_named_with_the_nearest_known() -> None:
+def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
     config = load({"num.partition": "3", "num.io.threads": "8", "complete.nonsense.xyzzy": "1"})
     assert config.warnings == (
         "unknown setting num.partition, did you mean num.partitions?",
@@ -139,14 +139,14 @@ def test_no_key_is_both_known_and_without_effect() -> None:
     assert not WITHOUT_EFFECT & set(keys())
 
 
-def test_keys_that_one_broker_has_no_use_for_are_checked_and_said() -> None:
+def test_keys_without_use_on_one_broker_are_checked_and_logged() -> None:
     assert set(keys()) >= UNUSED
     assert load({"replica.lag.time.max.ms": "5"}).warnings == ("replica.lag.time.max.ms has no effect in oncelog",)
     with pytest.raises(ConfigError, match=r"transaction\.state\.log\.min\.isr must be at least 1"):
         load({"transaction.state.log.min.isr": "0"})
 
 
-def test_kafkas_second_names() -> None:
+def test_kafkas_synonyms() -> None:
     assert load({"log.retention.hours": "2"}).log_retention_ms == 7_200_000
     assert load({"log.retention.hours": "2", "log.retention.minutes": "1"}).log_retention_ms == 60_000
     assert load({"log.retention.ms": "5", "log.retention.minutes": "1"}).log_retention_ms == 5
@@ -204,7 +204,7 @@ def test_two_listeners_on_one_port(first: str, second: str, both: bool) -> None:
         assert str(caught.value) == f"listeners must give each listener its own port, {text!r} has 1 more than once"
 
 
-def test_the_listeners_of_a_kraft_file() -> None:
+def test_listeners_of_a_kraft_file() -> None:
     config = load(
         {
             "listeners": "CLIENTS://:9092,CONTROLLER://:9093",
@@ -216,7 +216,7 @@ def test_the_listeners_of_a_kraft_file() -> None:
     assert config.client_listeners == (Listener("CLIENTS", "PLAINTEXT", "", 9092, "localhost", 9092),)
 
 
-def test_environment_by_the_rule_of_kafkas_images() -> None:
+def test_environment_variables_follow_the_rule_of_kafkas_images() -> None:
     environment = {
         "KAFKA_NUM_PARTITIONS": "4",
         "KAFKA_A__B_C___D": "x",
@@ -257,14 +257,14 @@ def test_properties_files_as_java_reads_them(text: str, expected: dict[str, str]
 
 
 @given(st.text())
-def test_any_text_is_some_properties_file(text: str) -> None:
+def test_any_text_is_a_properties_file(text: str) -> None:
     assert isinstance(parse_properties(text), dict)
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_topics_settings_are_checked() -> None:
+def test_settings_of_a_topic_are_checked() -> None:
     settings = {"retention.ms": " 05 ", "cleanup.policy": "compact, delete", "preallocate": "TRUE"}
     assert check_topic_configs(BrokerConfig(), settings) == {
         "retention.ms": "5",
@@ -273,7 +273,7 @@ def test_a_topics_settings_are_checked() -> None:
     }
 
 
-def test_a_topics_settings_must_fit_the_brokers() -> None:
+def test_settings_of_a_topic_must_be_consistent_with_the_brokers() -> None:
     broker = load({"log.cleaner.max.compaction.lag.ms": "5"})
     with pytest.raises(ProtocolError, match=r"min.compaction.lag.ms \(6\) must not be above max.* \(5\)"):
         check_topic_configs(broker, {"min.compaction.lag.ms": "6"})
@@ -299,14 +299,14 @@ def test_a_topics_settings_must_fit_the_brokers() -> None:
         ),
     ],
 )
-def test_a_wrong_topic_setting_is_invalid_config(configs: dict[str, str | None], message: str) -> None:
+def test_invalid_topic_setting_is_invalid_config(configs: dict[str, str | None], message: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         check_topic_configs(BrokerConfig(), configs)
     assert caught.value.code == ErrorCode.INVALID_CONFIG
     assert message in str(caught.value)
 
 
-def test_a_log_takes_the_topics_settings_then_the_brokers() -> None:
+def test_log_uses_the_topics_settings_then_the_brokers() -> None:
     broker = load({"log.retention.hours": "1", "compression.type": "lz4", "producer.id.expiration.ms": "77"})
     plain = log_config(broker, {})
     assert (plain.retention_ms, plain.compression, plain.producer_id_expiration_ms) == (3_600_000, Codec.LZ4, 77)
@@ -318,7 +318,7 @@ def test_a_log_takes_the_topics_settings_then_the_brokers() -> None:
     assert effective(broker, {"retention.ms": "9"}, "retention.ms") == "9"
 
 
-def test_where_a_topics_value_comes_from() -> None:
+def test_source_of_a_topic_setting() -> None:
     broker = load({"log.retention.hours": "1"})
     entries = {entry.name: entry for entry in describe_topic(DynamicConfig(broker), {"segment.ms": "60000"})}
     assert set(entries) == set(TOPIC_KEYS)
@@ -344,7 +344,7 @@ def test_where_a_topics_value_comes_from() -> None:
         ({"log.retention.hours": "-5"}, "log.retention.ms", "-1", ("log.retention.hours", "-5")),
     ],
 )
-def test_what_was_given_is_told_as_it_was_given(
+def test_given_value_is_returned_as_given(
     given: dict[str, str], key: str, value: str, first: tuple[str, str] | None
 ) -> None:
     [entry] = [entry for entry in describe_broker(DynamicConfig(load(given))) if entry.name == key]
@@ -352,7 +352,7 @@ def test_what_was_given_is_told_as_it_was_given(
     assert (entry.synonyms[0].name, entry.synonyms[0].value) == (first or (key, value))
 
 
-def test_types_of_settings_are_kafkas() -> None:
+def test_types_of_settings_equal_kafkas() -> None:
     types = {entry.name: entry.type for entry in describe_topic(DynamicConfig(BrokerConfig()), {})}
     assert types["retention.ms"] == ConfigType.LONG
     assert types["segment.bytes"] == ConfigType.INT

@@ -40,7 +40,7 @@ def ask(
     return asyncio.ensure_future(handler(held)), weakref.ref(held)
 
 
-def test_refused_requests_are_released_without_the_garbage_collector() -> None:
+def test_rejected_requests_are_released_without_the_garbage_collector() -> None:
     """One refused record answers all members of a group, and so does a coordinator that resigns."""
     stub = BrokerStub(LogConfig(max_message_bytes=300))
     tokens: list[Any] = []
@@ -75,7 +75,7 @@ def test_refused_requests_are_released_without_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_a_request_is_released_when_its_client_hangs_up() -> None:
+def test_request_is_released_when_its_client_disconnects() -> None:
     stub = BrokerStub()
     tokens: list[Any] = []
 
@@ -106,7 +106,7 @@ def test_a_request_is_released_when_its_client_hangs_up() -> None:
         gc.enable()
 
 
-def test_a_record_that_cannot_be_encoded_is_answered() -> None:
+def test_record_that_cannot_be_encoded_returns_an_error() -> None:
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:

@@ -23,7 +23,7 @@ from support.logs import NOW, append, end_txn, of_producer, open_log
 from support.shell_fixtures import TOPIC, BrokerStub, Remembering, record, say
 
 
-def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_that_cannot_be_loaded_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
     stub = BrokerStub()
     storage = ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
@@ -45,7 +45,7 @@ def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.Mo
     stub.run(life)
 
 
-def test_lists_of_all_go_without_a_partition_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_all_omit_a_partition_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with Kafka: a list waits for what is being loaded, but not for what could not be."""
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
     stub = BrokerStub()
@@ -70,7 +70,7 @@ def test_lists_of_all_go_without_a_partition_that_cannot_be_loaded(monkeypatch: 
     stub.run(life)
 
 
-def test_lists_wait_for_a_partition_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_wait_for_a_partition_that_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     """That it could not be loaded is of its former term."""
     stub = BrokerStub()
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
@@ -88,7 +88,7 @@ def test_lists_wait_for_a_partition_that_comes_back(monkeypatch: pytest.MonkeyPa
     stub.run(life)
 
 
-def test_others_have_their_turn_while_a_partition_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_partition_yields_to_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what they append meanwhile is loaded as well."""
     monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
     stub = BrokerStub()
@@ -114,7 +114,7 @@ def test_others_have_their_turn_while_a_partition_is_loaded(monkeypatch: pytest.
     stub.run(life)
 
 
-def test_a_partition_that_goes_offline_while_it_is_loaded_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_that_goes_offline_while_it_is_loaded_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
     stub = BrokerStub()
 
@@ -136,7 +136,7 @@ def encoded(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     return encode_versioned(record.key, record.key_version), value
 
 
-def test_a_retry_ends_where_the_partition_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_ends_if_the_partition_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
     stub = BrokerStub()
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
@@ -151,7 +151,7 @@ def test_a_retry_ends_where_the_partition_is_led_elsewhere(monkeypatch: pytest.M
     stub.run(life)
 
 
-def test_many_records_go_into_batches_that_the_topic_takes() -> None:
+def test_many_records_are_split_into_batches_that_the_topic_accepts() -> None:
     stub = BrokerStub(LogConfig(max_message_bytes=1000))
     records = [record("topic-" + "x" * (number % 50), number) for number in range(60)]
 
@@ -177,7 +177,7 @@ def test_many_records_go_into_batches_that_the_topic_takes() -> None:
     stub.run(later)
 
 
-def test_a_record_that_no_batch_takes_is_refused_as_before() -> None:
+def test_record_larger_than_any_batch_is_rejected() -> None:
     stub = BrokerStub(LogConfig(max_message_bytes=300))
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
@@ -193,14 +193,14 @@ def test_a_record_that_no_batch_takes_is_refused_as_before() -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 200, 7))
-def test_no_part_is_larger_than_it_may_be(size: int) -> None:
+def test_no_batch_exceeds_its_maximum(size: int) -> None:
     rows = [Record(0, NOW, bytes(size), bytes(size * (number % 3))) for number in range(200)]
     parts = list(split(rows, 700))
     assert [row for part in parts for row in part] == rows
     assert all(len(build_batch(part)) <= 700 for part in parts if len(part) > 1)
 
 
-def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
+def test_answer_without_records_waits_for_earlier_records() -> None:
     """With several replicas they are appended, but not committed yet: nobody may be told of them."""
     stub = BrokerStub()
 
@@ -234,7 +234,7 @@ def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
     stub.run(life)
 
 
-def test_what_is_read_is_told_once_it_is_committed() -> None:
+def test_read_waits_until_its_data_is_committed() -> None:
     """Else a reader goes on from an offset that is lost with the power."""
     stub = BrokerStub(LogConfig(flush_messages=1))
     nobody: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
@@ -255,7 +255,7 @@ def test_what_is_read_is_told_once_it_is_committed() -> None:
     stub.run(life)
 
 
-def test_what_is_loaded_is_told_once_it_is_committed() -> None:
+def test_read_after_loading_waits_until_its_data_is_committed() -> None:
     """Recovery finds what was not synced before the end as well."""
     config = LogConfig(flush_messages=1)
     stub = BrokerStub(config)
@@ -281,7 +281,7 @@ def test_what_is_loaded_is_told_once_it_is_committed() -> None:
     stub.run(life)
 
 
-def test_nobody_waits_for_what_was_refused_at_once() -> None:
+def test_rejected_request_is_answered_at_once() -> None:
     stub = BrokerStub()
 
     def refuse(shard: Remembering, token: object) -> Effects:
@@ -298,7 +298,7 @@ def test_nobody_waits_for_what_was_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("fault", ["replay", "tick"])
-def test_a_coordinator_that_cannot_follow_is_loaded_anew(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_coordinator_whose_state_is_inconsistent_is_reloaded(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """What is in its log counts; its timers go on."""
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
     stub = BrokerStub()
@@ -324,7 +324,7 @@ def test_a_coordinator_that_cannot_follow_is_loaded_anew(monkeypatch: pytest.Mon
     stub.run(life)
 
 
-def test_a_partition_with_emptied_markers_and_batches_is_loaded() -> None:
+def test_partition_with_emptied_markers_and_batches_is_loaded() -> None:
     stub = BrokerStub()
     committed = record("t", 5)
     assert committed.value is not None

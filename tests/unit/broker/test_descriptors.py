@@ -63,7 +63,7 @@ def fill(wire: Wire, topic: str) -> None:
     assert {each.error_code for each in answer.partition_responses} == {0}
 
 
-def test_partitions_outlive_a_shortage_of_descriptors(cluster: OncelogCluster) -> None:
+def test_partitions_survive_a_shortage_of_descriptors(cluster: OncelogCluster) -> None:
     with Wire(cluster.bootstrap) as wire:
         topic_id = wire.create_topic("t", PARTITIONS)
         fill(wire, "t")
@@ -84,7 +84,7 @@ def deleted(wire: Wire, offset: int) -> tuple[int, int]:
     return answer.error_code, answer.low_watermark
 
 
-def test_deleted_records_are_reported_only_when_they_cannot_come_back(cluster: OncelogCluster) -> None:
+def test_deletion_of_records_is_reported_only_when_it_is_durable(cluster: OncelogCluster) -> None:
     with Wire(cluster.bootstrap) as wire:
         topic_id = wire.create_topic("t")
         for value in (b"a", b"b", b"c"):
@@ -101,7 +101,7 @@ def test_deleted_records_are_reported_only_when_they_cannot_come_back(cluster: O
         assert wire.offset("t", -2) == 2
 
 
-def test_a_marker_waits_for_descriptors_and_does_not_spin(cluster: OncelogCluster) -> None:
+def test_marker_waits_for_descriptors_without_spinning(cluster: OncelogCluster) -> None:
     with Wire(cluster.bootstrap) as wire:
         topic_id = wire.create_topic("t", PARTITIONS)
         for number in range(2):  # the first transaction loads the handlers, the second one stays open
@@ -124,7 +124,7 @@ def test_a_marker_waits_for_descriptors_and_does_not_spin(cluster: OncelogCluste
     assert 1 < refusals < 20
 
 
-def test_a_shortage_while_clients_connect_does_not_stop_the_broker(cluster: OncelogCluster) -> None:
+def test_shortage_while_clients_connect_does_not_stop_the_broker(cluster: OncelogCluster) -> None:
     pid = cluster.broker_pid()
     with Wire(cluster.bootstrap) as wire:
         wire.create_topic("t")

@@ -27,7 +27,7 @@ KINDS = [("write", errno.ENOSPC), ("write", errno.EIO), ("write", errno.EFBIG), 
 
 
 @pytest.mark.parametrize(("kind", "error"), KINDS)
-def test_a_failure_takes_the_directory_offline_and_no_other(storage: BrokerStorage, kind: str, error: int) -> None:
+def test_failure_takes_only_its_directory_offline(storage: BrokerStorage, kind: str, error: int) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         bad, good = broker.partitions.find("t", 0), broker.partitions.find("t", 1)
@@ -66,7 +66,7 @@ def test_a_failure_takes_the_directory_offline_and_no_other(storage: BrokerStora
     storage.run_broker(after)
 
 
-def test_a_failed_sync_is_not_tried_again(tmp_path: Path) -> None:
+def test_failed_sync_is_not_retried(tmp_path: Path) -> None:
     storage = BrokerStorage(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
     storage.disk.once = True
 
@@ -87,7 +87,7 @@ def test_a_failed_sync_is_not_tried_again(tmp_path: Path) -> None:
     storage.run_broker(after)
 
 
-def test_with_the_last_directory_the_broker_ends(storage: BrokerStorage) -> None:
+def test_broker_stops_with_its_last_directory(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         for partition in range(2):
@@ -101,7 +101,7 @@ def test_with_the_last_directory_the_broker_ends(storage: BrokerStorage) -> None
     storage.run_broker(life)
 
 
-def test_a_directory_that_is_deleted_while_it_is_used_goes_offline(storage: BrokerStorage) -> None:
+def test_directory_deleted_while_in_use_goes_offline(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         shutil.rmtree(storage.paths[1])
@@ -114,7 +114,7 @@ def test_a_directory_that_is_deleted_while_it_is_used_goes_offline(storage: Brok
     storage.run_broker(life)
 
 
-def test_a_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerStorage) -> None:
+def test_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 2)
         await broker.topics.create("empty", partitions=1)
@@ -142,7 +142,7 @@ def test_a_directory_that_cannot_be_read_at_the_start_is_offline(storage: Broker
     assert "none of the log directories can be used" in refused(storage)
 
 
-def test_checkpoints_say_nothing_of_a_log_that_was_set_aside(storage: BrokerStorage) -> None:
+def test_checkpoints_omit_a_log_that_was_set_aside(storage: BrokerStorage) -> None:
     """Its topic was deleted and made again, in another directory, while its own was offline."""
     names = ("cleaner-offset-checkpoint", "recovery-point-offset-checkpoint")
 
@@ -173,7 +173,7 @@ def test_checkpoints_say_nothing_of_a_log_that_was_set_aside(storage: BrokerStor
     assert storage.log_dir_names()["t-0"] == "b"
 
 
-def test_a_directory_that_fails_while_metadata_is_loaded_is_offline(storage: BrokerStorage) -> None:
+def test_directory_that_fails_while_metadata_is_loaded_is_offline(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         assert {Path(each.path).name for each in broker.directories.online} == {"b"}
@@ -184,7 +184,7 @@ def test_a_directory_that_fails_while_metadata_is_loaded_is_offline(storage: Bro
     storage.run_broker(life)
 
 
-def test_one_log_that_cannot_be_read_takes_its_directory_offline(storage: BrokerStorage) -> None:
+def test_unreadable_log_takes_its_directory_offline(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 2)
 
@@ -244,7 +244,7 @@ def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> Non
     storage.run_broker(life)
 
 
-def test_what_lies_in_the_directories_is_described(storage: BrokerStorage) -> None:
+def test_contents_of_the_directories_are_described(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         answer = await log_dirs(broker)
@@ -262,7 +262,7 @@ def test_what_lies_in_the_directories_is_described(storage: BrokerStorage) -> No
     storage.run_broker(life)
 
 
-def test_others_have_their_turn_while_log_dirs_are_described(storage: BrokerStorage) -> None:
+def test_describing_log_dirs_yields_to_other_requests(storage: BrokerStorage) -> None:
     """The logs are opened one by one, and looked at once however many directories there are."""
 
     async def life(broker: Broker) -> None:
@@ -279,7 +279,7 @@ def test_others_have_their_turn_while_log_dirs_are_described(storage: BrokerStor
     storage.run_broker(life)
 
 
-def test_a_directory_that_fails_while_it_is_described_says_so(storage: BrokerStorage) -> None:
+def test_directory_that_fails_while_it_is_described_reports_an_error(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=2)
         storage.disk.break_down("list", f"{storage.paths[0]}/t-0")  # where the log is opened
@@ -290,7 +290,7 @@ def test_a_directory_that_fails_while_it_is_described_says_so(storage: BrokerSto
     storage.run_broker(life)
 
 
-def test_a_folder_that_does_not_say_whose_it_is_is_told(storage: BrokerStorage) -> None:
+def test_folder_without_partition_metadata_is_reported(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 1)
 

@@ -56,7 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("key", "version"), CASES, ids=[f"{ApiKey(key).name}-{version}" for key, version in CASES])
-def test_every_api_has_an_answer_with_an_error(key: int, version: int) -> None:
+def test_every_api_has_an_error_response(key: int, version: int) -> None:
     request_class, response_class = messages(ApiKey(key))
     answer = error_answer(filled(request_class), version, CODE)
     decoded = response_class.decode(answer.encode(version), version)
@@ -97,7 +97,7 @@ class Failing:
         raise LookupError("another bug")
 
 
-def test_a_handler_that_fails_costs_no_other_answer(
+def test_failing_handler_affects_no_other_answer(
     storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def life(broker: Broker) -> None:

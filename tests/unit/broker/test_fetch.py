@@ -29,7 +29,7 @@ CONTEXT = RequestContext(ApiKey.FETCH, 12, 1, "", "", 1)
 BY_ID = RequestContext(ApiKey.FETCH, 16, 1, "", "", 1)
 
 
-def test_a_topic_that_comes_later_is_found_by_the_session_that_asked_too_early(tmp_path: Path) -> None:
+def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> None:
     """As Kafka's `maybeResolveUnknownName`: the client does not name the partition again, for nothing changed."""
 
     async def run() -> None:
@@ -61,7 +61,7 @@ def test_a_topic_that_comes_later_is_found_by_the_session_that_asked_too_early(t
     asyncio.run(run())
 
 
-def test_a_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
+def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
     async def run() -> None:
         now = 10**12
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
@@ -90,7 +90,7 @@ def test_a_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_a_fetch_returns_less_while_other_answers_are_not_read(
+def test_fetch_returns_less_while_other_answers_are_unread(
     tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     """Less, but something, and at once: it does not wait for `min_bytes` that are there already."""
@@ -141,7 +141,7 @@ def test_a_fetch_returns_less_while_other_answers_are_not_read(
         runner.run(run())
 
 
-def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None:
+def test_fetches_read_in_turns_share_the_budget(tmp_path: Path) -> None:
     async def run() -> None:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
         broker = Broker(
@@ -170,7 +170,7 @@ def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None
     asyncio.run(run())
 
 
-def test_fetch_of_many_partitions_pauses_before_it_begins_its_session(tmp_path: Path) -> None:
+def test_fetch_of_many_partitions_pauses_before_it_creates_its_session(tmp_path: Path) -> None:
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
         broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
@@ -215,9 +215,7 @@ def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session
     asyncio.run(run())
 
 
-def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log that the Fetch has read first is closed. It waits for the log of the new topic instead."""
     reads = 0
 

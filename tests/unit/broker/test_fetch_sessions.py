@@ -40,13 +40,13 @@ def partitions(context: FetchContext) -> list[int]:
     return [entry.partition for entry in context.positions]
 
 
-def test_without_a_session_nothing_is_kept() -> None:
+def test_fetch_without_a_session_is_not_cached() -> None:
     cache = Cache()
     assert cache.begin(0, -1, position(0)).session_id == 0
     assert len(cache.sessions) == 0
 
 
-def test_an_incremental_fetch_remembers_adds_moves_and_forgets() -> None:
+def test_incremental_fetch_remembers_adds_moves_and_forgets() -> None:
     cache = Cache()
     assert cache.begin(0, 0, position(0), position(1)).session_id == 1
     context = cache.begin(1, 1, position(2), position(0, offset=7), forget=(1,))
@@ -55,14 +55,14 @@ def test_an_incremental_fetch_remembers_adds_moves_and_forgets() -> None:
     assert context.positions[0].fetch_offset == 7
 
 
-def test_a_partition_that_gave_records_goes_to_the_end() -> None:
+def test_partition_that_returned_records_moves_to_the_end() -> None:
     cache = Cache()
     first = cache.begin(0, 0, position(0), position(1))
     first.served(first.positions[0])
     assert partitions(cache.begin(1, 1)) == [1, 0]
 
 
-def test_wrong_epoch_unknown_session_and_changed_ids_are_told_apart() -> None:
+def test_wrong_epoch_unknown_session_and_changed_ids_have_different_errors() -> None:
     cache = Cache()
     cache.begin(0, 0, position(0))
     assert cache.begin(1, 2).error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -103,7 +103,7 @@ def test_large_session_may_name_all_its_partitions_again() -> None:
     assert len(cache.begin(1, 1, *many).positions) == MOST_IN_SESSION
 
 
-def test_an_emptied_session_and_a_final_epoch_end_it() -> None:
+def test_empty_session_and_final_epoch_end_it() -> None:
     cache = Cache()
     cache.begin(0, 0, position(0))
     assert cache.begin(1, 1, forget=(0,)).session_id == 0
@@ -112,7 +112,7 @@ def test_an_emptied_session_and_a_final_epoch_end_it() -> None:
     assert len(cache.sessions) == 0
 
 
-def test_a_full_cache_gives_up_only_what_is_long_unused() -> None:
+def test_full_cache_evicts_only_long_unused_sessions() -> None:
     cache = Cache(slots=1)
     cache.begin(0, 0, position(0))
     assert cache.begin(0, 0, position(0)).session_id == 0
@@ -121,7 +121,7 @@ def test_a_full_cache_gives_up_only_what_is_long_unused() -> None:
     assert cache.begin(1, 1).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_the_epoch_wraps_to_one() -> None:
+def test_epoch_wraps_to_one() -> None:
     cache = Cache()
     cache.begin(0, 0, position(0))
     session = cache.begin(1, 1).session
@@ -131,7 +131,7 @@ def test_the_epoch_wraps_to_one() -> None:
     assert session.epoch == 1
 
 
-def test_only_news_is_told() -> None:
+def test_only_changed_partitions_are_returned() -> None:
     told = position(0)
     assert told.changed(0, 5, 0, False)
     assert not told.changed(0, 5, 0, False)
@@ -142,7 +142,7 @@ def test_only_news_is_told() -> None:
     assert told.changed(0, 6, 1, False)
 
 
-def test_a_partition_that_was_dropped_while_a_fetch_waited_is_served_all_the_same() -> None:
+def test_partition_dropped_while_a_fetch_waits_is_still_served() -> None:
     cache = Cache()
     first = cache.begin(0, 0, position(0), position(1))
     waiting = cache.begin(first.session_id, 1)

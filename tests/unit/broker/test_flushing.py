@@ -120,7 +120,7 @@ def outcome(response: ProduceResponse | None) -> PartitionProduceResponse:
     return response.responses[0].partition_responses[0]
 
 
-def test_a_sync_without_a_descriptor_is_repeated(tmp_path: Path) -> None:
+def test_sync_without_a_descriptor_is_retried(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1, configs={"flush.messages": "1"})
         disk.without_descriptors = 3
@@ -130,7 +130,7 @@ def test_a_sync_without_a_descriptor_is_repeated(tmp_path: Path) -> None:
     live(tmp_path, life)
 
 
-def test_nobody_waits_by_default(tmp_path: Path) -> None:
+def test_append_does_not_wait_for_a_sync_by_default(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
         assert outcome(send(broker, "t")).base_offset == 0  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def test_nobody_waits_by_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_an_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: int) -> None:
+def test_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: int) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=2, configs={"flush.messages": "1"})
         disk.gate.clear()
@@ -162,7 +162,7 @@ def test_an_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: i
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_sync_that_takes_longer_than_the_request_allows_times_out(tmp_path: Path, acks: int) -> None:
+def test_sync_that_takes_longer_than_the_request_timeout_times_out(tmp_path: Path, acks: int) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=2, configs={"flush.messages": "1"})
         disk.gate.clear()
@@ -180,7 +180,7 @@ def test_a_sync_that_takes_longer_than_the_request_allows_times_out(tmp_path: Pa
     live(tmp_path, life)
 
 
-def test_a_request_that_waits_for_a_sync_releases_its_records(tmp_path: Path) -> None:
+def test_request_that_waits_for_a_sync_releases_its_records(tmp_path: Path) -> None:
     class Held(bytearray):
         """Bytes that can be weakly referenced."""
 
@@ -202,7 +202,7 @@ def test_a_request_that_waits_for_a_sync_releases_its_records(tmp_path: Path) ->
     live(tmp_path, life)
 
 
-def test_a_sync_is_due_after_so_many_records(tmp_path: Path) -> None:
+def test_sync_is_due_after_a_number_of_records(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1, configs={"flush.messages": "5"})
         for _ in range(4):
@@ -218,7 +218,7 @@ def test_a_sync_is_due_after_so_many_records(tmp_path: Path) -> None:
     live(tmp_path, life, log_flush_interval_messages="7")
 
 
-def test_records_are_synced_when_they_are_old_enough(tmp_path: Path) -> None:
+def test_sync_is_due_after_a_time(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
         for _ in range(3):
@@ -231,7 +231,7 @@ def test_records_are_synced_when_they_are_old_enough(tmp_path: Path) -> None:
     live(tmp_path, life, log_flush_interval_ms="20")
 
 
-def test_a_failed_sync_is_told_to_all_who_wait(tmp_path: Path) -> None:
+def test_failed_sync_fails_all_waiting_requests(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=2)
         disk.gate.clear()
@@ -249,7 +249,7 @@ def test_a_failed_sync_is_told_to_all_who_wait(tmp_path: Path) -> None:
     live(tmp_path, life, log_flush_interval_messages="1")
 
 
-def test_a_topic_that_is_deleted_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_deleted_topic_completes_requests_that_wait_for_its_sync(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         topic = await broker.topics.create("t", partitions=1)
         disk.gate.clear()
@@ -271,7 +271,7 @@ def latest(broker: Broker, timestamp: int = -1, version: int = 5) -> tuple[int, 
     return answer.error_code, answer.offset
 
 
-def test_what_was_not_synced_before_the_end_is_synced_before_it_is_told(tmp_path: Path) -> None:
+def test_unsynced_records_are_synced_after_a_restart_before_they_are_visible(tmp_path: Path) -> None:
     store = MemoryStore(lambda: NOW)
 
     async def first(broker: Broker, disk: GatedDisk) -> None:
@@ -320,7 +320,7 @@ def codes(response: WriteTxnMarkersResponse) -> list[int]:
     return [each.error_code for each in response.markers[0].topics[0].partitions]
 
 
-def test_an_operators_marker_is_answered_once_it_is_synced(tmp_path: Path) -> None:
+def test_operators_marker_is_answered_after_its_sync(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=2)
         disk.gate.clear()
@@ -342,7 +342,7 @@ def test_an_operators_marker_is_answered_once_it_is_synced(tmp_path: Path) -> No
     live(tmp_path, life, log_flush_interval_messages="1")
 
 
-def test_a_marker_counts_as_written_once_it_is_synced(tmp_path: Path) -> None:
+def test_marker_counts_as_written_after_its_sync(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
         disk.gate.clear()

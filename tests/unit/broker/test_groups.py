@@ -150,7 +150,7 @@ def test_coordinators_are_found(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_members_life(version: int) -> None:
+def test_life_cycle_of_a_member(version: int) -> None:
     """Each API in about the version that goes with this one of JoinGroup."""
     sync_version, other_version = min(version, 5), min(version, 4)
 
@@ -198,7 +198,7 @@ def test_a_members_life(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(5, 10))
-def test_a_static_member_restarts(version: int) -> None:
+def test_static_member_restarts(version: int) -> None:
     async def scenario(setup: Setup) -> None:
         joined = await setup.join(version, instance="i")
         sync = SyncGroupRequest(
@@ -219,7 +219,7 @@ def test_a_static_member_restarts(version: int) -> None:
     with_broker(scenario)
 
 
-def test_groups_need_ids_where_members_join() -> None:
+def test_empty_group_id_is_rejected_for_members() -> None:
     async def scenario(setup: Setup) -> None:
         assert (await setup.join(9, group="")).error_code == E.INVALID_GROUP_ID
         unnamed = SyncGroupRequest(protocol_type="p", protocol_name="p")
@@ -330,7 +330,7 @@ def test_offsets_in_a_transaction(version: int, commit: bool) -> None:
     with_broker(scenario)
 
 
-def test_a_marker_that_comes_while_the_transaction_is_verified_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_that_arrives_during_verification_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-890: the commit is late, and would leave a transaction that nobody ends."""
 
     async def scenario(setup: Setup) -> None:
@@ -371,7 +371,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
     with_broker(scenario)
 
 
-def test_heartbeats_are_well_while_the_coordinator_loads() -> None:
+def test_heartbeats_succeed_while_the_coordinator_loads() -> None:
     async def scenario(setup: Setup) -> None:
         broker = setup.broker.broker
         assert broker is not None

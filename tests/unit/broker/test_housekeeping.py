@@ -27,7 +27,7 @@ def batch(timestamp: int, sequence: int) -> memoryview:
     return memoryview(build_batch([record], producer_id=5, producer_epoch=0, base_sequence=sequence))
 
 
-def test_old_segments_go_producers_are_forgotten_and_checkpoints_are_written(tmp_path: Path) -> None:
+def test_housekeeping_deletes_segments_expires_producers_and_writes_checkpoints(tmp_path: Path) -> None:
     async def run() -> None:
         now = 1_000_000
         config = load(QUICK | {"log.dirs": str(tmp_path)})
@@ -53,7 +53,7 @@ def test_old_segments_go_producers_are_forgotten_and_checkpoints_are_written(tmp
     asyncio.run(run())
 
 
-def test_an_expired_producer_is_known_until_the_round_that_forgets_it(tmp_path: Path) -> None:
+def test_expired_producer_is_known_until_the_next_housekeeping_round(tmp_path: Path) -> None:
     """As in Kafka: `producer.id.expiration.check.interval.ms` says when, and to be described forgets nobody."""
 
     async def run() -> None:
@@ -75,7 +75,7 @@ def test_an_expired_producer_is_known_until_the_round_that_forgets_it(tmp_path: 
     asyncio.run(run())
 
 
-def test_a_round_that_fails_is_told_and_the_next_one_comes(
+def test_failed_round_is_logged_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:

@@ -42,11 +42,11 @@ def test_elements_of_all_levels_are_counted() -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_the_limit_itself_is_few(more: int) -> None:
+def test_item_limit_is_inclusive(more: int) -> None:
     assert has_many_items(response(FEW_ITEMS - 1 + more, 0, 0)) is bool(more)
 
 
-def test_a_missing_array_has_no_elements() -> None:
+def test_missing_array_has_no_elements() -> None:
     answer = response(1, 1, 1)
     answer.topics[0].partitions = None  # type: ignore[assignment]
     assert not has_many_items(answer)

@@ -17,7 +17,7 @@ from support.log_directories import nothing, refusal, refused
 # -- where things are ---------------------------------------------------------------------------------------------
 
 
-def test_new_partitions_go_where_the_fewest_are_and_are_found_again(storage: BrokerStorage) -> None:
+def test_new_partitions_go_to_the_emptiest_directory_and_are_found_again(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 4)
 
@@ -36,7 +36,7 @@ def test_new_partitions_go_where_the_fewest_are_and_are_found_again(storage: Bro
     assert all(name.startswith("u-") for name in storage.log_dir_names())
 
 
-def test_each_directory_has_an_identity_of_its_own(storage: BrokerStorage) -> None:
+def test_each_directory_has_its_own_id(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         ids = [directory.directory_id for directory in broker.directories]
         assert len(set(ids)) == 2
@@ -60,7 +60,7 @@ def test_directories_are_opened_in_a_worker_thread(storage: BrokerStorage) -> No
     storage.run_broker(life)
 
 
-def test_a_directory_of_another_cluster_node_or_version_is_refused(storage: BrokerStorage) -> None:
+def test_directory_of_another_cluster_node_or_version_is_rejected(storage: BrokerStorage) -> None:
     storage.run_broker(nothing)
     assert "node.id" in refused(storage, node_id="7")
     path = Path(storage.paths[1], "meta.properties")
@@ -75,7 +75,7 @@ def test_a_directory_of_another_cluster_node_or_version_is_refused(storage: Brok
     storage.run_broker(nothing)
 
 
-def test_the_directory_of_an_older_oncelog_is_upgraded(storage: BrokerStorage) -> None:
+def test_directory_of_an_older_oncelog_is_upgraded(storage: BrokerStorage) -> None:
     storage.run_broker(nothing)
     path = Path(storage.paths[0], "meta.properties")
     old = [line for line in path.read_text().splitlines() if not line.startswith(("directory.id", "oncelog"))]
@@ -85,7 +85,7 @@ def test_the_directory_of_an_older_oncelog_is_upgraded(storage: BrokerStorage) -
     assert "oncelog.format=1" in path.read_text()
 
 
-def test_a_copy_of_a_directory_is_refused(storage: BrokerStorage) -> None:
+def test_copy_of_a_directory_is_rejected(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 1)
 
@@ -103,7 +103,7 @@ def test_a_copy_of_a_directory_is_refused(storage: BrokerStorage) -> None:
 # -- what was there before -----------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_is_empty_now_is_offline_until_it_is_back(storage: BrokerStorage) -> None:
+def test_directory_that_is_now_empty_is_offline_until_it_is_restored(storage: BrokerStorage) -> None:
     """A disk that is not mounted: its partitions must not begin anew."""
     first_of_all = Path(storage.paths[0])
 
@@ -126,14 +126,14 @@ def test_a_directory_that_is_empty_now_is_offline_until_it_is_back(storage: Brok
     storage.run_broker(again)
 
 
-def test_a_broker_without_any_of_its_logs_does_not_start(storage: BrokerStorage) -> None:
+def test_broker_without_any_of_its_log_directories_does_not_start(storage: BrokerStorage) -> None:
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     for path in storage.paths:
         shutil.rmtree(path)
     assert "this broker had logs there" in refused(storage)
 
 
-def test_a_directory_that_is_not_named_any_more_is_missed(storage: BrokerStorage) -> None:
+def test_directory_removed_from_the_settings_prevents_the_start(storage: BrokerStorage) -> None:
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     gone = storage.paths.pop(0)
     assert f"has logs in {gone} " in refused(storage)
@@ -142,7 +142,7 @@ def test_a_directory_that_is_not_named_any_more_is_missed(storage: BrokerStorage
     storage.run_broker(nothing)  # the same directory in another place
 
 
-def test_what_is_gone_for_good_begins_anew_on_request(storage: BrokerStorage) -> None:
+def test_lost_directory_starts_empty_on_request(storage: BrokerStorage) -> None:
     async def anew(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 0
         assert broker.partitions.find("t", 1).log.log_end_offset == 1
@@ -157,7 +157,7 @@ def test_what_is_gone_for_good_begins_anew_on_request(storage: BrokerStorage) ->
     storage.run_broker(nothing)
 
 
-def test_an_identity_that_was_deleted_is_known_again(storage: BrokerStorage) -> None:
+def test_deleted_directory_id_is_recognized_again(storage: BrokerStorage) -> None:
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     file = Path(storage.paths[0], "meta.properties")
     before = file.read_text()

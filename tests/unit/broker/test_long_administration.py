@@ -238,7 +238,7 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("api", REQUESTS)
-def test_others_have_their_turn_in_a_long_request_that_is_refused(storage: BrokerStorage, api: str) -> None:
+def test_rejected_long_request_yields_to_other_requests(storage: BrokerStorage, api: str) -> None:
     key, request = REQUESTS[api]
 
     async def life(broker: Broker) -> None:
@@ -251,7 +251,7 @@ def test_others_have_their_turn_in_a_long_request_that_is_refused(storage: Broke
     storage.run_broker(life)
 
 
-def test_others_have_their_turn_while_unknown_topic_ids_are_answered(storage: BrokerStorage) -> None:
+def test_unknown_topic_ids_yield_to_other_requests(storage: BrokerStorage) -> None:
     topics = [OffsetFetchRequestTopics(topic_id=UUID(int=number), partition_indexes=[0]) for number in range(1, 1001)]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
 
@@ -265,7 +265,7 @@ def test_others_have_their_turn_while_unknown_topic_ids_are_answered(storage: Br
     storage.run_broker(life)
 
 
-def test_others_have_their_turn_while_many_members_leave(storage: BrokerStorage) -> None:
+def test_leaving_of_many_members_yields_to_other_requests(storage: BrokerStorage) -> None:
     members = [MemberIdentity(member_id=name) for name in NAMES]
 
     async def life(broker: Broker) -> None:
@@ -345,7 +345,7 @@ def test_many_offsets_are_deleted_in_small_batches(
     storage.run_broker(life)
 
 
-def test_filter_of_many_states_is_read_once_and_in_turns(storage: BrokerStorage) -> None:
+def test_filter_of_many_states_is_read_once_and_yields(storage: BrokerStorage) -> None:
     request = ListGroupsRequest(states_filter=[f"{number}" for number in range(20_000)])
 
     async def life(broker: Broker) -> None:
@@ -413,7 +413,7 @@ LOGGED: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("api", LOGGED)
-def test_refused_items_of_one_request_are_logged_in_one_line(
+def test_rejected_items_of_one_request_are_logged_in_one_line(
     storage: BrokerStorage, caplog: pytest.LogCaptureFixture, api: str
 ) -> None:
     key, request, line = LOGGED[api]

@@ -159,7 +159,7 @@ def test_lookup_by_time_in_small_plain_batch_needs_no_worker(tmp_path: Path) -> 
     live(tmp_path, body)
 
 
-def test_lookup_by_time_passes_batch_whose_header_lies(tmp_path: Path) -> None:
+def test_lookup_by_time_skips_batch_whose_header_is_wrong(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         lying = build_batch([Record(0, NOW, b"k", b"")])
         set_max_timestamp(lying, 0, 0, NOW + 500)
@@ -170,7 +170,7 @@ def test_lookup_by_time_passes_batch_whose_header_lies(tmp_path: Path) -> None:
     live(tmp_path, body)
 
 
-def test_lookup_by_time_gives_others_their_turn_between_many_headers(tmp_path: Path) -> None:
+def test_lookup_by_time_yields_between_many_headers(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         for _ in range(2980):
             await sent(broker, keyed(1), "plain")
@@ -232,7 +232,7 @@ def test_first_invalid_records_are_named_by_the_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("claims", [MANY + 1, 2**31 - 1])
-def test_batch_that_claims_too_many_records_is_refused(tmp_path: Path, claims: int) -> None:
+def test_batch_that_claims_too_many_records_is_rejected(tmp_path: Path, claims: int) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         result = await sent(broker, many(claims=claims), "compacted")
         assert result.error_code == ErrorCode.INVALID_RECORD
@@ -240,7 +240,7 @@ def test_batch_that_claims_too_many_records_is_refused(tmp_path: Path, claims: i
     live(tmp_path, body)
 
 
-def test_topic_deleted_while_its_records_are_checked_is_answered(tmp_path: Path) -> None:
+def test_topic_deleted_while_its_records_are_checked_returns_an_error(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         workers.gate.clear()
         pending = asyncio.ensure_future(sent(broker, keyed(100, Codec.ZSTD), "compacted"))
@@ -254,7 +254,7 @@ def test_topic_deleted_while_its_records_are_checked_is_answered(tmp_path: Path)
     live(tmp_path, body)
 
 
-def test_request_for_many_partitions_appends_in_turns(tmp_path: Path) -> None:
+def test_request_for_many_partitions_yields_between_appends(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         data = [PartitionProduceData(index=index, records=keyed(1)) for index in range(300)]
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain", partition_data=data)])
@@ -268,7 +268,7 @@ def test_request_for_many_partitions_appends_in_turns(tmp_path: Path) -> None:
     live(tmp_path, body)
 
 
-def test_topics_without_partitions_give_others_their_turn(tmp_path: Path) -> None:
+def test_topics_without_partitions_yield_to_other_requests(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain") for _ in range(1000)])
         pending = produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
@@ -346,7 +346,7 @@ def test_request_with_few_elements_needs_no_worker(tmp_path: Path) -> None:
     live(tmp_path, body)
 
 
-def test_large_answer_is_joined_in_order_and_its_records_are_not_copied() -> None:
+def test_pieces_of_a_large_answer_stay_in_order_and_its_records_are_not_copied() -> None:
     records = memoryview(bytearray(b"records" * 100))
     partitions = [
         PartitionData(partition_index=index, high_watermark=0, records=records if index % 5000 == 7 else b"")
@@ -401,7 +401,7 @@ def test_refusal_of_request_with_many_elements_is_built_by_a_worker(tmp_path: Pa
     live(tmp_path, body)
 
 
-def test_request_with_too_many_elements_is_refused(tmp_path: Path) -> None:
+def test_request_with_too_many_elements_is_rejected(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         header = encode_request_header(RequestHeader(ApiKey.METADATA, 1, 5, "test"))
         frame = header + struct.pack(">i", MOST_ITEMS + 1) + b"\x00\x01a" * (MOST_ITEMS + 1)

@@ -115,7 +115,7 @@ async def start(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_refused_produce_releases_its_bytes(storage: BrokerStorage, case: str) -> None:
+def test_rejected_produce_releases_its_bytes(storage: BrokerStorage, case: str) -> None:
     request, version, code = REFUSED[case]
 
     async def life(broker: Broker) -> None:
@@ -132,7 +132,7 @@ def test_a_refused_produce_releases_its_bytes(storage: BrokerStorage, case: str)
     storage.run_broker(life)
 
 
-def test_a_produce_that_a_failed_disk_refuses_releases_its_bytes(storage: BrokerStorage) -> None:
+def test_produce_that_a_failed_disk_rejects_releases_its_bytes(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await start(broker)
         storage.disk.break_down("write", str(Path(storage.paths[0]).parent))
@@ -147,7 +147,7 @@ def test_a_produce_that_a_failed_disk_refuses_releases_its_bytes(storage: Broker
     storage.run_broker(life)
 
 
-def test_a_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerStorage) -> None:
+def test_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerStorage) -> None:
     """A worker thread decodes it, from a copy: the read buffer is for the next requests."""
 
     async def life(broker: Broker) -> None:
@@ -193,7 +193,7 @@ async def settled_group(broker: Broker) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_produce_refused_without_acknowledgement_releases_its_bytes(storage: BrokerStorage) -> None:
+def test_rejected_produce_with_acks_0_releases_its_bytes(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await start(broker)
         references = []

@@ -63,7 +63,7 @@ def with_loader(body: Callable[[UnreadableTree, MetadataLoader, MetadataCache], 
     asyncio.run(main())
 
 
-def test_a_topic_that_another_writer_creates_and_deletes_is_followed(storage: BrokerStorage) -> None:
+def test_topic_created_and_deleted_by_another_writer_is_applied(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         log = ChangeLog(broker.store)
         write_topic(log, TOPIC)
@@ -82,7 +82,7 @@ def test_a_topic_that_another_writer_creates_and_deletes_is_followed(storage: Br
     storage.run_broker(life)
 
 
-def test_settings_of_brokers_that_another_writer_changes_are_followed(storage: BrokerStorage) -> None:
+def test_broker_settings_changed_by_another_writer_are_applied(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         log = broker.partitions.find("t", 0).log
@@ -94,7 +94,7 @@ def test_settings_of_brokers_that_another_writer_changes_are_followed(storage: B
     storage.run_broker(life)
 
 
-def test_a_change_of_another_writer_is_followed_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_of_another_writer_is_applied_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "POLL_S", 0.001)
 
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
@@ -108,7 +108,7 @@ def test_a_change_of_another_writer_is_followed_without_a_request(monkeypatch: p
     with_loader(body)
 
 
-def test_a_topic_that_is_created_again_before_the_broker_looks_has_logs_of_its_own(storage: BrokerStorage) -> None:
+def test_topic_recreated_between_two_reads_has_its_own_logs(storage: BrokerStorage) -> None:
     many = 150
 
     async def life(broker: Broker) -> None:
@@ -137,7 +137,7 @@ def test_a_topic_that_is_created_again_before_the_broker_looks_has_logs_of_its_o
     storage.run_broker(again)
 
 
-def test_the_second_of_two_deletions_does_not_delete_a_new_topic_of_the_name(storage: BrokerStorage) -> None:
+def test_second_of_two_deletions_does_not_delete_a_new_topic_of_the_name(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         old = await broker.topics.create("t", partitions=1)
         work = broker.topics.delete(old), broker.topics.create("t", partitions=1), broker.topics.delete(old)
@@ -149,7 +149,7 @@ def test_the_second_of_two_deletions_does_not_delete_a_new_topic_of_the_name(sto
     storage.run_broker(life)
 
 
-def test_a_stopped_broker_leaves_no_watch_in_the_store(storage: BrokerStorage) -> None:
+def test_stopped_broker_leaves_no_watch_in_the_store(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         """Do nothing."""
 
@@ -159,7 +159,7 @@ def test_a_stopped_broker_leaves_no_watch_in_the_store(storage: BrokerStorage) -
     assert not storage.store._watches._watches
 
 
-def test_a_change_that_cannot_be_read_is_a_time_out_and_is_followed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_change_times_out_and_is_applied_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "POLL_S", 0.001)
 
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
@@ -183,7 +183,7 @@ def test_a_change_that_cannot_be_read_is_a_time_out_and_is_followed_later(monkey
     with_loader(body)
 
 
-def test_a_change_whose_answer_was_lost_is_followed() -> None:
+def test_change_whose_answer_was_lost_is_applied() -> None:
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         async def change() -> None:
             async with loader.changing() as log:
@@ -197,7 +197,7 @@ def test_a_change_whose_answer_was_lost_is_followed() -> None:
     with_loader(body)
 
 
-def test_a_subscriber_that_fails_does_not_keep_others_from_the_change(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_subscriber_does_not_keep_others_from_the_change(caplog: pytest.LogCaptureFixture) -> None:
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         seen: list[str] = []
 
@@ -235,7 +235,7 @@ def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
     with_loader(body)
 
 
-def test_subscribers_begin_in_the_order_of_the_changes() -> None:
+def test_subscribers_start_in_the_order_of_the_changes() -> None:
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         begun: list[tuple[str, list[str]]] = []
         may_end = asyncio.Event()
@@ -264,7 +264,7 @@ def test_subscribers_begin_in_the_order_of_the_changes() -> None:
     with_loader(body)
 
 
-def test_a_long_deletion_does_not_keep_others_from_changing_metadata(storage: BrokerStorage) -> None:
+def test_long_deletion_does_not_block_other_metadata_changes(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         may_end = asyncio.Event()
         topic = await broker.topics.create("t", partitions=1)

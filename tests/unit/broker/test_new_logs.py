@@ -126,7 +126,7 @@ def test_append_creates_the_files_of_few_new_logs(tmp_path: Path) -> None:
     live(tmp_path, body)
 
 
-def test_log_that_gets_records_while_its_files_are_created_keeps_them(tmp_path: Path) -> None:
+def test_records_appended_while_files_are_created_are_kept(tmp_path: Path) -> None:
     async def body(broker: Broker, disk: CreatingDisk, workers: Workers) -> None:
         workers.gate.clear()
         pending = asyncio.ensure_future(sent(broker, MANY))
@@ -180,7 +180,7 @@ def test_append_creates_the_files_that_the_worker_could_not(tmp_path: Path) -> N
     live(tmp_path, body)
 
 
-def test_client_that_hangs_up_leaves_no_temporary_folder(tmp_path: Path) -> None:
+def test_disconnected_client_leaves_no_temporary_folder(tmp_path: Path) -> None:
     async def body(broker: Broker, disk: CreatingDisk, workers: Workers) -> None:
         workers.gate.clear()
         pending = asyncio.ensure_future(sent(broker, MANY))

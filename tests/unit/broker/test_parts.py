@@ -46,14 +46,14 @@ def answer(part: OffsetCommitRequest) -> OffsetCommitResponse:
     )
 
 
-def test_small_request_is_its_only_part() -> None:
+def test_small_request_has_one_part() -> None:
     small = request([3, 2])
     (part,) = parts_of(small, "topics", "partitions", 5)
     assert part is small
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_answers_to_the_parts_are_the_answer_to_the_whole(seed: int) -> None:
+def test_answers_to_the_parts_combine_to_the_answer_to_the_whole(seed: int) -> None:
     rng = random.Random(seed)
     sizes = [rng.choice([0, 1, 2, 7, 30]) for _ in range(rng.randrange(1, 9))]
     whole, most = request(sizes), rng.randrange(1, 12)

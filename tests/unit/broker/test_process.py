@@ -25,14 +25,14 @@ REFUSED: dict[str, tuple[str, Paths]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_log_directories_that_are_not_apart_are_refused(tmp_path: Path, case: str) -> None:
+def test_overlapping_log_directories_are_rejected(tmp_path: Path, case: str) -> None:
     message, paths = REFUSED[case]
     (tmp_path / "link").symlink_to(tmp_path / "a")
     with pytest.raises(StartError, match=message):
         check_apart([str(path) for path in paths(tmp_path)])
 
 
-def test_a_broker_does_not_start_on_them(tmp_path: Path) -> None:
+def test_broker_does_not_start_with_overlapping_log_directories(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(f"log.dirs={tmp_path / 'a'},{tmp_path / 'a' / 'inner'}\n")
     command = [sys.executable, "-m", "oncelog", "broker", "--config", str(config)]
@@ -43,7 +43,7 @@ def test_a_broker_does_not_start_on_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"], ["data", "data2"], ["a/b", "a/c"]])
-def test_others_are_not(tmp_path: Path, names: list[str]) -> None:
+def test_separate_log_directories_are_accepted(tmp_path: Path, names: list[str]) -> None:
     check_apart([str(tmp_path / name) for name in names])
 
 
@@ -55,7 +55,7 @@ def test_connections_leave_descriptors_for_the_logs(limit: int) -> None:
     assert logs + clients < limit
 
 
-def test_the_root_is_above_all(tmp_path: Path) -> None:
+def test_root_directory_contains_all_others(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="lies in"):
         check_apart([str(tmp_path), "/"])
 
@@ -64,7 +64,7 @@ LOCK = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK
 """What Apache Kafka does with the file `.lock` of each log directory."""
 
 
-def test_apache_kafka_is_kept_out_and_keeps_out(tmp_path: Path) -> None:
+def test_lock_keeps_apache_kafka_out_and_vice_versa(tmp_path: Path) -> None:
     command = [sys.executable, "-u", "-c", f"{LOCK}; sys.stdin.read()", str(tmp_path / ".lock")]
     lock = FolderLock(str(tmp_path))
     with pytest.raises(StartError, match=f"in use by process {os.getpid()}"):

@@ -17,7 +17,7 @@ from oncelog.protocol.records import Record, build_batch
 CONTEXT = RequestContext(ApiKey.PRODUCE, 9, 1, "", "", 1)
 
 
-def test_without_acknowledgement_an_error_closes_the_connection_and_is_no_fault_of_ours(tmp_path: Path) -> None:
+def test_error_with_acks_0_closes_the_connection_and_logs_no_fault(tmp_path: Path) -> None:
     def request(partition: int) -> ProduceRequest:
         data = PartitionProduceData(index=partition, records=bytes(build_batch([Record(0, 1_000, b"k", b"v")])))
         return ProduceRequest(acks=0, topic_data=[TopicProduceData(name="t", partition_data=[data])])

@@ -21,7 +21,7 @@ def block(world: World) -> tuple[int, int, int]:
     return fields["broker"], int(fields["block_start"]), int(fields["block_end"])
 
 
-def test_a_block_is_taken_at_start_and_when_the_last_one_is_used_up() -> None:
+def test_block_is_reserved_at_start_and_when_the_last_one_is_used_up() -> None:
     async def scenario(setup: Setup) -> None:
         assert block(setup.world) == (1, 0, 999)
         request = InitProducerIdRequest(transactional_id=None)
@@ -48,7 +48,7 @@ def test_a_block_is_taken_at_start_and_when_the_last_one_is_used_up() -> None:
         (OutcomeUnknownError("/"), {E.NONE}),  # looked up at once: it had not been written
     ],
 )
-def test_a_store_that_fails_is_asked_again(
+def test_failed_store_request_is_retried(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, answers: set[ErrorCode]
 ) -> None:
     async def scenario(setup: Setup) -> None:
@@ -77,7 +77,7 @@ def test_a_store_that_fails_is_asked_again(
     with_broker(scenario)
 
 
-def test_a_wrong_session_request_is_refused_before_anything_happens() -> None:
+def test_invalid_session_request_is_rejected_before_a_block_is_reserved() -> None:
     async def scenario(setup: Setup) -> None:
         for fields in ({"producer_id": 5}, {"producer_epoch": 5}):
             response = await setup.call(InitProducerIdRequest(transactional_id=None, **fields))

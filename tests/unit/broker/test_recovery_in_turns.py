@@ -62,7 +62,7 @@ def store(tmp_path: Path) -> MemoryStore:
     return store
 
 
-def test_request_for_a_log_that_takes_long_to_recover_is_told_to_come_again(tmp_path: Path, store: MemoryStore) -> None:
+def test_request_during_long_recovery_gets_retriable_error(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered") as caught:
             append(broker, "long")
@@ -115,7 +115,7 @@ def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
     live(tmp_path, store, second)
 
 
-def test_recovery_of_a_topic_that_is_deleted_ends(tmp_path: Path, store: MemoryStore) -> None:
+def test_recovery_of_a_deleted_topic_ends(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered"):
             append(broker, "long")
@@ -131,7 +131,7 @@ def test_recovery_of_a_topic_that_is_deleted_ends(tmp_path: Path, store: MemoryS
     live(tmp_path, store, body)
 
 
-def test_broker_that_stops_during_a_recovery_recovers_at_the_next_start(tmp_path: Path, store: MemoryStore) -> None:
+def test_broker_stopped_during_a_recovery_recovers_at_the_next_start(tmp_path: Path, store: MemoryStore) -> None:
     async def interrupted(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered"):
             append(broker, "long")
@@ -144,7 +144,7 @@ def test_broker_that_stops_during_a_recovery_recovers_at_the_next_start(tmp_path
     live(tmp_path, store, again)
 
 
-def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, store: MemoryStore) -> None:
+def test_settings_changed_during_a_recovery_reach_the_log(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered"):
             append(broker, "long")
@@ -155,7 +155,7 @@ def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, st
     live(tmp_path, store, body)
 
 
-def test_a_worker_looks_at_the_files_of_logs_before_they_are_opened(storage: BrokerStorage) -> None:
+def test_worker_checks_the_files_of_logs_before_they_are_opened(storage: BrokerStorage) -> None:
     async def again(broker: Broker) -> None:
         while len(broker.partitions) < 4:
             await asyncio.sleep(0)

@@ -102,7 +102,7 @@ def append(replica: Replica, *, producer: int = -1, sequence: int = -1) -> None:
     replica.append(memoryview(batch), now_ms=NOW)
 
 
-def test_a_namesake_does_not_begin_where_the_deleted_topic_did(storage: CrashStorage) -> None:
+def test_recreated_topic_does_not_start_at_the_deleted_topics_offset(storage: CrashStorage) -> None:
     async def first(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
@@ -146,7 +146,9 @@ def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
 
 
 @pytest.mark.parametrize("retained_from", [0, 5])
-def test_what_an_interrupted_deletion_left_is_not_its_namesakes(storage: CrashStorage, retained_from: int) -> None:
+def test_leftovers_of_an_interrupted_deletion_do_not_belong_to_the_new_topic(
+    storage: CrashStorage, retained_from: int
+) -> None:
     async def first(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
@@ -171,7 +173,7 @@ def test_what_an_interrupted_deletion_left_is_not_its_namesakes(storage: CrashSt
     storage.run_broker(third)
 
 
-def test_an_interrupted_deletion_is_finished_by_the_next_start(storage: CrashStorage) -> None:
+def test_next_start_completes_an_interrupted_deletion(storage: CrashStorage) -> None:
     async def first(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))
@@ -207,7 +209,7 @@ def folders(storage: CrashStorage) -> set[str]:
     return {path.name for path in storage.directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
 
 
-def test_others_have_their_turn_while_a_topic_is_deleted(storage: CrashStorage) -> None:
+def test_deletion_of_a_topic_yields_to_other_requests(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
         deleting = asyncio.ensure_future(broker.topics.delete(topic))
@@ -222,7 +224,7 @@ def test_others_have_their_turn_while_a_topic_is_deleted(storage: CrashStorage) 
     storage.run_broker(life, kill=False)
 
 
-def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(storage: CrashStorage) -> None:
+def test_topic_is_created_only_after_the_deleted_one_of_its_name_is_gone(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
         deleting = await begun_deletion(broker, topic)
@@ -242,7 +244,7 @@ def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(stora
     storage.run_broker(after)
 
 
-def test_a_deletion_that_is_cancelled_leaves_no_folder_without_a_topic(storage: CrashStorage) -> None:
+def test_cancelled_deletion_leaves_no_folder_without_a_topic(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
         deleting = await begun_deletion(broker, topic)
@@ -253,7 +255,7 @@ def test_a_deletion_that_is_cancelled_leaves_no_folder_without_a_topic(storage: 
     assert not folders(storage)
 
 
-def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(storage: CrashStorage) -> None:
+def test_reference_to_a_deleted_partition_cannot_change_the_new_topic(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         old = broker.partitions.find("t", 0)
@@ -275,7 +277,7 @@ def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(storage: 
     storage.run_broker(after)
 
 
-def test_a_stop_before_all_logs_are_recovered_is_no_clean_one(storage: CrashStorage) -> None:
+def test_stop_before_all_logs_are_recovered_is_not_clean(storage: CrashStorage) -> None:
     async def killed(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0), producer=7, sequence=0)
@@ -297,7 +299,7 @@ def test_a_stop_before_all_logs_are_recovered_is_no_clean_one(storage: CrashStor
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
 @pytest.mark.parametrize("content", [b"", b"0\n2\nt 0 1\n", b"\x00" * 20])
-def test_a_torn_checkpoint_costs_a_recovery_only(storage: CrashStorage, name: str, content: bytes) -> None:
+def test_torn_checkpoint_only_causes_a_recovery(storage: CrashStorage, name: str, content: bytes) -> None:
     async def first(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))
@@ -310,7 +312,7 @@ def test_a_torn_checkpoint_costs_a_recovery_only(storage: CrashStorage, name: st
     storage.run_broker(second)
 
 
-def test_an_internal_topic_that_a_user_creates_has_its_coordinators(storage: CrashStorage) -> None:
+def test_internal_topic_created_by_a_user_has_its_coordinators(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("__transaction_state", partitions=2)
         context = RequestContext(10, 3, 1, "", "", 1)
@@ -321,7 +323,7 @@ def test_an_internal_topic_that_a_user_creates_has_its_coordinators(storage: Cra
     storage.run_broker(life)
 
 
-def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(storage: CrashStorage) -> None:
+def test_request_gets_retriable_error_if_an_internal_topic_cannot_be_created(storage: CrashStorage) -> None:
     class Full(MemoryStore):
         def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
             """Takes no more topics."""
@@ -366,7 +368,7 @@ async def committed_offset(broker: Broker) -> int:
 
 
 @pytest.mark.parametrize("version", [9, 10])
-def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(storage: CrashStorage, version: int) -> None:
+def test_long_commit_leaves_no_offset_of_a_topic_deleted_meanwhile(storage: CrashStorage, version: int) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.ensure_internal("__consumer_offsets")
         topic = await broker.topics.create("t", partitions=1)
@@ -387,7 +389,7 @@ def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(storage
     storage.run_broker(life)
 
 
-def test_long_transactional_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+def test_long_transactional_commit_leaves_no_offset_of_a_topic_deleted_meanwhile(tmp_path: Path) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.ensure_internal("__consumer_offsets")
         topic = await broker.topics.create("t", partitions=1)
@@ -410,7 +412,7 @@ def test_long_transactional_commit_leaves_no_offset_of_topic_that_is_deleted_mea
     CrashStorage(tmp_path, transaction_partition_verification_enable="false").run_broker(life)
 
 
-def test_a_groups_offsets_go_with_the_topic(storage: CrashStorage) -> None:
+def test_offsets_of_groups_are_deleted_with_the_topic(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.ensure_internal("__consumer_offsets")
         topic = await broker.topics.create("t", partitions=1)
@@ -432,7 +434,7 @@ def test_a_groups_offsets_go_with_the_topic(storage: CrashStorage) -> None:
     storage.run_broker(life)
 
 
-def test_checkpoints_go_on_after_a_disk_error(tmp_path: Path) -> None:
+def test_checkpoints_continue_after_a_disk_error(tmp_path: Path) -> None:
     storage = CrashStorage(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
 
     class Failing(OsDisk):
@@ -458,7 +460,7 @@ def test_checkpoints_go_on_after_a_disk_error(tmp_path: Path) -> None:
     storage.run_broker(life)
 
 
-def test_a_coordinator_that_cannot_be_loaded_leaves_the_others_alone(storage: CrashStorage) -> None:
+def test_coordinator_that_cannot_be_loaded_does_not_affect_the_others(storage: CrashStorage) -> None:
     async def poison(broker: Broker) -> None:
         for name in INTERNAL_TOPICS:
             await broker.topics.ensure_internal(name)

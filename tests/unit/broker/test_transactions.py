@@ -48,7 +48,7 @@ def refuse_markers(setup: Setup, monkeypatch: pytest.MonkeyPatch, errors: list[E
 # -- markers -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_reaches_the_partitions() -> None:
+def test_commit_writes_markers_to_the_partitions() -> None:
     async def scenario(setup: Setup) -> None:
         await setup.write(0)
         await setup.write(1)
@@ -64,7 +64,7 @@ def test_a_commit_reaches_the_partitions() -> None:
     with_broker(scenario)
 
 
-def test_refused_markers_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_markers_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(setup: Setup) -> None:
         await setup.write(0)
         await setup.write(1)
@@ -81,7 +81,7 @@ def test_refused_markers_are_written_later(monkeypatch: pytest.MonkeyPatch) -> N
     with_broker(scenario)
 
 
-def test_only_a_topic_that_is_deleted_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_deleted_topic_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(setup: Setup) -> None:
         await setup.write()
         refuse_markers(setup, monkeypatch, [E.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
@@ -97,7 +97,7 @@ def test_only_a_topic_that_is_deleted_is_skipped(monkeypatch: pytest.MonkeyPatch
     with_broker(scenario)
 
 
-def test_a_fenced_coordinator_leaves_the_rest_to_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fenced_coordinator_leaves_the_rest_to_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(setup: Setup) -> None:
         await setup.write()
         tried = refuse_markers(setup, monkeypatch, [E.TRANSACTION_COORDINATOR_FENCED])
@@ -113,7 +113,7 @@ def test_a_fenced_coordinator_leaves_the_rest_to_its_successor(monkeypatch: pyte
     with_broker(scenario)
 
 
-def test_a_partition_that_knows_a_later_epoch_does_not_keep_the_others_from_their_markers(
+def test_partition_with_a_later_epoch_does_not_block_markers_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(setup: Setup) -> None:
@@ -128,7 +128,7 @@ def test_a_partition_that_knows_a_later_epoch_does_not_keep_the_others_from_thei
     with_broker(scenario)
 
 
-def test_a_marker_in_the_coordinators_own_topic_does_not_stop_the_next_start() -> None:
+def test_marker_in_the_coordinators_own_topic_does_not_prevent_the_next_start() -> None:
     async def scenario(setup: Setup) -> None:
         await setup.write()
         topic = WritableTxnMarkerTopic(name="__transaction_state", partition_indexes=[*range(50)])
@@ -168,7 +168,7 @@ def test_operators_can_write_markers() -> None:
     with_broker(scenario)
 
 
-def test_time_out_aborts_and_fences() -> None:
+def test_timeout_aborts_and_fences() -> None:
     async def scenario(setup: Setup) -> None:
         await setup.write()
         await asyncio.sleep(61)
@@ -194,7 +194,7 @@ def test_time_out_aborts_and_fences() -> None:
         (E.INVALID_RECORD, E.INVALID_RECORD),
     ],
 )
-def test_a_log_that_refuses_is_told_in_the_coordinators_terms(
+def test_rejection_by_the_log_is_mapped_to_a_coordinator_error(
     monkeypatch: pytest.MonkeyPatch, refusal: ErrorCode, answer: ErrorCode
 ) -> None:
     async def scenario(setup: Setup) -> None:
@@ -229,7 +229,7 @@ def test_a_log_that_refuses_is_told_in_the_coordinators_terms(
 # -- partitions of a transaction ---------------------------------------------------------------------------------------
 
 
-def test_partitions_join_all_or_none() -> None:
+def test_partitions_are_added_all_or_none() -> None:
     async def scenario(setup: Setup) -> None:
         def request(*partitions: int, epoch: int = 0) -> AddPartitionsToTxnRequest:
             return AddPartitionsToTxnRequest(
@@ -255,7 +255,7 @@ def test_partitions_join_all_or_none() -> None:
     with_broker(scenario)
 
 
-def test_brokers_ask_for_several_transactions_at_once() -> None:
+def test_brokers_verify_several_transactions_in_one_request() -> None:
     async def scenario(setup: Setup) -> None:
         def transaction(name: str, partition: int, *, verify: bool) -> AddPartitionsToTxnTransaction:
             return AddPartitionsToTxnTransaction(
@@ -283,7 +283,7 @@ def test_brokers_ask_for_several_transactions_at_once() -> None:
     with_broker(scenario)
 
 
-def test_a_groups_partition_joins_the_transaction() -> None:
+def test_offsets_partition_of_a_group_joins_the_transaction() -> None:
     async def scenario(setup: Setup) -> None:
         def request(epoch: int) -> AddOffsetsToTxnRequest:
             return AddOffsetsToTxnRequest(
@@ -354,7 +354,7 @@ def test_transactions_are_described() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_a_new_cluster_begins_with_the_level_that_its_settings_say(level: int) -> None:
+def test_new_cluster_starts_with_the_configured_transaction_version(level: int) -> None:
     async def scenario(setup: Setup) -> None:
         answer = await setup.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4)
         found = {each.name: each.max_version_level for each in answer.finalized_features}
@@ -371,7 +371,7 @@ def test_a_new_cluster_begins_with_the_level_that_its_settings_say(level: int) -
     with_broker(scenario, initial_transaction_version=level)
 
 
-def test_two_changes_of_features_may_return_in_either_order() -> None:
+def test_two_feature_changes_may_return_in_either_order() -> None:
     async def scenario(setup: Setup) -> None:
         first_is_through = asyncio.Event()
 

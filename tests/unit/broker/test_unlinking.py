@@ -37,7 +37,7 @@ async def delete_two_segments(broker: Broker, delay_ms: str) -> None:
     apply_retention(replica.log, NOW)
 
 
-def test_a_deleted_segment_is_unlinked_after_its_delay_by_a_worker(storage: BrokerStorage) -> None:
+def test_deleted_segment_is_unlinked_by_a_worker_after_its_delay(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         storage.disk.remove_threads.clear()
         await delete_two_segments(broker, "0")
@@ -48,7 +48,7 @@ def test_a_deleted_segment_is_unlinked_after_its_delay_by_a_worker(storage: Brok
     storage.run_broker(life)
 
 
-def test_until_then_it_has_another_name_and_the_next_start_removes_it(storage: BrokerStorage) -> None:
+def test_deleted_segment_is_renamed_and_removed_at_next_start(storage: BrokerStorage) -> None:
     deleted = [f"{offset:020d}.log.deleted" for offset in range(2)]
 
     async def first(broker: Broker) -> None:
@@ -69,7 +69,7 @@ def test_until_then_it_has_another_name_and_the_next_start_removes_it(storage: B
 
 
 @pytest.mark.parametrize("delay_ms", ["0", LATER])
-def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(storage: BrokerStorage, delay_ms: str) -> None:
+def test_deleted_topics_folder_is_removed_by_a_worker_after_the_delay(storage: BrokerStorage, delay_ms: str) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=2)
         for partition in range(2):
@@ -91,7 +91,7 @@ def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(storage:
     storage.run_broker(again)
 
 
-def test_a_folder_is_removed_after_a_shortage_of_descriptors(storage: BrokerStorage) -> None:
+def test_folder_is_removed_after_a_shortage_of_descriptors(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))

@@ -19,7 +19,7 @@ def run(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_broker_that_runs_and_one_that_did_not_stop_cleanly(tmp_path: Path) -> None:
+def test_running_broker_and_unclean_stop_prevent_export(tmp_path: Path) -> None:
     cluster = OncelogCluster(tmp_path)
     try:
         assert f"{cluster.data} is in use by process {cluster.process.pid}" in run(cluster.data).stderr
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[Spoil, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_cannot_be_exported(stopped: Path, case: str) -> None:
+def test_export_rejects_unsupported_input(stopped: Path, case: str) -> None:
     spoil, message = CASES[case]
     arguments = spoil(stopped)
     done = run(stopped, *arguments)

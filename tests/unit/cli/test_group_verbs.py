@@ -37,7 +37,7 @@ def group(wire: Wire) -> str:
     return name
 
 
-def test_members_are_shown_with_what_they_have(tool: Tool, wire: Wire, server: Server, group: str) -> None:
+def test_members_are_listed_with_their_partitions(tool: Tool, wire: Wire, server: Server, group: str) -> None:
     (member,) = stable(server.bootstrap, group, group_instance_id="one")
     shown = tool.json("group", "describe", group)
     assert {key: shown[key] for key in ("group", "state", "coordinator", "protocol_type", "assignor")} == {
@@ -87,7 +87,7 @@ def test_members_are_shown_with_what_they_have(tool: Tool, wire: Wire, server: S
         (["--to-current", "-t", "TOPIC:1"], [None, 0]),
     ],
 )
-def test_a_group_is_moved(tool: Tool, wire: Wire, group: str, where: list[str], targets: list[int | None]) -> None:
+def test_seek_targets(tool: Tool, wire: Wire, group: str, where: list[str], targets: list[int | None]) -> None:
     options = [part.replace("TOPIC", group) for part in where]
     plan = [
         {"topic": group, "partition": number, "committed": 5 if number == 0 else None, "target": target}
@@ -100,13 +100,13 @@ def test_a_group_is_moved(tool: Tool, wire: Wire, group: str, where: list[str], 
     assert offsets_of(wire, group) == {(group, 0): 5}
 
 
-def test_it_moves_when_told_to(tool: Tool, wire: Wire, group: str) -> None:
+def test_seek_changes_offsets_with_execute(tool: Tool, wire: Wire, group: str) -> None:
     shown = tool("group", "seek", group, "-t", group, "--to-earliest", "--execute").splitlines()
     assert [line.split() for line in shown[1:]] == [[group, "0", "5", "0"], [group, "1", "-", "0"]]
     assert offsets_of(wire, group) == {(group, 0): 0, (group, 1): 0}
 
 
-def test_what_cannot_be_moved_is_said(tool: Tool, server: Server, wire: Wire, group: str) -> None:
+def test_invalid_seeks_are_reported(tool: Tool, server: Server, wire: Wire, group: str) -> None:
     assert "say where to, in one way: nothing was given" in tool.fails(2, "group", "seek", group)
     both = tool.fails(2, "group", "seek", group, "--to-latest", "--to-offset", "1")
     assert "--to-latest and --to-offset was given" in both
@@ -141,7 +141,7 @@ def test_groups_and_offsets_are_deleted(tool: Tool, server: Server, wire: Wire, 
         assert "(GROUP_ID_NOT_FOUND)" in tool.fails(1, "group", verb, group)
 
 
-def test_what_lies_in_the_log_in_the_forms_of_all_times(tool: Tool, server: Server, wire: Wire, group: str) -> None:
+def test_group_log_prints_offset_records_of_all_versions(tool: Tool, server: Server, wire: Wire, group: str) -> None:
     before = int(time.time() * 1000)
     assert not any(commit(wire, group, {1: 12}, group_id=group, version=2, retention_time_ms=60_000, metadata="note"))
     rows = [json.loads(line) for line in tool("group", "log", group).splitlines()]
@@ -168,7 +168,7 @@ def test_what_lies_in_the_log_in_the_forms_of_all_times(tool: Tool, server: Serv
     assert "--groups is for --format json" in tool.fails(2, "group", "log", "--groups", "--format", "offset-metadata")
 
 
-def test_generations_and_tombstones_lie_there_too(tool: Tool, server: Server, wire: Wire, group: str) -> None:
+def test_group_log_prints_generations_and_tombstones(tool: Tool, server: Server, wire: Wire, group: str) -> None:
     (member,) = stable(server.bootstrap, group)
     member.leave()
     tool("group", "delete", group)

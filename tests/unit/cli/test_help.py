@@ -37,6 +37,6 @@ def test_settings_of_a_topic_have_one_spelling() -> None:
         assert {"-c", "--config"} <= {word for item in VERBS[verb].params for word in item.opts}, verb
 
 
-def test_up_says_that_it_runs_one_broker() -> None:
+def test_up_reports_that_it_runs_one_broker() -> None:
     shown = CliRunner().invoke(app, ["up", "--help"], terminal_width=200).output
     assert "runs only 1" in shown

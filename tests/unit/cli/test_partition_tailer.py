@@ -81,7 +81,7 @@ async def values(tailer: PartitionTailer) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("which", ["refuses", "is away", "hangs up"])
-def test_others_are_read_while_one_is_not_to_be_had(which: str) -> None:
+def test_other_partitions_are_read_while_one_is_unavailable(which: str) -> None:
     lost = 2 if which != "refuses" else 0
 
     async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
@@ -117,7 +117,7 @@ def test_others_are_read_while_one_is_not_to_be_had(which: str) -> None:
     run(body)
 
 
-def test_all_that_refuse_are_asked_again_with_rests() -> None:
+def test_rejected_fetches_are_retried_with_pauses() -> None:
     async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
         cluster.codes = dict.fromkeys(range(3), ErrorCode.LEADER_NOT_AVAILABLE)
         asyncio.get_running_loop().call_later(10, lambda: cluster.codes.update(dict.fromkeys(range(3), ErrorCode.NONE)))
@@ -127,7 +127,7 @@ def test_all_that_refuse_are_asked_again_with_rests() -> None:
     run(body)
 
 
-def test_what_does_not_pass_is_raised() -> None:
+def test_permanent_error_is_raised() -> None:
     async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
         cluster.codes[1] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with pytest.raises(errors.AuthorizationError):
@@ -137,7 +137,7 @@ def test_what_does_not_pass_is_raised() -> None:
 
 
 @pytest.mark.parametrize("which", ["refuses", "is away", "ends before its end"])
-def test_a_bounded_read_times_out_if_nothing_comes(which: str) -> None:
+def test_bounded_read_times_out_without_progress(which: str) -> None:
     async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
         ends = dict.fromkeys(range(3), COUNT)
         if which == "refuses":
@@ -155,7 +155,7 @@ def test_a_bounded_read_times_out_if_nothing_comes(which: str) -> None:
     run(body)
 
 
-def test_a_slow_reader_is_no_timeout() -> None:
+def test_slow_reader_does_not_time_out() -> None:
     async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
         count = 0
         async for _ in tailer.read(dict.fromkeys(range(3), COUNT)):

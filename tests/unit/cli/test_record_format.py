@@ -34,7 +34,7 @@ def test_tokens(template: str, expected: bytes) -> None:
     assert compile_format(template)(SHOWN) == expected
 
 
-def test_null_has_length_minus_one() -> None:
+def test_length_of_null_is_minus_one() -> None:
     assert compile_format("%K %S %k %s|")(EMPTY) == b"-1 -1  |"
     assert compile_format("%R")(EMPTY) == b"\xff\xff\xff\xff"
 
@@ -46,11 +46,11 @@ def test_unknown_token() -> None:
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="%\\", exclude_categories=["Cs"])))
-def test_text_without_tokens_is_itself(text: str) -> None:
+def test_text_without_tokens_is_unchanged(text: str) -> None:
     assert compile_format(text)(SHOWN) == text.encode()
 
 
-def test_json_keeps_bytes_that_are_no_text() -> None:
+def test_json_preserves_bytes_that_are_not_text() -> None:
     assert as_json(SHOWN) == {
         "topic": "orders",
         "partition": 3,

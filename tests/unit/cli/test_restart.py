@@ -23,7 +23,7 @@ NewCluster = Callable[..., OncelogCluster]
 LIMIT = 1 << 20
 
 
-def test_a_broker_without_a_disk_ends_and_says_why(new_cluster: NewCluster) -> None:
+def test_broker_without_a_disk_exits_with_the_reason(new_cluster: NewCluster) -> None:
     cluster = new_cluster(arguments=("--topic", "t"))
     pid = cluster.broker_pid()
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -47,7 +47,7 @@ def test_a_broker_without_a_disk_ends_and_says_why(new_cluster: NewCluster) -> N
         assert wire.offset("t") >= kept
 
 
-def test_a_broker_whose_log_directory_was_deleted_is_tried_until_it_is_back(new_cluster: NewCluster) -> None:
+def test_broker_with_a_deleted_log_directory_is_retried_until_it_is_restored(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     directory, aside = cluster.data / "broker-1", cluster.data / "aside"
     directory.rename(aside)
@@ -69,12 +69,12 @@ def _moved(source: Path, target: Path) -> bool:
     return True
 
 
-def test_a_broker_that_lived_for_long_is_restarted_at_once() -> None:
+def test_broker_that_ran_for_long_is_restarted_at_once() -> None:
     restarts = Restarts()
     assert [restarts.wait_s(8.0, was_ready=True) for _ in range(20)] == [0.0] * 20
 
 
-def test_a_broker_that_dies_early_is_restarted_after_waits_that_double() -> None:
+def test_broker_that_dies_early_is_restarted_with_doubling_delays() -> None:
     restarts = Restarts()
     waits = [restarts.wait_s(1.0, was_ready=True) for _ in range(9)]
     assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
@@ -87,7 +87,7 @@ def output_count(cluster: OncelogCluster, text: str) -> int:
     return cluster.process.output().count(f"[KafkaServer id=1] {text}")
 
 
-def test_a_topic_that_was_deleted_does_not_come_back_with_a_restart(new_cluster: NewCluster) -> None:
+def test_deleted_topic_is_not_recreated_by_a_restart(new_cluster: NewCluster) -> None:
     cluster = new_cluster(arguments=("--topic", "kept", "--topic", "deleted"))
     with Wire(cluster.bootstrap) as wire:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="deleted")], timeout_ms=10_000)
@@ -101,7 +101,7 @@ def test_a_topic_that_was_deleted_does_not_come_back_with_a_restart(new_cluster:
         assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_metadata_of_a_newer_version_is_refused(new_cluster: NewCluster) -> None:
+def test_metadata_of_a_newer_version_is_rejected(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     cluster.stop()
     with closing(sqlite3.connect(cluster.data / "metadata.sqlite")) as connection:

@@ -80,7 +80,7 @@ def test_list_filters(tool: Tool, wire: Wire, name: str) -> None:
     ended(wire, name, who)
 
 
-def test_a_bad_pattern_is_said(tool: Tool) -> None:
+def test_invalid_pattern_is_reported(tool: Tool) -> None:
     assert "(INVALID_REGULAR_EXPRESSION)" in tool.fails(1, "txn", "list", "--pattern", "(a")
     assert "(INVALID_REGULAR_EXPRESSION)" in tool.fails(1, "txn", "list", "--pattern", "(?=a)")
 
@@ -128,7 +128,7 @@ def test_producers(tool: Tool, wire: Wire, name: str) -> None:
     assert tool("txn", "producers", name, "-p", "0").splitlines()[1].split()[-1] == "-"
 
 
-def test_an_old_transaction_that_its_coordinator_knows_does_not_hang(tool: Tool, wire: Wire, name: str) -> None:
+def test_old_transaction_that_its_coordinator_knows_is_not_hanging(tool: Tool, wire: Wire, name: str) -> None:
     who = write_old(wire, name, 12)
     assert tool.json("txn", "find-hanging", "--topic", name) == []
     refused = tool.fails(2, "txn", "abort", name, "-p", "0", "--start-offset", "0")
@@ -136,7 +136,7 @@ def test_an_old_transaction_that_its_coordinator_knows_does_not_hang(tool: Tool,
     ended(wire, name, who, commit=False)
 
 
-def test_a_hanging_transaction_is_found_and_aborted(module_server: Server, name_there: str) -> None:
+def test_hanging_transaction_is_found_and_aborted(module_server: Server, name_there: str) -> None:
     tool, name = Tool(module_server.bootstrap), name_there
     with Wire(module_server.bootstrap) as wire:
         who = write_old(wire, name, 11)
@@ -189,7 +189,7 @@ def test_abort_by_producer(module_server: Server, name_there: str) -> None:
         assert wire.offset(name, committed=True) == wire.offset(name)
 
 
-def test_bad_input_is_a_sentence(tool: Tool, name: str) -> None:
+def test_invalid_input_is_reported_in_one_sentence(tool: Tool, name: str) -> None:
     assert "--topic or --broker is needed" in tool.fails(2, "txn", "find-hanging")
     assert "--partition needs --topic" in tool.fails(2, "txn", "find-hanging", "--broker", "1", "-p", "0")
     assert "there is no broker 9" in tool.fails(2, "txn", "find-hanging", "--broker", "9")

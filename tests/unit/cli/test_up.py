@@ -55,21 +55,21 @@ def test_ready_line_and_clean_stop(new_cluster: NewCluster) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_other_signals_stop_it_as_cleanly(new_cluster: NewCluster, number: signal.Signals) -> None:
+def test_other_signals_stop_the_broker_cleanly(new_cluster: NewCluster, number: signal.Signals) -> None:
     cluster = new_cluster()
     os.kill(cluster.process.pid, number)
     assert cluster.process.popen.wait(30) == 0
     assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
-def test_ctrl_c_reaches_both_processes_and_still_ends_cleanly(new_cluster: NewCluster) -> None:
+def test_ctrl_c_reaches_both_processes_and_the_stop_is_clean(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     os.killpg(cluster.process.pid, signal.SIGINT)
     assert cluster.process.popen.wait(30) == 0
     assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
-def test_two_interrupts_at_once_do_not_kill_a_broker_that_closes_its_logs(new_cluster: NewCluster) -> None:
+def test_two_interrupts_do_not_kill_a_broker_that_closes_its_logs(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     broker = cluster.broker_pid()
     os.kill(broker, signal.SIGSTOP)
@@ -81,7 +81,7 @@ def test_two_interrupts_at_once_do_not_kill_a_broker_that_closes_its_logs(new_cl
     assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_killed_broker_comes_back_on_its_port(new_cluster: NewCluster) -> None:
+def test_killed_broker_returns_on_its_port(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     pids = [cluster.broker_pid()]
     for _ in range(2):
@@ -114,14 +114,14 @@ def test_exit_with_parent_ends_the_broker_after_its_parent_is_killed(tmp_path: P
     assert (tmp_path / "data" / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
-def test_it_says_where_the_data_is(new_cluster: NewCluster, tmp_path: Path) -> None:
+def test_up_prints_the_data_folder(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster()
     assert f"oncelog: the data is in {cluster.data}\n" in errors_of(cluster)
     cluster = new_cluster(settings={"log.dirs": str(tmp_path / "logs")})
     assert f"oncelog: the data is in {cluster.data}, the logs are in {tmp_path / 'logs'}\n" in errors_of(cluster)
 
 
-def test_data_of_a_folder_above_is_mentioned(tmp_path: Path) -> None:
+def test_data_in_a_parent_folder_is_mentioned(tmp_path: Path) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     (tmp_path / ".oncelog").mkdir()
@@ -143,7 +143,7 @@ def test_no_restart(new_cluster: NewCluster) -> None:
     assert "oncelog: broker 1 ended by signal 9\n" in errors_of(cluster)
 
 
-def test_a_broker_whose_supervisor_is_killed_stops_and_the_next_up_waits_for_it(new_cluster: NewCluster) -> None:
+def test_broker_of_a_killed_supervisor_stops_and_the_next_up_waits_for_it(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     pid = cluster.broker_pid()
     os.kill(cluster.process.pid, signal.SIGKILL)
@@ -153,7 +153,7 @@ def test_a_broker_whose_supervisor_is_killed_stops_and_the_next_up_waits_for_it(
     assert cluster.broker_pid() != pid
 
 
-def test_a_second_sigterm_does_not_hurry_the_stop(new_cluster: NewCluster) -> None:
+def test_second_sigterm_does_not_shorten_the_stop(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     for _ in range(2):
         os.kill(cluster.process.pid, signal.SIGTERM)
@@ -161,7 +161,7 @@ def test_a_second_sigterm_does_not_hurry_the_stop(new_cluster: NewCluster) -> No
     assert "killing" not in errors_of(cluster)
 
 
-def test_a_second_up_on_the_same_folder_is_an_error(new_cluster: NewCluster) -> None:
+def test_second_up_on_the_same_folder_is_an_error(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
     assert (status, out) == (1, "")
@@ -172,7 +172,7 @@ def test_a_second_up_on_the_same_folder_is_an_error(new_cluster: NewCluster) -> 
     assert accepts(cluster.bootstrap)
 
 
-def test_a_broker_of_its_own_on_the_same_folder_is_an_error(new_cluster: NewCluster, tmp_path: Path) -> None:
+def test_second_broker_on_the_same_folder_is_an_error(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster()
     config = tmp_path / "server.properties"
     config.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={cluster.data / 'broker-1'}\n")
@@ -181,7 +181,7 @@ def test_a_broker_of_its_own_on_the_same_folder_is_an_error(new_cluster: NewClus
     assert f"is in use by process {cluster.broker_pid()}" in err
 
 
-def test_files_of_a_dead_broker_do_not_matter(new_cluster: NewCluster) -> None:
+def test_files_of_a_dead_broker_are_ignored(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     cluster.process.kill()  # both processes, so nothing is tidied up
     assert (cluster.data / "broker-1" / "broker.pid").exists()
@@ -191,7 +191,7 @@ def test_files_of_a_dead_broker_do_not_matter(new_cluster: NewCluster) -> None:
     assert cluster.stop() == 0
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         status, out, err = run("up", "--port", str(port), "--data", tmp_path / "data")
@@ -200,7 +200,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert err == f"oncelog: port {port} of 127.0.0.1:{port} is in use: {hint}\n"
 
 
-def test_a_folder_that_cannot_be_used_says_why(new_cluster: NewCluster) -> None:
+def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     cluster.stop()
     identity = cluster.data / "broker-1" / "meta.properties"
@@ -261,7 +261,7 @@ def test_settings_from_file_environment_and_flags(new_cluster: NewCluster, tmp_p
     assert "log.dirs=/nowhere is not used: `oncelog up` keeps its data in" in errors_of(cluster)
 
 
-def test_topics_are_there_when_it_is_ready_and_not_made_twice(new_cluster: NewCluster) -> None:
+def test_topics_exist_when_up_is_ready_and_are_created_once(new_cluster: NewCluster) -> None:
     cluster = new_cluster(arguments=("--topic", "one", "--topic", "many:3"))
     for _ in range(2):
         topics = json.loads(run("topic", "list", "-b", cluster.bootstrap, "--format", "json")[1])
@@ -282,7 +282,7 @@ def test_ephemeral_leaves_nothing(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_a_single_broker_from_a_properties_file(tmp_path: Path) -> None:
+def test_single_broker_from_a_properties_file(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     data = tmp_path / "logs"
     config.write_text(f"node.id=5\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={data}\n")
@@ -323,7 +323,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_an_idle_broker_is_small(new_cluster: NewCluster) -> None:
+def test_idle_broker_uses_little_memory(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     fields = Path(f"/proc/{cluster.broker_pid()}/status").read_text()
     match = re.search(r"VmRSS:\s+(\d+) kB", fields)
@@ -335,7 +335,7 @@ def test_an_idle_broker_is_small(new_cluster: NewCluster) -> None:
     ("given", "told"),
     [("box", "box:0"), ("box:9", "box:9"), ("::1", "[::1]:0"), ("[::1]", "[::1]:0"), ("[::1]:9", "[::1]:9")],
 )
-def test_what_advertise_means(given: str, told: str) -> None:
+def test_advertise_option(given: str, told: str) -> None:
     settings = with_address({}, host=None, port=None, advertise=given)
     assert settings["advertised.listeners"] == f"PLAINTEXT://{told}"
 
@@ -343,13 +343,13 @@ def test_what_advertise_means(given: str, told: str) -> None:
 INNER = {"listeners": "INNER://127.0.0.1:1", "listener.security.protocol.map": "INNER:PLAINTEXT,OUTER:PLAINTEXT"}
 
 
-def test_the_flags_keep_the_name_of_the_listener() -> None:
+def test_options_keep_the_name_of_the_listener() -> None:
     settings = with_address(INNER, host="::1", port=None, advertise="box")
     assert settings["listeners"] == "INNER://[::1]:1"
     assert settings["advertised.listeners"] == "INNER://box:0"
 
 
-def test_the_flags_are_refused_for_several_listeners() -> None:
+def test_options_are_rejected_with_several_listeners() -> None:
     settings = {**INNER, "listeners": "INNER://127.0.0.1:1,OUTER://127.0.0.1:2"}
     assert with_address(settings, host=None, port=None, advertise=None) == settings
     with pytest.raises(click.UsageError, match="the settings have INNER, OUTER"):
@@ -357,12 +357,12 @@ def test_the_flags_are_refused_for_several_listeners() -> None:
 
 
 @pytest.mark.parametrize("given", ["box:nine", "box:99999", ":9", "box:"])
-def test_an_address_that_cannot_be_advertised_is_refused(given: str) -> None:
+def test_invalid_advertised_address_is_rejected(given: str) -> None:
     with pytest.raises(click.UsageError, match="--advertise takes HOST"):
         with_address({}, host=None, port=None, advertise=given)
 
 
-def test_nothing_begins_anew_where_the_data_is_gone(new_cluster: NewCluster) -> None:
+def test_missing_data_is_not_replaced_by_an_empty_log(new_cluster: NewCluster) -> None:
     """What was acknowledged must not look as if it had never been."""
     cluster = new_cluster()
     cluster.stop()
@@ -379,7 +379,7 @@ def test_nothing_begins_anew_where_the_data_is_gone(new_cluster: NewCluster) -> 
     assert f"{cluster.data / 'metadata.sqlite'} is gone: it is not restarted" in errors_of(cluster)
 
 
-def test_it_does_not_start_without_its_metadata_unless_told_to_restore_it(new_cluster: NewCluster) -> None:
+def test_broker_does_not_start_without_its_metadata_unless_it_restores_it(new_cluster: NewCluster) -> None:
     cluster = new_cluster(arguments=("--topic", "kept"))
     with Wire(cluster.bootstrap) as wire:
         topic_id = wire.create_topic("words")

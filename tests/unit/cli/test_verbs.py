@@ -64,7 +64,7 @@ def test_create_list_describe_delete(tool: Tool) -> None:
     assert name not in {item["name"] for item in tool.json("topic", "list")}
 
 
-def test_text_for_people(tool: Tool, topic: str) -> None:
+def test_text_output(tool: Tool, topic: str) -> None:
     lines = tool("topic", "list").splitlines()
     assert lines[0].split() == ["NAME", "PARTITIONS", "REPLICATION", "FACTOR"]
     assert [topic, "2", "1"] in [line.split() for line in lines]
@@ -87,7 +87,7 @@ def test_topic_errors_are_sentences(tool: Tool, topic: str) -> None:
     assert "trying again changes nothing" not in message
 
 
-def test_alter_a_topic(tool: Tool, topic: str) -> None:
+def test_topic_is_altered(tool: Tool, topic: str) -> None:
     done = tool.json("topic", "alter", topic, "-p", "3", "--config", "retention.ms=60000", "--config", "flush.ms=9")
     settings = {"retention.ms": "60000", "flush.ms": "9"}
     assert done == {"name": topic, "partitions": 3, "set": settings, "unset": [], "altered": True}
@@ -110,14 +110,14 @@ def described(tool: Tool, topic: str) -> tuple[dict[str, str], int]:
     return found["configs"], len(found["partitions"])
 
 
-def test_deleting_may_be_forbidden(new_cluster: Callable[..., OncelogCluster]) -> None:
+def test_deletion_may_be_forbidden(new_cluster: Callable[..., OncelogCluster]) -> None:
     cluster = new_cluster(settings={"delete.topic.enable": "false"}, arguments=("--topic", "kept"))
     tool = Tool(cluster.bootstrap)
     assert "delete.topic.enable is false (TOPIC_DELETION_DISABLED)" in tool.fails(1, "topic", "delete", "kept")
     assert [item["name"] for item in tool.json("topic", "list")] == ["kept"]
 
 
-def test_nobody_there() -> None:
+def test_unreachable_broker() -> None:
     message = Tool("127.0.0.1:1").fails(1, "topic", "list")
     assert message.startswith("oncelog: no broker can be reached: 127.0.0.1:1: ")
     assert message.count("\n") == 1
@@ -132,14 +132,14 @@ def test_nobody_there() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_go_in_and_come_out(tool: Tool, topic: str, codec: str) -> None:
+def test_produced_lines_are_consumed(tool: Tool, topic: str, codec: str) -> None:
     tool("topic", "produce", topic, "-p", "1", "-z", codec, "-K", ":", stdin="a:1\nb:2\n:3\nd:")
     assert tool("topic", "consume", topic, "-e", "-K", "=") == "a=1\nb=2\n=3\nd=\n"
     assert tool("topic", "consume", topic, "-e") == "1\n2\n3\n\n"
     assert tool("topic", "consume", topic, "-e", "-p", "0") == ""
 
 
-def test_produce_reports_and_refuses(tool: Tool, topic: str) -> None:
+def test_produce_reports_errors(tool: Tool, topic: str) -> None:
     assert tool.json("topic", "produce", topic, stdin="x\ny\n") == {"topic": topic, "records": 2}
     assert "line 2 has no key delimiter ':'" in tool.fails(1, "topic", "produce", topic, "-K", ":", stdin="a:1\nb\n")
     assert tool.fails(1, "topic", "produce", topic, "-p", "9", stdin="x\n").count("\n") == 1
@@ -154,7 +154,7 @@ def test_null_and_headers(tool: Tool, topic: str) -> None:
     assert (second["key"], second["value"], second["offset"]) == ("k", "v", 1)
 
 
-def test_where_to_begin(tool: Tool, topic: str) -> None:
+def test_start_offsets_of_consume(tool: Tool, topic: str) -> None:
     tool("topic", "produce", topic, "-p", "0", stdin="".join(f"{number}\n" for number in range(10)))
     stamp = json.loads(tool("topic", "consume", topic, "-p", "0", "-c", "1", "--format", "json"))["timestamp"]
 
@@ -170,7 +170,7 @@ def test_where_to_begin(tool: Tool, topic: str) -> None:
     assert "OFFSET_OUT_OF_RANGE" in tool.fails(1, "topic", "consume", topic, "-p", "0", "-o", "99", "-c", "1")
 
 
-def test_a_follower_prints_what_comes_until_ctrl_c(tool: Tool, topic: str, tmp_path: Path) -> None:
+def test_follow_prints_new_records_until_ctrl_c(tool: Tool, topic: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with out.open("wb") as file:
         process = subprocess.Popen([str(ONCELOG), "topic", "consume", topic], stdout=file, env=tool.env)
@@ -185,7 +185,7 @@ def test_a_follower_prints_what_comes_until_ctrl_c(tool: Tool, topic: str, tmp_p
         process.wait()
 
 
-def test_a_reader_that_goes_away_is_no_error(tool: Tool, topic: str) -> None:
+def test_closed_output_pipe_is_not_an_error(tool: Tool, topic: str) -> None:
     tool("topic", "produce", topic, stdin="x\n" * 20_000)
     command = f"'{ONCELOG}' topic consume {topic} -e | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, env=tool.env, check=True)
@@ -195,7 +195,7 @@ def test_a_reader_that_goes_away_is_no_error(tool: Tool, topic: str) -> None:
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_is_visible_as_a_whole(tool: Tool, topic: str) -> None:
+def test_transaction_becomes_visible_as_a_whole(tool: Tool, topic: str) -> None:
     tool("topic", "produce", topic, "-p", "0", "--transactional-id", f"{topic}-txn", stdin="1\n2\n")
     committed = ("topic", "consume", topic, "-e", "--read-committed")
     assert tool(*committed) == "1\n2\n"
@@ -219,7 +219,7 @@ def test_a_transaction_is_visible_as_a_whole(tool: Tool, topic: str) -> None:
     assert "there is no state 'Nonsense'" in tool.fails(2, "txn", "list", "--state", "Nonsense")
 
 
-def test_an_open_transaction_is_shown_and_hidden(tool: Tool, topic: str, server: Server) -> None:
+def test_open_transaction_is_listed_and_its_records_are_hidden(tool: Tool, topic: str, server: Server) -> None:
     from oncelog import Producer
 
     with Producer(server.bootstrap, transactional_id=f"{topic}-open") as producer:
@@ -302,7 +302,7 @@ def test_groups(tool: Tool, topic: str, server: Server) -> None:
     assert "2" in tool("group", "describe", group).splitlines()[-1].split()
 
 
-def test_a_group_goes_on_where_it_was(tool: Tool, topic: str) -> None:
+def test_group_continues_at_its_offset(tool: Tool, topic: str) -> None:
     tool("topic", "produce", topic, "-p", "0", stdin="1\n2\n3\n")
     member = ("topic", "consume", topic, "--group", f"{topic}-readers")
     assert tool(*member, "-c", "2") == "1\n2\n"
@@ -315,7 +315,7 @@ def test_a_group_goes_on_where_it_was(tool: Tool, topic: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [["topic", "list"], ["txn", "list"], ["sink", "list", "some-prefix"]], ids=" ".join)
-def test_a_port_where_nobody_listens_is_said_at_once(
+def test_port_without_a_listener_is_reported_at_once(
     verb: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only the wait for a first contact counts: an answer is waited for without end here, and Spark's driver fails."""
@@ -331,7 +331,7 @@ def test_a_port_where_nobody_listens_is_said_at_once(
     assert f"no broker can be reached: {address}" in capsys.readouterr().err
 
 
-def test_an_empty_list_has_its_headings(tool: Tool) -> None:
+def test_empty_list_has_its_headings(tool: Tool) -> None:
     assert tool("txn", "list", "--state", "Dead").split()[:2] == ["TRANSACTIONAL", "ID"]
     assert tool.json("txn", "list", "--state", "Dead") == []
 
@@ -370,5 +370,5 @@ def test_every_command_has_help() -> None:
         assert (done.exit_code, done.output.startswith("Usage: ")) == (0, True), command
 
 
-def test_the_version(tool: Tool) -> None:
+def test_version_option(tool: Tool) -> None:
     assert tool("--version") in (f"oncelog {__version__} (pure Python)\n", f"oncelog {__version__} (compiled)\n")

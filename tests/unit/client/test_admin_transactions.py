@@ -46,14 +46,14 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> dict[str, ErrorCode]:
     return answers
 
 
-def test_what_a_coordinator_ends_does_not_hang(gone: dict[str, ErrorCode]) -> None:
+def test_transactions_known_to_a_coordinator_do_not_hang(gone: dict[str, ErrorCode]) -> None:
     candidates = [hanging(partition, producer) for producer in (1, 2) for partition in (0, 1)]
     assert asyncio.run(without_coordinator(CLUSTER, candidates)) == [hanging(0, 2), hanging(1, 2)]
     assert asyncio.run(without_coordinator(CLUSTER, [])) == []
     assert [info.transactional_id for info in asyncio.run(coordinated(CLUSTER, [1]))] == ["a", "b"]
 
 
-def test_an_id_that_expires_between_the_two_questions_is_left_out(gone: dict[str, ErrorCode]) -> None:
+def test_id_that_expires_between_the_two_requests_is_omitted(gone: dict[str, ErrorCode]) -> None:
     gone["a"] = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert [info.transactional_id for info in asyncio.run(coordinated(CLUSTER, [1]))] == ["b"]
     assert asyncio.run(without_coordinator(CLUSTER, [hanging(0, 1), hanging(1, 1)])) == [hanging(0, 1)]

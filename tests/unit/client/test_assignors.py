@@ -64,7 +64,7 @@ def test_sticky_is_as_even_as_subscriptions_allow() -> None:
     members={"m1": ["a"], "m3": ["a"], "m2": ["b", "c"], "m4": ["a", "b"], "m5": ["b", "c"]},
     claims={"m2": Claim([("b", 0), ("b", 1)], 0)},
 )
-def test_everything_is_read_once_by_a_subscriber(
+def test_all_partitions_are_assigned_once_to_a_subscriber(
     name: str, partitions: dict[str, int], members: dict[str, list[str]], claims: dict[str, Claim]
 ) -> None:
     claims = {member: claim for member, claim in claims.items() if member in members}
@@ -103,13 +103,15 @@ def test_sticky_is_balanced(
 
 @pytest.mark.parametrize("name", STICKY)
 @given(partitions=partition_counts, members=subscriptions)
-def test_nothing_moves_for_nothing(name: str, partitions: dict[str, int], members: dict[str, list[str]]) -> None:
+def test_unchanged_group_keeps_its_assignment(
+    name: str, partitions: dict[str, int], members: dict[str, list[str]]
+) -> None:
     result = ASSIGNORS[name](partitions, members, {})
     assert ASSIGNORS[name](partitions, members, claimed(result)) == result
 
 
 @given(partitions=partition_counts, count=st.integers(2, 5))
-def test_as_little_moves_as_possible(partitions: dict[str, int], count: int) -> None:
+def test_sticky_moves_as_few_partitions_as_possible(partitions: dict[str, int], count: int) -> None:
     everybody = dict.fromkeys(MEMBERS[:count], TOPICS)
     before = ASSIGNORS["sticky"](partitions, everybody, {})
     fewer = ASSIGNORS["sticky"](partitions, dict.fromkeys(MEMBERS[1:count], TOPICS), claimed(before))
@@ -120,7 +122,7 @@ def test_as_little_moves_as_possible(partitions: dict[str, int], count: int) -> 
 
 
 @given(partitions=partition_counts, members=subscriptions, claims=claims)
-def test_cooperative_gives_nothing_away_that_another_has(
+def test_cooperative_does_not_assign_a_partition_that_another_member_owns(
     partitions: dict[str, int], members: dict[str, list[str]], claims: dict[str, Claim]
 ) -> None:
     claims = {member: claim for member, claim in claims.items() if member in members}
@@ -133,7 +135,7 @@ def test_cooperative_gives_nothing_away_that_another_has(
                 assert mine.generation != claims[other].generation
 
 
-def test_of_two_claims_the_later_generation_counts() -> None:
+def test_later_generation_takes_precedence_between_two_claims() -> None:
     members = {"old": ["t"], "new": ["t"]}
     both = {"old": Claim([("t", 0), ("t", 1)], 3), "new": Claim([("t", 0)], 4)}
     assert ASSIGNORS["sticky"]({"t": 2}, members, both) == {"old": [("t", 1)], "new": [("t", 0)]}

@@ -65,10 +65,10 @@ def told() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["send", "send_async", "read", "read_async", "formats"])
-def test_tables_name_the_extra_that_they_need(told: dict[str, str], name: str) -> None:
+def test_missing_extra_for_tables_is_named(told: dict[str, str], name: str) -> None:
     assert told[name] == "ImportError: tables need numba, which `pip install 'oncelog[arrow]'` brings"
 
 
-def test_spark_names_the_extra_that_it_needs(told: dict[str, str]) -> None:
+def test_missing_extra_for_spark_is_named(told: dict[str, str]) -> None:
     expected = "ImportError: Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
     assert told["register"] == expected

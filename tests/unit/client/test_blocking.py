@@ -77,7 +77,7 @@ def made(kind: type) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "of"), PAIRS, ids=lambda kind: kind.__module__)
-def test_signature_and_docstring_are_those_of_the_coroutine(kind: type, of: type) -> None:
+def test_signature_and_docstring_equal_those_of_the_coroutine(kind: type, of: type) -> None:
     assert made(kind)
     for name in made(kind):
         ours = getattr(kind, name)
@@ -99,14 +99,14 @@ def shown(method: object) -> str:
     return text.replace("( ", "(").replace("'", "")
 
 
-def test_help_shows_how_a_method_is_called() -> None:
+def test_help_shows_the_signature_of_a_method() -> None:
     text = shown(Admin.create_topics)
     assert "create_topics(self, topics: str | Iterable[str], partitions: int = -1" in text
     assert "Create one or more topics alike" in text
     assert "async" not in text
 
 
-def test_it_runs_on_the_loop_and_gives_back_what_came() -> None:
+def test_coroutine_runs_on_the_loop_and_returns_its_result() -> None:
     with Waiting() as waiting:
         assert waiting.echo(1) == ("oncelog-client", 1)
         assert waiting.echo(value=2, twice=True) == ("oncelog-client", [2, 2])
@@ -115,7 +115,7 @@ def test_it_runs_on_the_loop_and_gives_back_what_came() -> None:
             waiting.echo()  # type: ignore[call-arg]
 
 
-def test_a_generator_is_read_by_its_owner() -> None:
+def test_generator_runs_in_the_calling_thread() -> None:
     with Waiting() as waiting:
 
         def asks() -> Iterator[object]:
@@ -126,7 +126,7 @@ def test_a_generator_is_read_by_its_owner() -> None:
         assert waiting.echo(value=asks())[1] == [True, ("oncelog-client", "within")]
 
 
-def test_on_the_loop_itself_it_is_refused() -> None:
+def test_blocking_call_on_the_loop_is_rejected() -> None:
     with Waiting() as waiting:
 
         async def wrong() -> None:
@@ -136,7 +136,7 @@ def test_on_the_loop_itself_it_is_refused() -> None:
             waiting._thread.run(wrong())
 
 
-def test_who_is_interrupted_gives_up_what_he_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by Ctrl-C, which comes while the caller waits for the future."""
     waiting = Waiting()
     start = waiting._thread.start
@@ -158,7 +158,7 @@ def test_who_is_interrupted_gives_up_what_he_waited_for(monkeypatch: pytest.Monk
     assert waiting._awaited.ended.wait(10), "nobody waits for it any more"
 
 
-def test_an_admin_of_coroutines_is_an_index_of_functions_that_reads_like_a_class() -> None:
+def test_asyncio_admin_has_documented_coroutine_functions() -> None:
     calls = {name: found for name, found in vars(aio.Admin).items() if not name.startswith("_")}
     assert len(calls) > 30
     for name, found in calls.items():
@@ -168,7 +168,7 @@ def test_an_admin_of_coroutines_is_an_index_of_functions_that_reads_like_a_class
     assert "async list_topics(self, *, internal: bool = False) -> dict[str, int]" in shown(aio.Admin.list_topics)
 
 
-def test_the_event_loop_survives_a_callback_that_exits() -> None:
+def test_event_loop_survives_a_callback_that_exits() -> None:
     """Its thread ended, and every later call waited for ever."""
     thread = LoopThread()
     thread.call(sys.exit, 3)

@@ -84,25 +84,25 @@ def world() -> World:
     return made
 
 
-def test_each_broker_is_asked_once_about_all_that_it_has(world: World) -> None:
+def test_each_broker_gets_one_request_for_all_its_items(world: World) -> None:
     assert world.ask("a", "b", "c", "a") == {"a": "of 1", "b": "of 1", "c": "of 2"}
     assert world.asked == [(1, ("a", "b")), (2, ("c",))]
 
 
-def test_only_what_has_moved_is_asked_again_and_elsewhere(world: World) -> None:
+def test_only_moved_items_are_requested_again_at_their_new_broker(world: World) -> None:
     world.known = {"a": 1, "b": 1, "c": 1}
     assert world.ask("a", "b", "c") == {"a": "of 1", "b": "of 1", "c": "of 2"}
     assert world.asked == [(1, ("a", "b", "c")), (2, ("c",))]
     assert world.moved == [("c", ErrorCode.NOT_COORDINATOR)]
 
 
-def test_all_that_a_lost_broker_had_are_looked_for_again(world: World) -> None:
+def test_all_items_of_a_lost_broker_are_looked_up_again(world: World) -> None:
     world.known, world.lost = {"a": 3, "b": 3}, {3}
     assert world.ask("a", "b", "c") == {"a": "of 1", "b": "of 1", "c": "of 2"}
     assert world.moved == [("a", ErrorCode.NETWORK_EXCEPTION), ("b", ErrorCode.NETWORK_EXCEPTION)]
 
 
-def test_what_has_nobody_to_ask_is_left_out(world: World) -> None:
+def test_items_without_a_broker_are_omitted(world: World) -> None:
     world.at["b"] = None
     assert world.ask("a", "b") == {"a": "of 1"}
 
@@ -117,7 +117,7 @@ def test_what_has_nobody_to_ask_is_left_out(world: World) -> None:
     ],
     ids=["no leader", "loading", "left out", "lost"],
 )
-def test_what_does_not_pass_in_time_is_raised(world: World, change: Callable[[World], object], said: str) -> None:
+def test_retriable_error_that_persists_is_raised(world: World, change: Callable[[World], object], said: str) -> None:
     change(world)
     with pytest.raises(errors.KafkaError, match=said):
         world.ask("a", "b", "c")
@@ -125,14 +125,14 @@ def test_what_does_not_pass_in_time_is_raised(world: World, change: Callable[[Wo
     assert [name for node, names in world.asked for name in names if node == 2] == ["c"], "what is known is not asked"
 
 
-def test_an_error_that_does_not_pass_is_raised_at_once(world: World) -> None:
+def test_permanent_error_is_raised_at_once(world: World) -> None:
     world.fates["b"] = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
     with pytest.raises(errors.AuthorizationError, match="<b>"):
         world.ask("a", "b", "c")
     assert len(world.asked) == 2
 
 
-def test_what_others_answered_is_there_though_one_fails_for_good(world: World) -> None:
+def test_answers_of_other_brokers_are_kept_if_one_fails(world: World) -> None:
     world.fates["a"] = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
     world.known["b"] = 2
     found: dict[str, str] = {}

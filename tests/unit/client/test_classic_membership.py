@@ -24,7 +24,7 @@ def member() -> ClassicMembership:
     return made
 
 
-def test_a_zombie_commits_under_its_old_generation_and_not_as_nobody() -> None:
+def test_zombie_commits_under_its_old_generation() -> None:
     # With generation -1 and no member id the coordinator lets transactional offsets of anybody pass.
     for code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
         gone = member()
@@ -37,11 +37,11 @@ def test_a_zombie_commits_under_its_old_generation_and_not_as_nobody() -> None:
     assert left.metadata() == GroupMetadata("g", 3, "m")
 
 
-def test_before_the_first_assignment_a_member_is_nobody() -> None:
+def test_member_before_its_first_assignment_has_no_generation() -> None:
     assert ClassicMembership("g").metadata() == GroupMetadata("g")
 
 
-def test_a_member_leaves_as_soon_as_it_has_a_name() -> None:
+def test_member_can_leave_as_soon_as_it_has_an_id() -> None:
     joining, static = ClassicMembership("g"), ClassicMembership("g", instance_id="i")
     assert not joining.awaits_member_id, "nobody knows of it"
     for made in (joining, static):
@@ -60,7 +60,7 @@ def test_a_member_leaves_as_soon_as_it_has_a_name() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])
-def test_static_members_come_first_as_in_javas_assignors(strategy: str) -> None:
+def test_static_members_are_sorted_first_as_in_javas_assignors(strategy: str) -> None:
     """Java's MemberInfo: by instance id, then the others by member id, whatever the static ones' member ids are."""
     wanted = encode_versioned(ConsumerProtocolSubscription(topics=["t"]), 1)
     members = [

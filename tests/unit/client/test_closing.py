@@ -84,7 +84,7 @@ def closed(client: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_a_call_that_waits_ends_when_another_thread_closes_the_client(name: str) -> None:
+def test_waiting_call_ends_when_another_thread_closes_the_client(name: str) -> None:
     waits = WAITING[name]
     client = {"Consumer": Consumer, "Producer": Producer, "Admin": Admin}[waits.kind](NOWHERE, **waits.options)
     prepare(client)
@@ -100,7 +100,7 @@ def test_a_call_that_waits_ends_when_another_thread_closes_the_client(name: str)
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_a_call_that_waits_ends_when_another_task_closes_the_client(name: str) -> None:
+def test_waiting_call_ends_when_another_task_closes_the_client(name: str) -> None:
     waits = WAITING[name]
 
     async def body() -> None:
@@ -123,7 +123,7 @@ def test_a_call_that_waits_ends_when_another_task_closes_the_client(name: str) -
     asyncio.run(asyncio.wait_for(body(), WITHIN_S))
 
 
-def test_a_cancelled_call_stays_cancelled_although_its_client_is_closed() -> None:
+def test_cancelled_call_stays_cancelled_although_its_client_is_closed() -> None:
     async def body() -> None:
         consumer = aio.Consumer(NOWHERE)
         await consumer.start()
@@ -138,7 +138,7 @@ def test_a_cancelled_call_stays_cancelled_although_its_client_is_closed() -> Non
     asyncio.run(asyncio.wait_for(body(), WITHIN_S))
 
 
-def test_a_producer_that_is_being_closed_takes_no_more_records() -> None:
+def test_closing_producer_accepts_no_records() -> None:
     producer = Producer(NOWHERE)
     producer._core.counts["t"] = 1
     future = producer.send("t", b"x")

@@ -50,7 +50,7 @@ def run(
 
 
 @pytest.mark.parametrize("member", [False, True])
-def test_close_waits_for_commits_under_way(monkeypatch: pytest.MonkeyPatch, member: bool) -> None:
+def test_close_waits_for_pending_commits(monkeypatch: pytest.MonkeyPatch, member: bool) -> None:
     async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
         async def leave() -> None: ...
 
@@ -69,7 +69,7 @@ def test_close_waits_for_commits_under_way(monkeypatch: pytest.MonkeyPatch, memb
     run(monkeypatch, body)
 
 
-def test_a_commit_that_close_does_not_wait_for_any_longer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_ends_when_close_stops_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
         commit = asyncio.create_task(core.commits.run(core.commits.prepare({TP: 1})))
         await asyncio.sleep(0)
@@ -80,9 +80,7 @@ def test_a_commit_that_close_does_not_wait_for_any_longer_ends(monkeypatch: pyte
     run(monkeypatch, body)
 
 
-def test_a_close_that_runs_out_of_time_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_close_that_times_out_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
         core.commits.start(core.commits.prepare({TP: 1}))
         await core.close(20)
@@ -91,7 +89,7 @@ def test_a_close_that_runs_out_of_time_is_logged(
     run(monkeypatch, body)
 
 
-def test_revoked_partitions_wait_for_the_commits_of_their_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revocation_waits_for_the_listeners_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
         def revoked(partitions: object) -> None:
             core.commits.start(core.commits.prepare({TP: 7}))
@@ -104,7 +102,7 @@ def test_revoked_partitions_wait_for_the_commits_of_their_listener(monkeypatch: 
     run(monkeypatch, body)
 
 
-def test_old_offsets_are_not_committed_under_a_new_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_offsets_are_not_committed_in_a_new_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
         core.subscription.partitions[OTHER].seek(5)
         commits = [core.commits.start(core.commits.prepare(offsets)) for offsets in ({TP: 1}, {OTHER: 5}, {TP: 2})]
@@ -123,7 +121,9 @@ def test_old_offsets_are_not_committed_under_a_new_generation(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("timeout_ms", [20, None])
-def test_waiting_for_a_turn_counts_for_the_time_out(monkeypatch: pytest.MonkeyPatch, timeout_ms: float | None) -> None:
+def test_time_in_the_commit_queue_counts_for_the_timeout(
+    monkeypatch: pytest.MonkeyPatch, timeout_ms: float | None
+) -> None:
     async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
         core.cluster.api_timeout_ms = 20
         first = asyncio.create_task(core.commits.commit({TP: 1}))

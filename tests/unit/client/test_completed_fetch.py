@@ -60,14 +60,14 @@ def fetched(*, committed_only: bool, position: int = 0, records: bytes = LOG) ->
     return CompletedFetch(TP, data, position, committed_only=committed_only, check_crcs=True)
 
 
-def test_markers_before_the_place_to_go_on_from_count() -> None:
+def test_markers_before_the_start_position_count() -> None:
     """The producer's next transaction, behind its aborted one, is committed."""
     found = fetched(committed_only=True)
     found.go_to(4)
     assert [record.value for record in found.take(10)] == [b"committed too"]
 
 
-def test_aborted_records_and_markers_are_passed_over() -> None:
+def test_aborted_records_and_markers_are_skipped() -> None:
     part = fetched(committed_only=True)
     assert part.end == 7
     assert [record.value for record in part.take(2)] == [b"plain", b"committed"]
@@ -76,12 +76,12 @@ def test_aborted_records_and_markers_are_passed_over() -> None:
     assert part.position == 7, "behind the markers at the end, too"
 
 
-def test_uncommitted_readers_see_all_but_markers() -> None:
+def test_read_uncommitted_returns_all_but_markers() -> None:
     values = [record.value for record in fetched(committed_only=False).take(9)]
     assert values == [b"plain", b"aborted", b"committed", b"committed too"]
 
 
-def test_a_position_inside_a_batch_and_a_cut_off_one() -> None:
+def test_position_inside_a_batch_and_a_truncated_batch() -> None:
     log = batch(0, [b"0", b"1", b"2"]) + batch(3, [b"3"])[:-1]
     part = fetched(committed_only=True, position=1, records=log)
     assert part.end == 3
@@ -91,7 +91,7 @@ def test_a_position_inside_a_batch_and_a_cut_off_one() -> None:
     assert part.position == 3
 
 
-def test_a_damaged_batch_is_an_error() -> None:
+def test_damaged_batch_is_an_error() -> None:
     log = bytearray(batch(0, [b"value"]))
     log[-2] ^= 1
     with pytest.raises(ProtocolError):
@@ -102,7 +102,7 @@ def wanted(offset: int) -> FetchTarget:
     return FetchTarget(offset, 0, 1_000, UUID(int=1))
 
 
-def test_sessions_send_changes_only() -> None:
+def test_session_requests_contain_only_changes() -> None:
     options = {"max_wait_ms": 1, "min_bytes": 1, "max_bytes": 1, "isolation_level": 0}
     session = FetchSession()
 
@@ -126,7 +126,7 @@ def test_sessions_send_changes_only() -> None:
     assert ask(both) == (0, 0, [0, 1], [])
 
 
-def test_lag_counts_to_what_can_be_read() -> None:
+def test_lag_counts_to_the_last_readable_offset() -> None:
     state = PartitionState()
     assert state.lag(committed_only=True) is None
     state.seek(3)
@@ -138,7 +138,7 @@ def damaged(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def test_damage_loses_nothing_before_it_and_is_not_stepped_over() -> None:
+def test_records_before_damage_are_returned_and_damage_is_not_skipped() -> None:
     records = batch(0, [b"a"]) + damaged(batch(1, [b"b"])) + batch(2, [b"c"])
     taking = fetched(committed_only=False, records=records)
     assert [record.value for record in taking.take(10)] == [b"a"]
@@ -149,13 +149,13 @@ def test_damage_loses_nothing_before_it_and_is_not_stepped_over() -> None:
         assert taking.position == 1
 
 
-def test_damage_that_is_met_often_keeps_no_frames_of_before() -> None:
+def test_repeated_errors_of_damage_keep_no_frames() -> None:
     taking = fetched(committed_only=False, records=batch(0, [b"a"]) + damaged(batch(1, [b"b"])))
     taking.take(10)
     assert len({depth(lambda: taking.take(10), ProtocolError) for _ in range(5)}) == 1
 
 
-def test_a_malformed_batch_ends_what_was_fetched_unless_it_is_the_first() -> None:
+def test_malformed_batch_ends_the_fetched_records_unless_it_is_the_first() -> None:
     malformed = batch(1, [b"b"])[:16] + b"\x09" + batch(1, [b"b"])[17:]
     assert fetched(committed_only=False, records=batch(0, [b"a"]) + malformed).end == 1
     with pytest.raises(ProtocolError):

@@ -82,7 +82,7 @@ def grow(rests: list[float]) -> bool:
     return all(0.79 * due <= rest <= 1.21 * due for rest, due in zip(rests, GROWING, strict=False))
 
 
-def test_one_that_refuses_is_tried_ever_more_seldom() -> None:
+def test_refused_connections_are_retried_with_growing_pauses() -> None:
     async def body(network: Network) -> None:
         network.up.clear()
         for _ in range(8):
@@ -100,7 +100,7 @@ def test_one_that_refuses_is_tried_ever_more_seldom() -> None:
     run(body)
 
 
-def test_no_rest_where_none_is_wanted() -> None:
+def test_no_pause_if_the_backoff_is_zero() -> None:
     async def body(network: Network) -> None:
         network.up.clear()
         for _ in range(4):
@@ -110,7 +110,7 @@ def test_no_rest_where_none_is_wanted() -> None:
     run(body, reconnect_backoff_ms=0, reconnect_backoff_max_ms=0)
 
 
-def test_another_purpose_waits_for_no_one() -> None:
+def test_connections_for_different_purposes_do_not_wait_for_each_other() -> None:
     async def body(network: Network) -> None:
         for purpose in ("", "fetch", "group"):
             await network.connections.get((1, purpose), A)
@@ -124,7 +124,7 @@ def test_another_purpose_waits_for_no_one() -> None:
     run(body)
 
 
-def test_one_that_is_lost_at_once_is_made_again_after_a_rest_and_an_old_one_without() -> None:
+def test_connection_lost_at_once_is_retried_after_a_pause_and_an_old_one_without() -> None:
     async def body(network: Network) -> None:
         (await network.connections.get((1, ""), A)).close()
         again = await network.connections.get((1, ""), A)
@@ -138,7 +138,7 @@ def test_one_that_is_lost_at_once_is_made_again_after_a_rest_and_an_old_one_with
     run(body)
 
 
-def test_whoever_rests_is_passed_over_while_there_are_others() -> None:
+def test_address_that_pauses_is_skipped_if_there_are_others() -> None:
     async def body(network: Network) -> None:
         network.up = {B}
         await network.fail()
@@ -155,7 +155,7 @@ def test_whoever_rests_is_passed_over_while_there_are_others() -> None:
     run(body)
 
 
-def test_who_ask_for_any_at_once_share_one() -> None:
+def test_concurrent_requests_for_any_broker_share_a_connection() -> None:
     async def body(network: Network) -> None:
         network.takes = 0.5
         first, *others = await asyncio.gather(*(network.connections.get_any((-1, ""), [A, B]) for _ in range(5)))
@@ -173,7 +173,7 @@ def test_who_ask_for_any_at_once_share_one() -> None:
     run(body)
 
 
-def test_one_that_goes_away_takes_no_connection_from_others_who_wait() -> None:
+def test_cancelled_caller_does_not_close_the_connection_of_others() -> None:
     async def body(network: Network) -> None:
         network.takes = 1.0
         one, other = (asyncio.ensure_future(network.connections.get_any((-1, ""), [A])) for _ in range(2))
@@ -185,7 +185,7 @@ def test_one_that_goes_away_takes_no_connection_from_others_who_wait() -> None:
     run(body)
 
 
-def test_behind_an_address_that_swallows_packets_the_next_is_tried_beside_it() -> None:
+def test_next_address_is_tried_while_one_does_not_respond() -> None:
     async def body(network: Network) -> None:
         network.hang = {A}
         firsts = set()
@@ -203,7 +203,7 @@ def test_behind_an_address_that_swallows_packets_the_next_is_tried_beside_it() -
     run(body)
 
 
-def test_of_two_that_are_slow_one_is_kept() -> None:
+def test_only_one_of_two_slow_connections_is_kept() -> None:
     async def body(network: Network) -> None:
         network.takes = NEXT_ADDRESS_S * 1.5
         found = await network.connections.get_any((-1, ""), [A, B])
@@ -220,7 +220,7 @@ def test_of_two_that_are_slow_one_is_kept() -> None:
 
 
 @pytest.mark.parametrize("which", ["get", "get_any"])
-def test_none_is_made_behind_the_close(which: str) -> None:
+def test_no_connection_is_opened_after_close(which: str) -> None:
     async def body(network: Network) -> None:
         network.takes = 1.0
         connections = network.connections
@@ -235,7 +235,7 @@ def test_none_is_made_behind_the_close(which: str) -> None:
     run(body)
 
 
-def test_idle_ones_are_closed() -> None:
+def test_idle_connections_are_closed() -> None:
     async def body(network: Network) -> None:
         made: Any = await network.connections.get((1, ""), A)
         await asyncio.sleep(3)
@@ -251,7 +251,7 @@ def test_idle_ones_are_closed() -> None:
     run(body, max_idle_ms=5_000)
 
 
-def test_one_that_owes_an_answer_is_not_idle() -> None:
+def test_connection_with_a_request_in_flight_is_not_idle() -> None:
     async def body(network: Network) -> None:
         made: Any = await network.connections.get((1, ""), A)
         made.in_flight = 1
@@ -264,7 +264,7 @@ def test_one_that_owes_an_answer_is_not_idle() -> None:
     run(body, max_idle_ms=5_000)
 
 
-def test_none_is_idle_where_that_is_turned_off() -> None:
+def test_idle_connections_are_kept_if_the_limit_is_off() -> None:
     async def body(network: Network) -> None:
         made = await network.connections.get((1, ""), A)
         await asyncio.sleep(1e6)
@@ -273,7 +273,7 @@ def test_none_is_idle_where_that_is_turned_off() -> None:
     run(body, max_idle_ms=-1)
 
 
-def test_the_options_as_kafka_has_them() -> None:
+def test_connection_options_follow_kafka() -> None:
     given = {"bootstrap_servers": "n:1"}
     options = consumer_options({"reconnect.backoff.ms": 10, "connections.max.idle.ms": -1}, given)
     assert (options["reconnect_backoff_ms"], options["reconnect_backoff_max_ms"]) == (10, 10)

@@ -78,7 +78,7 @@ def awaited(method: str, arguments: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("call", [blocking, awaited])
 @pytest.mark.parametrize(("method", "arguments", "words"), WRONG)
-def test_it_is_named_at_the_call(
+def test_invalid_argument_is_named_at_the_call(
     call: Callable[[str, tuple[Any, ...]], None], method: str, arguments: tuple[Any, ...], words: str
 ) -> None:
     with pytest.raises(errors.UsageError, match=words):
@@ -86,12 +86,12 @@ def test_it_is_named_at_the_call(
 
 
 @pytest.mark.parametrize(("partitions", "words"), NO_PARTITIONS)
-def test_what_no_partitions_are(partitions: Any, words: str) -> None:
+def test_invalid_partitions(partitions: Any, words: str) -> None:
     with pytest.raises(errors.UsageError, match=words):
         check_partitions(partitions)
 
 
-def test_numbers_of_other_libraries_are_numbers() -> None:
+def test_numbers_of_other_libraries_are_accepted() -> None:
     import numpy as np
 
     one = np.int64(1)
@@ -100,19 +100,19 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     assert [type(number) for number in found[:2]] == [int, int]
 
 
-def test_an_offset_keeps_what_was_left_with_it() -> None:
+def test_offset_keeps_its_epoch_and_metadata() -> None:
     (offset,) = check_offsets({("t", 0): OffsetAndMetadata(5, 3, "left")}).values()
     assert isinstance(offset, OffsetAndMetadata)
     assert (int(offset), offset.leader_epoch, offset.metadata) == (5, 3, "left")
 
 
 @pytest.mark.parametrize("source", [None, 5, {("t", 0): 1}, [("t", 0)]])
-def test_send_offsets_takes_the_consumer(source: Any) -> None:
+def test_send_offsets_accepts_the_consumer(source: Any) -> None:
     with pytest.raises(errors.UsageError, match=f"takes the consumer, .* not {type(source).__name__}"):
         group_and_offsets(source, None)
 
 
-def test_send_offsets_takes_offsets_that_can_be_committed() -> None:
+def test_send_offsets_accepts_only_offsets_that_can_be_committed() -> None:
     assert group_and_offsets("g", {("t", 0): 5}) == (GroupMetadata("g"), {("t", 0): (5, -1, "")})
     for offsets, words in (([5], "a mapping is wanted"), ({("t", 0): -1}, "cannot be committed"), ({"t": 1}, PAIRS)):
         wrong: Any = offsets
@@ -122,6 +122,6 @@ def test_send_offsets_takes_offsets_that_can_be_committed() -> None:
 
 @pytest.mark.parametrize("kind", [Transaction, aio.Transaction])
 @pytest.mark.parametrize("handle", [None, 5, {"producer_id": 5}])
-def test_resume_takes_a_handle(kind: Any, handle: Any) -> None:
+def test_resume_accepts_only_a_handle(kind: Any, handle: Any) -> None:
     with pytest.raises(errors.UsageError, match="handle: a PreparedTransaction or its text is wanted, not"):
         kind.resume(handle, "localhost:1")

@@ -24,7 +24,7 @@ def waiting(core: ConsumerCore, partition: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("as_tables", [False, True])
-def test_damage_in_one_partition_costs_the_others_nothing(as_tables: bool) -> None:
+def test_damage_in_one_partition_does_not_affect_the_others(as_tables: bool) -> None:
     async def body() -> None:
         from oncelog.client.consumer.tables import decode
 
@@ -72,7 +72,7 @@ def ten_records(core: ConsumerCore) -> None:
     core.fetcher.send_fetches = fetch  # type: ignore[method-assign]
 
 
-def test_a_poll_behind_a_loop_that_was_left_loses_nothing() -> None:
+def test_poll_after_an_abandoned_loop_loses_nothing() -> None:
     """The generator of an `async for` is closed only later."""
 
     async def body() -> None:
@@ -90,7 +90,7 @@ def test_a_poll_behind_a_loop_that_was_left_loses_nothing() -> None:
     asyncio.run(body())
 
 
-def test_a_poll_inside_a_loop_takes_what_the_loop_has_not_given_yet() -> None:
+def test_poll_inside_a_loop_returns_the_next_records() -> None:
     async def body() -> None:
         async with aio.Consumer("nobody:1", max_poll_records=5) as consumer:
             ten_records(consumer._core)

@@ -13,7 +13,7 @@ NOWHERE = "localhost:1"
 WITHIN_S = 20.0
 
 
-def test_poll_without_a_timeout_waits_until_something_ends_it() -> None:
+def test_poll_without_a_timeout_waits_for_a_wakeup() -> None:
     with Consumer(NOWHERE) as consumer:
         consumer.assign([("t", 0)])
         woken = threading.Timer(0.05, consumer.wakeup)
@@ -23,7 +23,7 @@ def test_poll_without_a_timeout_waits_until_something_ends_it() -> None:
         woken.join()
 
 
-def test_so_it_does_in_asyncio() -> None:
+def test_poll_without_a_timeout_waits_for_a_wakeup_in_asyncio() -> None:
     async def body() -> None:
         async with aio.Consumer(NOWHERE) as consumer, asyncio.timeout(WITHIN_S):
             consumer.assign([("t", 0)])
@@ -37,7 +37,7 @@ def test_so_it_does_in_asyncio() -> None:
     asyncio.run(body())
 
 
-def test_a_closed_consumer_is_no_topic_without_records() -> None:
+def test_reading_from_a_closed_consumer_raises() -> None:
     consumer = Consumer(NOWHERE)
     consumer.assign([("t", 0)])
     consumer.close()
@@ -46,7 +46,7 @@ def test_a_closed_consumer_is_no_topic_without_records() -> None:
             read()
 
 
-def test_nor_is_one_in_asyncio() -> None:
+def test_reading_from_a_closed_asyncio_consumer_raises() -> None:
     async def body() -> None:
         consumer = aio.Consumer(NOWHERE)
         await consumer.start()

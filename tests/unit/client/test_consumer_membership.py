@@ -33,7 +33,7 @@ def joined(**options: object) -> ConsumerMembership:
     return made
 
 
-def test_the_first_heartbeat_tells_all_and_the_next_ones_only_changes() -> None:
+def test_first_heartbeat_contains_everything_and_later_ones_only_changes() -> None:
     member = ConsumerMembership("g", "m", rebalance_timeout_ms=7, assignor="uniform", rack="r")
     member.subscribe(["t"], "")
     first = member.heartbeat_request()
@@ -60,7 +60,7 @@ def test_the_first_heartbeat_tells_all_and_the_next_ones_only_changes() -> None:
     assert (again.rebalance_timeout_ms, again.subscribed_topic_names) == (7, ["t"]), "all again after a lost answer"
 
 
-def test_what_was_told_in_a_lost_request_is_told_again() -> None:
+def test_change_in_a_lost_heartbeat_is_sent_again() -> None:
     member = joined()
     member.subscribe(["u"], "")
     assert member.heartbeat_request().subscribed_topic_names == ["u"]
@@ -69,7 +69,7 @@ def test_what_was_told_in_a_lost_request_is_told_again() -> None:
     assert member.heartbeat_request().subscribed_topic_names is None
 
 
-def test_a_pattern_is_taken_back() -> None:
+def test_pattern_can_be_removed() -> None:
     member = joined()
     member.subscribe([], "a.*")
     request = member.heartbeat_request()
@@ -80,7 +80,7 @@ def test_a_pattern_is_taken_back() -> None:
     assert (request.subscribed_topic_names, request.subscribed_topic_regex) == (["t"], "")
 
 
-def test_no_assignment_means_no_change() -> None:
+def test_missing_assignment_means_no_change() -> None:
     member = joined()
     assert member.needs_reconciliation
     assert member.target == {(TOPIC, 0), (TOPIC, 1)}
@@ -93,7 +93,7 @@ def test_no_assignment_means_no_change() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
-def test_a_fenced_member_has_lost_what_it_had_and_joins_as_who_it_was(code: ErrorCode) -> None:
+def test_fenced_member_loses_its_partitions_and_rejoins_with_its_member_id(code: ErrorCode) -> None:
     member = joined()
     member.owned = {(TOPIC, 0)}
     assert member.answered(ConsumerGroupHeartbeatResponse(error_code=code), 3) is HeartbeatResult.FENCED
@@ -104,14 +104,14 @@ def test_a_fenced_member_has_lost_what_it_had_and_joins_as_who_it_was(code: Erro
     assert (request.member_id, request.member_epoch, request.subscribed_topic_names) == ("m", 0, ["t"])
 
 
-def test_an_answer_to_a_former_epoch_counts_for_nothing() -> None:
+def test_answer_to_an_earlier_epoch_is_ignored() -> None:
     member = joined()
     member.forget()
     member.answered(ConsumerGroupHeartbeatResponse(member_epoch=4, assignment=Assignment()), 3)
     assert (member.epoch, member.target) == (0, None)
 
 
-def test_other_errors() -> None:
+def test_retriable_and_fatal_heartbeat_errors() -> None:
     member = joined()
     for code, what in (
         (ErrorCode.NOT_COORDINATOR, HeartbeatResult.FIND_COORDINATOR),
@@ -143,6 +143,6 @@ def test_leaving() -> None:
     assert (dynamic.member_epoch, static.member_epoch, static.instance_id) == (-1, -2, "i")
 
 
-def test_patterns_for_a_part_of_a_name() -> None:
+def test_pattern_may_match_part_of_a_name() -> None:
     assert as_re2(re.compile("^a|b")) == ".*(?:^a|b).*"
     assert as_re2(re.compile("x", re.IGNORECASE)) == ".*(?i:x).*"

@@ -99,7 +99,7 @@ def test_each_error_has_its_verdict(request_name: str, code: ErrorCode, expected
         ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", ManagerState.FATAL_ERROR),
     ],
 )
-def test_a_coordinator_that_is_not_told(code: str, expected: ManagerState) -> None:
+def test_unavailable_coordinator(code: str, expected: ManagerState) -> None:
     """FindCoordinator: without a group's the transaction can still be aborted."""
     manager = asking("AddOffsetsToTxn")
     not_found(manager, errors.error_for(ErrorCode[code]))

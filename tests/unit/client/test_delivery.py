@@ -22,7 +22,7 @@ def failed(words: str) -> Delivery:
     return made
 
 
-def test_failures_beyond_those_that_are_remembered_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_beyond_the_remembered_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "REMEMBERED", 2)
     failures = Failures()
     first = [failed("one"), failed("two")]
@@ -36,7 +36,7 @@ def test_failures_beyond_those_that_are_remembered_are_told(monkeypatch: pytest.
     assert failures.first_unseen() is None
 
 
-def test_a_failure_that_is_asked_for_often_keeps_no_frames_of_before() -> None:
+def test_repeated_errors_of_a_future_keep_no_frames() -> None:
     future = RecordFuture(failed("one"), 0, 0)
     assert len({depth(future.result, ValueError) for _ in range(5)}) == 1
 
@@ -45,7 +45,7 @@ def waiting_on(loop: asyncio.AbstractEventLoop) -> RecordFuture:
     return RecordFuture(Delivery(("t", 0), threading.Condition(), loop=loop), 0, 0)
 
 
-def test_blocking_the_event_loop_that_sends_the_record_is_refused() -> None:
+def test_blocking_on_the_event_loop_that_sends_the_record_is_rejected() -> None:
     """It waited for ever: only that loop can bring the outcome."""
 
     async def body() -> None:
@@ -58,14 +58,14 @@ def test_blocking_the_event_loop_that_sends_the_record_is_refused() -> None:
     asyncio.run(body())
 
 
-def test_waiting_for_a_record_whose_event_loop_is_closed_is_refused() -> None:
+def test_waiting_for_a_record_of_a_closed_event_loop_is_rejected() -> None:
     with closing(asyncio.new_event_loop()) as loop:
         future = waiting_on(loop)
     with pytest.raises(errors.UsageError, match="event loop"):
         future.result(1)
 
 
-def test_a_callback_that_exits_does_not_keep_the_outcome_from_others() -> None:
+def test_callback_that_exits_does_not_hide_the_outcome_from_others() -> None:
     called: list[str] = []
 
     async def body() -> None:

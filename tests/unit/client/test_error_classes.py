@@ -102,13 +102,13 @@ def transactional(version: int = 2) -> TransactionManager:
     return manager
 
 
-def test_every_class_says_what_to_do() -> None:
+def test_every_class_has_advice() -> None:
     public = {getattr(errors, name) for name in errors.__all__ if name.endswith("Error")}
     assert set(TO_DO) == public - {errors.OncelogError, errors.KafkaError}
 
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_a_request_without_a_transaction_is_never_to_be_aborted(code: ErrorCode) -> None:
+def test_request_error_without_a_transaction_never_advises_an_abort(code: ErrorCode) -> None:
     with pytest.raises(errors.KafkaError) as caught:
         raise_for_error(EndTxnResponse(error_code=code))
     expected = {ToDo.REPEAT} if code.retriable else {ToDo.CORRECT, ToDo.POLL, ToDo.CLOSE, ToDo.READ_LOG}
@@ -118,7 +118,7 @@ def test_a_request_without_a_transaction_is_never_to_be_aborted(code: ErrorCode)
 
 @pytest.mark.parametrize("version", [1, 2], ids=["tv1", "tv2"])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_a_batch_that_fails_in_a_transaction_means_abort_or_close(code: ErrorCode, version: int) -> None:
+def test_failed_batch_in_a_transaction_advises_abort_or_close(code: ErrorCode, version: int) -> None:
     manager = transactional(version)
     cause = errors.error_for(code, "t-0")
     of_the_record = manager.failed(batch(), cause)
@@ -137,7 +137,7 @@ def test_a_batch_that_fails_in_a_transaction_means_abort_or_close(code: ErrorCod
 
 
 @pytest.mark.parametrize("kind", [errors.TimedOutError, errors.DeliveryTimeoutError])
-def test_a_batch_that_expires_in_a_transaction_means_abort(kind: type[errors.KafkaError]) -> None:
+def test_expired_batch_in_a_transaction_advises_abort(kind: type[errors.KafkaError]) -> None:
     manager = transactional()
     cause = kind("t-0: not acknowledged")
     of_the_record = manager.expired(batch(), cause)
@@ -150,7 +150,7 @@ def test_a_batch_that_expires_in_a_transaction_means_abort(kind: type[errors.Kaf
 
 @pytest.mark.parametrize("in_doubt", [False, True])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_a_batch_that_fails_without_a_transaction_is_never_to_be_aborted(code: ErrorCode, in_doubt: bool) -> None:
+def test_failed_batch_without_a_transaction_never_advises_an_abort(code: ErrorCode, in_doubt: bool) -> None:
     manager = TransactionManager(None)
     manager.sequences.set_producer(7, 0)
     failed = batch()
@@ -167,14 +167,14 @@ def test_a_batch_that_fails_without_a_transaction_is_never_to_be_aborted(code: E
     assert to_do(of_the_record) is not ToDo.ABORT
 
 
-def test_a_stale_batch_without_a_transaction_may_be_in_the_log() -> None:
+def test_stale_batch_without_a_transaction_may_be_in_the_log() -> None:
     assert to_do(errors.outside_transaction(errors.StaleSequenceError("t-0"))) is ToDo.LOOK
     assert to_do(errors.outside_transaction(errors.SequenceGapError("t-0"))) is ToDo.REPEAT
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_an_answer_of_a_coordinator_is_repeated_or_means_abort_or_close(request_name: str, code: ErrorCode) -> None:
+def test_coordinator_error_is_retried_or_advises_abort_or_close(request_name: str, code: ErrorCode) -> None:
     manager = asking(request_name)
     step = next_request(manager, drained=True)
     assert step is not None
@@ -198,7 +198,7 @@ def test_advice_does_not_contradict_the_class(code: ErrorCode) -> None:
         assert "begin another" not in close
 
 
-def test_advice_of_a_wrong_setting_is_kept() -> None:
+def test_advice_for_an_invalid_setting_is_kept() -> None:
     error = errors.fatal(errors.error_for(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
     assert "Lower transaction_timeout_ms" in error.advice
     assert errors.FatalError.default_advice in error.advice

@@ -31,13 +31,13 @@ def test_codes_and_classes(code: ErrorCode, kind: type[errors.KafkaError]) -> No
     assert (type(again), str(again), again.code) == (kind, str(error), code)
 
 
-def test_gap_and_stale_are_told_apart() -> None:
+def test_gap_and_stale_are_distinguished() -> None:
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert type(errors.error_for(code, "expected 5, got 7 (gap, ...)")) is errors.SequenceGapError
     assert type(errors.error_for(code, "expected 5, got 2 (stale, ...)")) is errors.StaleSequenceError
 
 
-def test_a_bad_record_ends_its_reason_once() -> None:
+def test_reason_of_a_bad_record_ends_with_one_full_stop() -> None:
     error = errors.BadRecordError("value", "t", 0, 7, "Invalid value.")
     assert "cannot be read: Invalid value. Seek past it" in str(error)
 

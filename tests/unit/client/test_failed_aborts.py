@@ -8,7 +8,7 @@ from oncelog import errors
 from oncelog.client.producer._shared import abort_failed
 
 
-def test_an_abort_that_ends_the_producer_is_raised_over_an_error_that_would_let_it_go_on() -> None:
+def test_abort_error_that_is_fatal_replaces_a_less_severe_error() -> None:
     first, second = errors.AbortableError("first"), errors.FencedError("second")
     with pytest.raises(errors.FencedError) as caught:
         abort_failed(first, second)
@@ -24,6 +24,6 @@ def test_an_abort_that_ends_the_producer_is_raised_over_an_error_that_would_let_
         (errors.AbortableError("first"), errors.TimedOutError("second")),
     ],
 )
-def test_any_other_error_stands_and_tells_of_the_abort(first: BaseException, second: errors.KafkaError) -> None:
+def test_other_errors_are_kept_with_a_note_about_the_abort(first: BaseException, second: errors.KafkaError) -> None:
     abort_failed(first, second)
     assert first.__notes__ == [f"aborting the transaction failed: {second}"]

@@ -128,7 +128,7 @@ def grow(pauses: list[float]) -> bool:
     ],
 )
 @pytest.mark.parametrize("polls", [True, False])
-def test_what_is_refused_is_asked_for_with_growing_pauses(code: ErrorCode, polls: bool) -> None:
+def test_rejected_fetches_are_retried_with_growing_pauses(code: ErrorCode, polls: bool) -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: code
         await core.poll(3_000 if polls else 0)
@@ -147,7 +147,7 @@ def test_what_is_refused_is_asked_for_with_growing_pauses(code: ErrorCode, polls
     run(body)
 
 
-def test_a_new_leader_is_asked_at_once() -> None:
+def test_new_leader_is_asked_at_once() -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ErrorCode.NOT_LEADER_OR_FOLLOWER if node == 1 else records()
         await core.poll(2_000)
@@ -160,7 +160,7 @@ def test_a_new_leader_is_asked_at_once() -> None:
     run(body)
 
 
-def test_metadata_are_asked_for_with_growing_pauses_while_there_is_no_leader() -> None:
+def test_metadata_requests_without_a_leader_back_off() -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.leader = Partition(-1, 5, (1, 2), ())
         brokers.learn()
@@ -174,7 +174,7 @@ def test_metadata_are_asked_for_with_growing_pauses_while_there_is_no_leader() -
     run(body)
 
 
-def test_the_others_of_a_broker_do_not_wait() -> None:
+def test_other_partitions_of_a_broker_do_not_wait() -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: records() if partition else ErrorCode.OFFSET_NOT_AVAILABLE
         assert len(await core.poll(2_000)) == 1
@@ -183,7 +183,7 @@ def test_the_others_of_a_broker_do_not_wait() -> None:
     run(body, partitions=2)
 
 
-def test_a_seek_gives_no_reason_to_wait() -> None:
+def test_seek_ends_the_pause() -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ErrorCode.OFFSET_NOT_AVAILABLE
         await core.poll(2_000)
@@ -196,7 +196,7 @@ def test_a_seek_gives_no_reason_to_wait() -> None:
     run(body)
 
 
-def test_a_broker_that_hangs_up_is_asked_with_growing_pauses() -> None:
+def test_fetches_back_off_if_a_broker_closes_the_connection() -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ConnectionLostError("gone")
         await core.poll(3_000)
@@ -206,7 +206,7 @@ def test_a_broker_that_hangs_up_is_asked_with_growing_pauses() -> None:
     run(body)
 
 
-def test_what_stays_wrong_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_persistent_error_is_raised(caplog: pytest.LogCaptureFixture) -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with pytest.raises(errors.AuthorizationError):
@@ -219,7 +219,7 @@ def test_what_stays_wrong_is_raised(caplog: pytest.LogCaptureFixture) -> None:
         run(body)
 
 
-def test_a_poll_raises_the_unexpected_error_of_a_fetch() -> None:
+def test_poll_raises_the_unexpected_error_of_a_fetch() -> None:
     """The task ended without a trace, and the same request was sent again at once, for ever."""
 
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
@@ -232,7 +232,7 @@ def test_a_poll_raises_the_unexpected_error_of_a_fetch() -> None:
     run(body)
 
 
-def test_a_position_that_a_leader_does_not_validate_is_asked_for_with_pauses() -> None:
+def test_position_validation_backs_off() -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         core.subscription.seek(("t", 0), OffsetAndMetadata(50, leader_epoch=4))
         assert await core.poll(2_000) == []

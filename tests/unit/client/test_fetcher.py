@@ -104,7 +104,7 @@ async def poll_until(core: ConsumerCore, done: Callable[[], bool]) -> None:
         await core.poll(10)
 
 
-def test_the_position_is_checked_once_an_epoch_before_it_is_read_from() -> None:
+def test_position_is_validated_once_per_epoch_before_reading() -> None:
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         await poll_until(core, lambda: bool(brokers.fetches()))
         asked = [request for _, request in brokers.asked if isinstance(request, OffsetForLeaderEpochRequest)]
@@ -116,7 +116,7 @@ def test_the_position_is_checked_once_an_epoch_before_it_is_read_from() -> None:
     run(body)
 
 
-def test_a_cut_log_goes_on_where_it_was_cut() -> None:
+def test_consumer_of_a_truncated_log_continues_at_its_end() -> None:
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         brokers.end = EpochEndOffset(end_offset=30, leader_epoch=4)
         await poll_until(core, lambda: bool(brokers.fetches()))
@@ -126,7 +126,7 @@ def test_a_cut_log_goes_on_where_it_was_cut() -> None:
     run(body, auto_offset_reset="earliest")
 
 
-def test_a_cut_log_is_an_error_where_there_is_no_reset_policy() -> None:
+def test_truncated_log_is_an_error_without_a_reset_policy() -> None:
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         brokers.end = EpochEndOffset(end_offset=30, leader_epoch=4)
         with pytest.raises(errors.LogTruncatedError, match="ended at 30, before 50"):
@@ -137,7 +137,7 @@ def test_a_cut_log_is_an_error_where_there_is_no_reset_policy() -> None:
     run(body, auto_offset_reset="none")
 
 
-def test_only_what_was_fetched_ahead_is_gone() -> None:
+def test_truncation_of_prefetched_records_is_not_an_error() -> None:
     """The user has seen nothing of it: it is no truncation for anybody."""
 
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
@@ -149,7 +149,7 @@ def test_only_what_was_fetched_ahead_is_gone() -> None:
     run(body, auto_offset_reset="none")
 
 
-def test_an_epoch_is_learnt_from_what_is_read() -> None:
+def test_epoch_is_taken_from_the_records() -> None:
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         state.seek(50)
         brokers.answers[1] = lambda _: PartitionData(records=batch(50, 5), high_watermark=51)
@@ -162,7 +162,7 @@ def test_an_epoch_is_learnt_from_what_is_read() -> None:
     run(body)
 
 
-def test_a_nearer_follower_is_asked_until_it_fails() -> None:
+def test_nearer_follower_is_read_until_it_fails() -> None:
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         state.seek(50)
         brokers.answers[1] = lambda _: PartitionData(preferred_read_replica=2)
@@ -177,7 +177,7 @@ def test_a_nearer_follower_is_asked_until_it_fails() -> None:
     run(body, client_rack="r2", auto_offset_reset="none")
 
 
-def test_idle_partitions_are_not_asked_for_again_until_the_session_is_lost() -> None:
+def test_idle_partitions_are_not_sent_again_until_the_session_is_lost() -> None:
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         state.seek(50)
         brokers.session_id = 9
@@ -193,7 +193,7 @@ def test_idle_partitions_are_not_asked_for_again_until_the_session_is_lost() -> 
     run(body)
 
 
-def test_a_partition_with_nothing_new_does_not_hold_up_the_others() -> None:
+def test_idle_partition_does_not_delay_the_others() -> None:
     """While records of one wait here, the broker is asked for the other without waiting, and only once."""
 
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
@@ -234,7 +234,7 @@ def asked_without_waiting(brokers: Brokers) -> list[set[int]]:
 
 
 @pytest.mark.parametrize(("max_wait_ms", "why"), [(1, "time"), (60_000, "seek"), (60_000, "leader"), (60_000, "other")])
-def test_a_partition_without_news_is_asked_for_again_though_others_wait_here(max_wait_ms: int, why: str) -> None:
+def test_idle_partition_is_fetched_although_others_have_buffered_records(max_wait_ms: int, why: str) -> None:
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         partitions = core.cluster.topology.topics["t"].partitions
         partitions[1] = partitions[2] = partitions[0]
@@ -267,7 +267,7 @@ def test_a_partition_without_news_is_asked_for_again_though_others_wait_here(max
     run(body, fetch_max_wait_ms=max_wait_ms, request_timeout_ms=120_000)
 
 
-def test_a_broker_that_finds_its_log_damaged_ends_the_poll() -> None:
+def test_broker_that_reports_a_damaged_log_ends_the_poll() -> None:
     """A retry reads the same bytes: Java's consumer raises, too."""
 
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:

@@ -30,13 +30,13 @@ def told_in_a_child(work: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_what_a_child_starts_on_its_parents_loop_is_refused() -> None:
+def test_starting_work_on_the_parents_loop_raises_in_forked_child() -> None:
     thread = LoopThread.shared()
     thread.run(asyncio.sleep(0))
     assert told_in_a_child(lambda: thread.start(asyncio.sleep(0)))
 
 
-def test_a_child_is_told_that_its_parents_producer_does_not_send() -> None:
+def test_parents_producer_raises_in_forked_child() -> None:
     producer = Producer("nobody:1")
     producer._core.counts["t"] = 1
     assert told_in_a_child(lambda: producer.send("t", b"x"))
@@ -60,14 +60,14 @@ CONSUMER: dict[str, Callable[[Consumer], Any]] = {
 
 
 @pytest.mark.parametrize("name", CONSUMER)
-def test_a_child_is_told_that_its_parents_consumer_is_not_its_own(name: str) -> None:
+def test_parents_consumer_raises_in_forked_child(name: str) -> None:
     with Consumer("localhost:1", group_id="g") as consumer:
         consumer.assign([TP])
         assert told_in_a_child(lambda: CONSUMER[name](consumer))
         assert consumer.assignment() == [TP], "the parent's is as before"
 
 
-def test_a_child_is_told_by_its_parents_admin_and_producer() -> None:
+def test_parents_admin_and_producer_raise_in_forked_child() -> None:
     with Admin("localhost:1") as admin:
         assert told_in_a_child(admin.list_topics)
     with Producer("localhost:1") as producer:
@@ -77,7 +77,7 @@ def test_a_child_is_told_by_its_parents_admin_and_producer() -> None:
         assert told_in_a_child(producer.close)
 
 
-def test_a_child_does_not_wait_for_the_outcome_of_its_parents_record() -> None:
+def test_waiting_for_the_parents_record_raises_in_forked_child() -> None:
     producer = Producer("localhost:1")
     producer._core.counts["t"] = 1
     future = producer.send("t", b"x")
@@ -86,7 +86,7 @@ def test_a_child_does_not_wait_for_the_outcome_of_its_parents_record() -> None:
         producer.close(0)
 
 
-def test_a_child_is_told_by_its_parents_clients_for_asyncio() -> None:
+def test_parents_asyncio_clients_raise_in_forked_child() -> None:
     async def make() -> list[Any]:
         consumer, producer = aio.Consumer("localhost:1"), aio.Producer("localhost:1")
         await consumer.start()

@@ -64,12 +64,12 @@ def world() -> World:
     return World()
 
 
-def test_all_are_asked_once(world: World) -> None:
+def test_each_broker_is_asked_once(world: World) -> None:
     assert world.gather() == {1: ["1"], 2: ["2"], 3: ["3"]}
     assert world.asked == [1, 2, 3]
 
 
-def test_a_broker_that_the_cluster_puts_out_is_waited_for(world: World) -> None:
+def test_broker_that_is_unregistered_fails_the_request(world: World) -> None:
     """What it had is with the others by the metadata, but not yet in their answers."""
     world.dead = {2}
     world.events = [(9.0, lambda: world.registered.discard(2))]
@@ -78,7 +78,7 @@ def test_a_broker_that_the_cluster_puts_out_is_waited_for(world: World) -> None:
     assert world.asked == [1, 3]
 
 
-def test_a_broker_that_starts_again_elsewhere_is_found(world: World) -> None:
+def test_broker_that_restarts_at_another_address_is_found(world: World) -> None:
     world.dead = {2}
 
     def back() -> None:
@@ -89,21 +89,21 @@ def test_a_broker_that_starts_again_elsewhere_is_found(world: World) -> None:
     assert 9 <= world.now < 12
 
 
-def test_a_broker_that_starts_again_is_waited_for(world: World) -> None:
+def test_gather_waits_for_a_restarting_broker(world: World) -> None:
     world.dead = {2}
     world.events = [(9.0, lambda: world.dead.discard(2))]
     assert world.gather() == {1: ["1"], 2: ["2"], 3: ["3"]}
     assert world.asked == [1, 3, 2]
 
 
-def test_a_broker_that_stays_registered_is_given_up_in_the_end(world: World) -> None:
+def test_broker_that_stays_registered_but_dead_fails_in_the_end(world: World) -> None:
     world.dead = {2}
     with pytest.raises(errors.ConnectionFailedError, match="broker 2: refused"):
         world.gather()
     assert 55 < world.now <= 60
 
 
-def test_one_that_is_asked_by_its_id_is_waited_for_though_it_is_put_out(world: World) -> None:
+def test_broker_requested_by_id_is_waited_for_although_it_is_unregistered(world: World) -> None:
     world.dead = {2}
     world.events = [
         (1.0, lambda: world.registered.discard(2)),

@@ -72,7 +72,7 @@ class Cluster:
         *("describe transaction", "describe producers", "delete records", "fetch partition"),
     ],
 )
-def test_an_empty_answer_is_no_success(call: Callable[[Any], Awaitable[object]]) -> None:
+def test_empty_answer_is_not_a_success(call: Callable[[Any], Awaitable[object]]) -> None:
     async def body() -> None:
         with pytest.raises(errors.ServerError, match="out of its answer"):
             await call(Cluster())
@@ -80,7 +80,7 @@ def test_an_empty_answer_is_no_success(call: Callable[[Any], Awaitable[object]])
     asyncio.run(body())
 
 
-def test_a_broker_that_leaves_the_coordinator_out_is_asked_again() -> None:
+def test_broker_that_omits_the_coordinator_is_asked_again() -> None:
     """An IndexError ended the producer."""
 
     class Connection:
@@ -109,7 +109,7 @@ def test_a_broker_that_leaves_the_coordinator_out_is_asked_again() -> None:
     ("request_name", "response"),
     [("AddPartitionsToTxn", AddPartitionsToTxnResponse()), ("TxnOffsetCommit", TxnOffsetCommitResponse())],
 )
-def test_a_coordinator_that_leaves_partitions_out_is_asked_again(request_name: str, response: Message) -> None:
+def test_coordinator_that_omits_partitions_is_asked_again(request_name: str, response: Message) -> None:
     """The partitions counted as part of the transaction, and their records would never have got a marker."""
     manager = asking(request_name)
     asked = next_request(manager, drained=True)

@@ -58,19 +58,19 @@ def find(after: int, wait_ms: float) -> list[Marker]:
     return asyncio.run(asyncio.wait_for(markers.find_markers(cluster, [Place(OUT, PID, after)], wait_ms), 60))
 
 
-def test_a_search_ends_in_a_partition_that_is_written_faster_than_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_ends_in_a_partition_written_faster_than_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch, batches=10, growth=2)
     assert find(4, wait_ms=-1) == [Marker.MISSING]
     assert log.fetched == list(range(5, 12))
 
 
-def test_a_marker_below_the_end_is_found_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_below_the_end_is_found_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch, batches=50, growth=1, marker=40)
     assert find(4, wait_ms=-1) == [Marker.COMMIT]
     assert log.fetched[-1] == 40
 
 
-def test_a_search_beyond_a_log_that_was_cut_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_beyond_a_truncated_log_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch, batches=3, marker=2)
     assert find(9, wait_ms=1_000_000) == [Marker.MISSING]
     assert log.fetched == [10]

@@ -49,7 +49,7 @@ def answer_heartbeats(core: ConsumerCore, leaving: ErrorCode | Exception) -> Non
     core.cluster.connection = connection  # type: ignore[method-assign]
 
 
-def test_a_poll_raises_the_unexpected_error_that_ended_the_heartbeats() -> None:
+def test_poll_raises_the_unexpected_error_that_ended_the_heartbeats() -> None:
     """The heartbeats ended without a trace, and the member lost its partitions."""
 
     async def body() -> None:
@@ -75,7 +75,7 @@ def test_a_poll_raises_the_unexpected_error_that_ended_the_heartbeats() -> None:
         (ConnectionLostError("gone"), "the coordinator did not answer"),
     ],
 )
-def test_a_group_that_does_not_confirm_the_leave_is_logged(
+def test_unconfirmed_leave_is_logged(
     caplog: pytest.LogCaptureFixture, leaving: ErrorCode | Exception, reason: str
 ) -> None:
     async def body() -> None:

@@ -15,7 +15,7 @@ from oncelog.client.consumer.options import consumer_options
 from oncelog.protocol.errors import ErrorCode
 
 
-def test_a_broker_that_is_away_is_asked_at_the_next_poll(caplog: pytest.LogCaptureFixture) -> None:
+def test_unavailable_broker_is_asked_at_the_next_poll(caplog: pytest.LogCaptureFixture) -> None:
     asked: list[set[str]] = []
 
     async def body() -> None:

@@ -72,7 +72,7 @@ def positions(core: ConsumerCore) -> list[int | None]:
     return [core.subscription.partitions[tp].position for tp in (FOUND, LOST)]
 
 
-def test_those_found_are_read_while_another_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_with_known_positions_are_read_while_another_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(core: ConsumerCore, leaders: Leaders) -> None:
         core.subscription.partitions[FOUND].seek(3)
         assert await core.poll(0) == []  # does not wait for the other's leader
@@ -87,7 +87,7 @@ def test_those_found_are_read_while_another_is_looked_for(monkeypatch: pytest.Mo
     run(monkeypatch, body)
 
 
-def test_what_was_found_stays_though_another_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_found_positions_are_kept_if_another_lookup_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(core: ConsumerCore, leaders: Leaders) -> None:
         leaders.let.set()
         assert await core.poll(0) == []
@@ -97,7 +97,7 @@ def test_what_was_found_stays_though_another_fails(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("change", ["sought", "sought by time", "assigned anew"])
-def test_an_answer_that_comes_too_late_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_outdated_answer_is_ignored(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     async def body(core: ConsumerCore, leaders: Leaders) -> None:
         leaders.offset = 5
         search = asyncio.ensure_future(core.offsets.update_positions())
@@ -116,7 +116,7 @@ def test_an_answer_that_comes_too_late_counts_for_nothing(monkeypatch: pytest.Mo
     run(monkeypatch, body)
 
 
-def test_the_second_listing_gets_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_lookup_gets_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """No record at or after a time: the end is asked for."""
     given: list[float] = []
 
@@ -141,7 +141,7 @@ def test_the_second_listing_gets_the_time_that_is_left(monkeypatch: pytest.Monke
     run(monkeypatch, body)
 
 
-def test_a_poll_without_time_does_not_wait_for_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_with_timeout_zero_does_not_wait_for_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited a second. The search continues in the background, so polls without time find the position, too."""
 
     async def body(core: ConsumerCore, leaders: Leaders) -> None:
@@ -159,7 +159,7 @@ def test_a_poll_without_time_does_not_wait_for_leaders(monkeypatch: pytest.Monke
     run(monkeypatch, body, virtual_time.run)
 
 
-def test_a_dropped_consumer_of_a_missing_topic_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_consumer_of_missing_topic_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """asyncio logged "Task exception was never retrieved", with a stack trace."""
 
     async def body(core: ConsumerCore, leaders: Leaders) -> None:

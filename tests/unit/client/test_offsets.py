@@ -82,7 +82,7 @@ def run(body: Callable[[Cluster, Broker], Coroutine[Any, Any, None]]) -> float:
 
 
 @pytest.mark.parametrize("which", ["refuses", "never answers"])
-def test_metadata_that_do_not_come_take_no_more_than_the_time_given(which: str) -> None:
+def test_missing_metadata_take_no_longer_than_the_timeout(which: str) -> None:
     async def connect(host: str, port: int) -> Any:
         if which == "never answers":
             await asyncio.sleep(NEVER)
@@ -99,7 +99,7 @@ def test_metadata_that_do_not_come_take_no_more_than_the_time_given(which: str) 
 
 
 @pytest.mark.parametrize("which", ["connects", "takes"])
-def test_a_leader_that_does_not_answer_takes_no_more_than_the_time_given(which: str) -> None:
+def test_unresponsive_leader_takes_no_longer_than_the_timeout(which: str) -> None:
     async def body(cluster: Cluster, broker: Broker) -> None:
         setattr(cluster if which == "connects" else broker, which, NEVER)
         with pytest.raises(errors.TimedOutError, match="1000 ms"):
@@ -108,7 +108,7 @@ def test_a_leader_that_does_not_answer_takes_no_more_than_the_time_given(which: 
     assert run(body) <= 1.001
 
 
-def test_who_has_patience_for_a_second_waits_for_an_answer_under_way() -> None:
+def test_patience_ends_retries_but_not_a_pending_request() -> None:
     async def body(cluster: Cluster, broker: Broker) -> None:
         broker.takes = 5.0
         assert len(await list_offsets(cluster, BOTH, patience_ms=1_000)) == 2
@@ -120,7 +120,7 @@ def test_who_has_patience_for_a_second_waits_for_an_answer_under_way() -> None:
     run(body)
 
 
-def test_the_cause_stays_what_it_was() -> None:
+def test_original_error_is_kept_as_the_cause() -> None:
     async def body(cluster: Cluster, broker: Broker) -> None:
         cluster.leader = -1
         with pytest.raises(errors.RetriableError, match=r"no leader for the offset of t-0 \(LEADER_NOT") as no_leader:
@@ -135,7 +135,7 @@ def test_the_cause_stays_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("takes", [0.0, 0.4])
-def test_a_partition_left_out_of_an_answer_is_asked_for_again_with_rests_and_then_named(takes: float) -> None:
+def test_partition_missing_from_an_answer_is_retried_with_pauses_and_then_named(takes: float) -> None:
     async def body(cluster: Cluster, broker: Broker) -> None:
         broker.answers[1], broker.takes = None, takes
         found: dict[tuple[str, int], Listed] = {}
@@ -150,7 +150,7 @@ def test_a_partition_left_out_of_an_answer_is_asked_for_again_with_rests_and_the
     assert run(body) <= 3
 
 
-def test_what_passes_is_tried_again() -> None:
+def test_retriable_error_is_retried() -> None:
     async def body(cluster: Cluster, broker: Broker) -> None:
         broker.answers[1] = ErrorCode.OFFSET_NOT_AVAILABLE
         asyncio.get_running_loop().call_later(5, broker.answers.clear)

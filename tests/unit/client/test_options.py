@@ -63,12 +63,12 @@ def test_conflicts_name_both_sides(given: dict[str, Any], words: tuple[str, ...]
 
 
 @pytest.mark.parametrize("read", [producer_options, consumer_options])
-def test_a_mapping_in_the_place_of_addresses_is_told_its_name(read: Any) -> None:
+def test_error_for_a_mapping_in_place_of_addresses_names_the_argument(read: Any) -> None:
     with pytest.raises(ConfigError, match="by name: config="):
         read(None, {"bootstrap_servers": {"bootstrap.servers": "localhost:9092"}})
 
 
-def test_levels_are_of_a_codec() -> None:
+def test_levels_depend_on_the_codec() -> None:
     levels = {"compression.gzip.level": 1, "compression.lz4.level": "9", "compression.zstd.level": -5}
     for codec, level in (("gzip", 1), ("lz4", 9), ("zstd", -5), ("snappy", None), ("none", None)):
         given = {**B, "compression_type": codec, **levels}
@@ -91,17 +91,17 @@ transaction.timeout.ms transaction.two.phase.commit.enable transactional.id valu
 """ProducerConfig of Apache Kafka 4.3.1; of the groups `sasl` and `ssl` an example."""
 
 
-def test_every_option_of_kafkas_producer_is_known_or_refused_with_advice() -> None:
+def test_every_option_of_kafkas_producer_is_known_or_rejected_with_advice() -> None:
     names = [name.replace(".", "_") for name in KAFKAS.split()]
     assert [name for name in names if name not in PRODUCER and not advice_for_unsupported(name)] == []
 
 
 @pytest.mark.parametrize("given", [{"acks": 1}, {"retries": 0}, {"max_in_flight_requests_per_connection": 10}])
-def test_idempotence_gives_way_unless_demanded(given: dict[str, Any]) -> None:
+def test_idempotence_is_disabled_by_conflicts_unless_it_is_explicit(given: dict[str, Any]) -> None:
     assert producer_options(None, {**B, **given})["enable_idempotence"] is False
 
 
-def test_consumers() -> None:
+def test_consumer_options() -> None:
     assert consumer_options(None, B)["enable_auto_commit"] is False, "nothing to commit without a group"
     for given, word in (
         ({"group_instance_id": "x"}, "group_id"),
@@ -114,7 +114,7 @@ def test_consumers() -> None:
         consumer_options(None, {})
 
 
-def test_every_default_is_a_value_that_could_be_given() -> None:
+def test_every_default_is_a_valid_value() -> None:
     for table in (PRODUCER, CONSUMER):
         for name, option in table.items():
             spelled = option.default.name.lower() if isinstance(option.default, Codec) else option.default
@@ -132,7 +132,7 @@ def test_every_default_is_a_value_that_could_be_given() -> None:
         ("share.acquire.mode", "KIP-932"),
     ],
 )
-def test_options_of_javas_that_are_not_ours_say_what_to_do(name: str, words: str) -> None:
+def test_unsupported_java_options_are_rejected_with_advice(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=name) as caught:
         consumer_options({name: "x"}, B)
     assert words in str(caught.value)
@@ -153,7 +153,7 @@ JAVAS = """
 """
 
 
-def test_every_option_of_javas_consumer_is_known_or_refused_with_a_sentence() -> None:
+def test_every_option_of_javas_consumer_is_known_or_rejected_with_advice() -> None:
     """ConsumerConfig of Apache Kafka 4.3.1."""
     names = {name.replace(".", "_") for name in JAVAS.split()}
     assert {name for name in names - set(CONSUMER) if not advice_for_unsupported(name)} == set()
@@ -174,7 +174,7 @@ def test_every_option_of_javas_consumer_is_known_or_refused_with_a_sentence() ->
         ({"security_protocol": "SSL"}, ("security_protocol", "PLAINTEXT")),
     ],
 )
-def test_what_a_consumer_cannot_be_given(given: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_invalid_consumer_options(given: dict[str, Any], words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         consumer_options(None, {**B, "group_id": "g", **given})
     assert all(word in str(caught.value) for word in words), str(caught.value)
@@ -189,18 +189,18 @@ def test_durations(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1H", "PT1", "P1Y", "PT1H1H", "PT-1H"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     with pytest.raises(ValueError, match="ISO 8601"):
         milliseconds(text)
 
 
 @pytest.mark.parametrize("make", [oncelog.Producer, oncelog.Consumer, oncelog.Admin, aio.Producer])
-def test_a_second_argument_that_is_no_mapping_is_named_at_the_call(make: Callable[..., object]) -> None:
+def test_second_argument_that_is_not_a_mapping_is_named_at_the_call(make: Callable[..., object]) -> None:
     with pytest.raises(ConfigError, match="config = 'words': it must be a mapping of options"):
         make("localhost:9092", "words")
 
 
-def test_a_fetch_may_not_wait_as_long_as_its_request() -> None:
+def test_fetch_wait_is_shorter_than_the_request_timeout() -> None:
     assert consumer_options(None, {**B})["fetch_max_wait_ms"] == 500
     assert consumer_options(None, {**B, "request_timeout_ms": 400})["fetch_max_wait_ms"] == 200
     for wait_ms in (1_000, 1_001):

@@ -19,11 +19,11 @@ from oncelog.errors import ConfigError
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_is_javas(data: bytes, expected: int) -> None:
+def test_murmur2_equals_javas(data: bytes, expected: int) -> None:
     assert murmur2(data) == expected & 0xFFFFFFFF
 
 
-def test_sticky_stays_for_a_batch_and_moves_on() -> None:
+def test_sticky_keeps_a_partition_for_a_batch_and_then_switches() -> None:
     sticky = Sticky(100, lambda count: 0)
     places = [sticky("t", None, b"x" * 40, 3) for _ in range(6)]
     assert places == [0, 0, 1, 1, 0, 0]
@@ -36,7 +36,7 @@ def test_round_robin_is_even() -> None:
     assert [turn("t", b"same", None, 5) for _ in range(10)] == [0, 1, 2, 3, 4] * 2
 
 
-def test_callables_and_nonsense() -> None:
+def test_callables_and_invalid_results() -> None:
     def own(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
         return 7
 
@@ -60,11 +60,11 @@ def test_keys_can_be_ignored() -> None:
         ([0, 9, 1], [False] * 3, None),
     ],
 )
-def test_queues_decide_how_often(queues: list[int], usable: list[bool], expected: list[int] | None) -> None:
+def test_weights_follow_the_queue_lengths(queues: list[int], usable: list[bool], expected: list[int] | None) -> None:
     assert spread(queues, usable) == expected
 
 
-def test_weights_are_what_is_drawn_from() -> None:
+def test_sticky_draws_by_weight() -> None:
     drawn = []
     for chance in range(8):
         sticky = Sticky(1, lambda count, chance=chance: chance, weights=lambda topic, count: [4, 0, 1, 3])  # type: ignore[misc]
@@ -72,7 +72,7 @@ def test_weights_are_what_is_drawn_from() -> None:
     assert drawn == [0, 0, 0, 0, 2, 3, 3, 3]
 
 
-def test_shares_go_round_as_evenly_as_the_weights_allow() -> None:
+def test_round_robin_follows_the_weights() -> None:
     weights: list[int] | None = None
     sticky = Sticky(1, lambda count: 2, weights=lambda topic, count: weights)
 

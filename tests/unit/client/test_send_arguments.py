@@ -83,7 +83,7 @@ PRODUCERS = pytest.mark.parametrize("send", [blocking, awaited])
 
 @PRODUCERS
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
-def test_a_wrong_argument_is_named(send: Callable[..., list[Record]], known: bool) -> None:
+def test_invalid_argument_is_named(send: Callable[..., list[Record]], known: bool) -> None:
     """Without a broker: nothing is waited for."""
     for arguments, message in WRONG:
         with pytest.raises(errors.UsageError, match=f"^{message}"):
@@ -91,14 +91,14 @@ def test_a_wrong_argument_is_named(send: Callable[..., list[Record]], known: boo
 
 
 @PRODUCERS
-def test_headers_are_texts_or_bytes_in_pairs_or_a_mapping(send: Callable[..., list[Record]]) -> None:
+def test_headers_are_pairs_or_a_mapping_of_text_or_bytes(send: Callable[..., list[Record]]) -> None:
     for headers, expected in TAKEN:
         (record,) = send(True, {"value": "x", "headers": headers})
         assert (record.value, record.headers) == (b"x", expected)
 
 
 @PRODUCERS
-def test_what_a_partitioner_raises_stays_what_it_is(
+def test_error_of_a_partitioner_is_not_changed(
     send: Callable[..., list[Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> int:
@@ -109,6 +109,6 @@ def test_what_a_partitioner_raises_stays_what_it_is(
         send(True, {"value": "x"})
 
 
-def test_a_table_for_no_topic_is_refused_at_once() -> None:
+def test_table_without_a_topic_is_rejected_at_once() -> None:
     with Producer("localhost:1") as producer, pytest.raises(errors.UsageError, match=r"^topic = None: it must be str"):
         producer.send_table(None, None)  # type: ignore[arg-type]

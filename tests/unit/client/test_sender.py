@@ -51,7 +51,7 @@ def values(cluster: ModelCluster) -> list[bytes]:
 @pytest.mark.parametrize(
     ("timestamp", "headers"), [(1.5, ()), (-5, ()), (1 << 63, ()), (0, [(b"name", b"x")]), (0, [("name", "text")])]
 )
-def test_a_record_that_cannot_be_encoded_is_refused_at_once_and_leaves_nothing(timestamp: Any, headers: Any) -> None:
+def test_record_that_cannot_be_encoded_is_rejected_at_once_without_a_trace(timestamp: Any, headers: Any) -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         with pytest.raises((TypeError, NotAddedError, errors.UsageError)):
             core.buffer.append("t", b"bad", None, 0, timestamp, headers)
@@ -65,7 +65,7 @@ def test_a_record_that_cannot_be_encoded_is_refused_at_once_and_leaves_nothing(t
     with_core(body)
 
 
-def test_a_record_that_cannot_be_encoded_leaves_the_batch_before_it_as_it_was() -> None:
+def test_record_that_cannot_be_encoded_does_not_change_the_open_batch() -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         core.buffer.append("t", b"good", None, 0, 1_000, ())
         with pytest.raises(NotAddedError):
@@ -76,7 +76,7 @@ def test_a_record_that_cannot_be_encoded_leaves_the_batch_before_it_as_it_was() 
     with_core(body, linger_ms=100)
 
 
-def test_a_request_that_cannot_be_made_fails_its_records() -> None:
+def test_request_that_cannot_be_encoded_fails_its_records() -> None:
     class Broken(ModelConnection):
         def send(self, request: Message, version: int | None = None, **options: object) -> asyncio.Future[Any]:
             if type(request).__name__ == "ProduceRequest":
@@ -99,7 +99,7 @@ def test_a_request_that_cannot_be_made_fails_its_records() -> None:
     with_core(body, BrokenCluster(1, lambda: FINE, version=2))
 
 
-def test_without_answers_sending_goes_on_when_the_connection_takes_more() -> None:
+def test_sending_with_acks_0_continues_when_the_connection_accepts_more() -> None:
     class Slow(ModelConnection):
         congested = False
         listeners: list[Callable[[], object]]
@@ -133,7 +133,7 @@ def test_without_answers_sending_goes_on_when_the_connection_takes_more() -> Non
     with_core(body, SlowCluster(1, lambda: FINE, version=2), acks=0, batch_size=150)
 
 
-def test_nothing_is_taken_in_once_closing_has_failed_the_rest() -> None:
+def test_record_appended_during_close_is_rejected() -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         def close_meanwhile(*_: object) -> int:  # as another thread may, after `append` has looked the first time
             core.buffer.closing = True
@@ -148,7 +148,7 @@ def test_nothing_is_taken_in_once_closing_has_failed_the_rest() -> None:
 
 
 @pytest.mark.parametrize("what", ["commit", "abort"])
-def test_an_end_that_ran_out_of_time_can_be_called_again_though_it_has_come_meanwhile(what: str) -> None:
+def test_commit_or_abort_that_timed_out_can_be_repeated_after_its_completion(what: str) -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         await core.init_transactions()
         core.begin()
@@ -168,7 +168,7 @@ def test_an_end_that_ran_out_of_time_can_be_called_again_though_it_has_come_mean
     with_core(body, transactional_id="id")
 
 
-def test_a_commit_fails_although_another_task_aborts_before_it_resumes() -> None:
+def test_commit_fails_if_another_task_aborts_before_it_resumes() -> None:
     """It returned, as if it had committed: by then the producer was aborting, without an error."""
 
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
@@ -208,7 +208,7 @@ def test_records_have_an_outcome_although_close_is_cancelled() -> None:
     run(main())
 
 
-def test_a_batch_that_cannot_be_compressed_fails_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_cannot_be_compressed_fails_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its records had no outcome, and flush() waited for ever."""
 
     def compress(*_: object) -> bytes:
@@ -227,7 +227,7 @@ def test_a_batch_that_cannot_be_compressed_fails_its_records(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("where", ["_turn", "_answered"])
-def test_a_fault_of_the_sender_fails_the_records(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_of_the_sender_fails_the_records(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> Any:
         raise LookupError("the sender has a fault")
 
@@ -248,7 +248,7 @@ def test_a_fault_of_the_sender_fails_the_records(where: str, monkeypatch: pytest
     with_core(body)
 
 
-def test_an_abort_while_it_is_asked_who_was_fenced_starts_the_next_transaction_clean() -> None:
+def test_abort_during_the_check_for_fencing_leaves_the_next_transaction_clean() -> None:
     manager = TransactionManager("id")
     manager.set_version(2)
     manager.initialize()
@@ -273,7 +273,7 @@ def test_an_abort_while_it_is_asked_who_was_fenced_starts_the_next_transaction_c
     assert (manager.partitions, manager.groups, manager.started) == (set(), {}, False)
 
 
-def test_a_fault_in_the_talk_with_the_coordinator_is_told_and_not_repeated() -> None:
+def test_unexpected_coordinator_error_is_raised_and_not_retried() -> None:
     class Odd(ModelCluster):
         asked = 0
 
@@ -291,7 +291,7 @@ def test_a_fault_in_the_talk_with_the_coordinator_is_told_and_not_repeated() -> 
     with_core(body, odd, transactional_id="id")
 
 
-def test_topics_that_nobody_sends_to_are_asked_for_no_more() -> None:
+def test_metadata_of_unused_topics_are_no_longer_requested() -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         for _ in range(4):
             assert core.buffer.append("t", b"x", None, 0, 0, ()) is not None
@@ -306,7 +306,7 @@ def test_topics_that_nobody_sends_to_are_asked_for_no_more() -> None:
     with_core(body, metadata_max_age_ms=1_000, metadata_max_idle_ms=5_000)
 
 
-def test_a_partition_without_a_leader_is_asked_for_with_patience_and_the_others_go_on() -> None:
+def test_metadata_requests_without_a_leader_back_off_and_other_partitions_continue() -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         asked = 0
         refresh = cluster.refresh
@@ -338,7 +338,7 @@ def test_a_partition_without_a_leader_is_asked_for_with_patience_and_the_others_
     with_core(body, ModelCluster(2, lambda: FINE, version=2))
 
 
-def test_a_partition_that_a_new_topic_of_the_same_name_lacks_is_asked_for_with_patience() -> None:
+def test_metadata_requests_for_missing_partition_back_off() -> None:
     """It was asked for without a pause, 12,000 times a second."""
 
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
@@ -372,7 +372,7 @@ def test_a_partition_that_a_new_topic_of_the_same_name_lacks_is_asked_for_with_p
     with_core(body, ModelCluster(2, lambda: FINE, version=2))
 
 
-def test_a_partition_that_was_just_added_is_waited_for() -> None:
+def test_send_waits_for_an_added_partition() -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         refresh, full = cluster.refresh, cluster._topic
 

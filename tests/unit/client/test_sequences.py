@@ -33,7 +33,7 @@ def started(first: int = 0) -> Sequences:
     return sequences
 
 
-def test_a_batch_keeps_its_numbers_on_a_retry() -> None:
+def test_batch_keeps_its_sequence_on_a_retry() -> None:
     sequences = started()
     one = batch()
     sequences.assign(one, transactional=True)
@@ -47,7 +47,7 @@ def test_a_batch_keeps_its_numbers_on_a_retry() -> None:
     assert [record.value for record in decode_records(wire)] == [b"0", b"1"]
 
 
-def test_after_the_last_number_comes_zero() -> None:
+def test_sequence_wraps_to_zero() -> None:
     sequences = started(MAX_SEQUENCE)
     straddling, following = batch(), batch()
     sequences.assign(straddling, transactional=False)
@@ -58,7 +58,7 @@ def test_after_the_last_number_comes_zero() -> None:
     assert sequences.is_next(following)
 
 
-def test_nothing_follows_the_first_batch_that_a_leader_has_not_acknowledged() -> None:
+def test_first_batch_to_a_leader_is_sent_alone_until_acknowledged() -> None:
     sequences = Sequences()
     sequences.set_producer(7, 0)
     one, two = batch(), batch()
@@ -69,7 +69,7 @@ def test_nothing_follows_the_first_batch_that_a_leader_has_not_acknowledged() ->
     assert not sequences.holds_back(two)
 
 
-def test_nothing_follows_the_first_batch_after_a_time_in_which_a_broker_may_forget() -> None:
+def test_first_batch_after_a_long_pause_is_sent_alone() -> None:
     sequences = started()
     early, one, two = batch(), batch(), batch()
     early.created_ms = KNOWN_MS
@@ -83,7 +83,7 @@ def test_nothing_follows_the_first_batch_after_a_time_in_which_a_broker_may_forg
     assert not sequences.holds_back(batch())
 
 
-def test_one_at_a_time_and_in_order_while_something_is_retried() -> None:
+def test_batches_are_sent_in_order_one_at_a_time_during_a_retry() -> None:
     sequences = started()
     one, two, three = batch(), batch(), batch()
     sequences.assign(one, transactional=False)
@@ -96,7 +96,7 @@ def test_one_at_a_time_and_in_order_while_something_is_retried() -> None:
     assert not sequences.holds_back(two)
 
 
-def test_an_expired_batch_is_resolved_by_a_later_one_or_not_at_all() -> None:
+def test_expired_batch_is_resolved_by_a_later_acknowledgement_or_stays_unresolved() -> None:
     for follower_arrives, lost in ((True, []), (False, [TP])):
         sequences = started()
         one, two = batch(), batch()
@@ -113,7 +113,7 @@ def test_an_expired_batch_is_resolved_by_a_later_one_or_not_at_all() -> None:
         assert sequences.resolve() == lost
 
 
-def test_a_bump_numbers_anew_what_is_under_way() -> None:
+def test_epoch_bump_renumbers_batches_in_flight() -> None:
     sequences = started()
     one, two = batch(), batch()
     sequences.assign(one, transactional=False)
@@ -131,7 +131,7 @@ def test_a_bump_numbers_anew_what_is_under_way() -> None:
     assert sequences.epoch == 1
 
 
-def test_what_is_in_doubt_is_never_numbered_anew() -> None:
+def test_batch_in_doubt_is_never_renumbered() -> None:
     for epoch in (0, MAX_EPOCH):
         sequences = started()
         sequences.epoch = sequences._of(TP).epoch = epoch
@@ -149,7 +149,7 @@ def test_what_is_in_doubt_is_never_numbered_anew() -> None:
         assert (one.producer_epoch, one.base_sequence) == (epoch, 2)
 
 
-def test_after_the_last_epoch_a_new_id_is_needed() -> None:
+def test_new_producer_id_is_needed_after_the_last_epoch() -> None:
     sequences = started()
     sequences.epoch = MAX_EPOCH
     one = batch()

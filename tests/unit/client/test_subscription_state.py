@@ -33,7 +33,7 @@ def offsets(state: SubscriptionState, limit: int) -> list[tuple[str, int]]:
     return [(record.topic, record.offset) for record in collect_records(state, limit)]
 
 
-def test_subscription_and_assignment_by_the_user_exclude_each_other() -> None:
+def test_subscription_and_manual_assignment_exclude_each_other() -> None:
     state = assigned(A)
     with pytest.raises(errors.UsageError, match="unsubscribe"):
         state.subscribe(frozenset({"a"}), None)
@@ -47,7 +47,7 @@ def test_subscription_and_assignment_by_the_user_exclude_each_other() -> None:
     assert (state.subscribed, state.partitions) == (False, {})
 
 
-def test_an_assignment_keeps_positions_and_records_of_partitions_that_stay() -> None:
+def test_assignment_keeps_positions_and_records_of_kept_partitions() -> None:
     state = assigned(A, B, records=2)
     kept = state.partitions[A]
     state.assign([A])
@@ -72,7 +72,7 @@ def test_listeners_are_called_after_each_change_of_the_assignment() -> None:
     assert seen == [[A, B], []]
 
 
-def test_partitions_take_turns() -> None:
+def test_partitions_are_returned_in_turns() -> None:
     state = assigned(A, B, records=3)
     assert [offsets(state, 2) for _ in range(4)] == [
         [("a", 0), ("a", 1)],
@@ -83,7 +83,7 @@ def test_partitions_take_turns() -> None:
     assert state.consumed() == {A: 3, B: 3}
 
 
-def test_a_paused_partition_keeps_its_records_and_its_turn() -> None:
+def test_paused_partition_keeps_its_records_and_its_turn() -> None:
     state = assigned(A, B, records=1)
     state.partitions[A].paused = True
     assert offsets(state, 5) == [("b", 0)]
@@ -91,7 +91,7 @@ def test_a_paused_partition_keeps_its_records_and_its_turn() -> None:
     assert offsets(state, 5) == [("a", 0)]
 
 
-def test_fetches_that_are_given_back_are_collected_again_in_their_order() -> None:
+def test_returned_fetches_are_collected_again_in_order() -> None:
     state = assigned(A, records=2)
     more = bytes(build_batch([Record(2, 0, None, b"x")], base_offset=2))
     state.add_fetch(CompletedFetch(A, PartitionData(records=more), 2, committed_only=False, check_crcs=True))
@@ -104,7 +104,7 @@ def test_fetches_that_are_given_back_are_collected_again_in_their_order() -> Non
     assert state.ready == []
 
 
-def test_a_loop_that_is_left_gives_back_the_records_that_it_has_not_reached() -> None:
+def test_abandoned_loop_returns_its_unread_records() -> None:
     state = assigned(A, B, records=2)
     iteration = Iteration(state, collect_records(state, 10))
     reached = iter(iteration)
@@ -115,7 +115,7 @@ def test_a_loop_that_is_left_gives_back_the_records_that_it_has_not_reached() ->
     assert (state.partitions[A].position, state.partitions[B].position) == (2, 1)
 
 
-def test_a_seek_ends_the_loop_over_a_partition_and_a_reset_does_not() -> None:
+def test_seek_ends_the_loop_over_a_partition_and_a_reset_does_not() -> None:
     """The records of the loop are before the seek, but they were in the log before it was cut by retention."""
     state = assigned(A, B, records=2)
     iteration = Iteration(state, collect_records(state, 10))

@@ -38,26 +38,26 @@ def rows_of(found: TableBatches) -> Counter[int]:
     return sizes
 
 
-def test_alike_partitions_get_the_same() -> None:
+def test_equal_partitions_get_equal_shares() -> None:
     found = rows_of(TableBatches(pa.table({"value": [b"x" * 1_000] * 4_000}), target(None)))
     assert len(found) == 4
     assert max(found.values()) - min(found.values()) < 300_000, "a batch"
 
 
-def test_every_share_is_weighed() -> None:
+def test_every_share_is_weighted() -> None:
     found = rows_of(TableBatches(pa.table({"value": [b"x" * 1_000] * 40_000}), target([0, 1, 3, 0])))
     assert set(found) == {1, 2}, "a partition without a leader, or late, gets nothing"
     assert 2.8 < found[2] / found[1] < 3.2
 
 
-def test_rows_without_a_key_among_others_are_weighed() -> None:
+def test_rows_without_a_key_among_others_are_weighted() -> None:
     keys = [None if i % 2 else b"k" for i in range(40_000)]
     found = rows_of(TableBatches(pa.table({"key": keys, "value": [b"x" * 1_000] * 40_000}), target([0, 1, 3, 0])))
     (of_key,) = rows_of(TableBatches(pa.table({"key": [b"k"], "value": [b"x"]}), target(None)))
     assert set(found) == {1, 2, of_key}
 
 
-def test_a_partition_that_falls_behind_while_a_table_is_sent_gets_less() -> None:
+def test_partition_that_falls_behind_gets_less_of_the_table() -> None:
     """Each share looks at the queues at its turn, as each batch does in Kafka's BuiltInPartitioner."""
     queues = [0, 0, 0, 0]
     found: Counter[int] = Counter()
@@ -71,7 +71,7 @@ def test_a_partition_that_falls_behind_while_a_table_is_sent_gets_less() -> None
     assert min(found[partition] for partition in (1, 2, 3)) > 20
 
 
-def test_neighbours_keep_their_order_and_none_is_lost() -> None:
+def test_rows_of_a_partition_keep_their_order_and_none_is_lost() -> None:
     values = [b"%06d" % i * 20 for i in range(30_000)]
     by_partition: dict[int, list[bytes]] = {}
     for (_, partition), data in TableBatches(pa.table({"value": values}), target([1, 2, 3, 4])):
@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_with_a_table_is_named(case: str) -> None:
+def test_invalid_tables_are_described(case: str) -> None:
     columns, formats, message = REFUSED[case]
     with pytest.raises(errors.UsageError) as refused:
         list(TableBatches(pa.table(columns), target(None)._replace(**formats)))
@@ -153,14 +153,14 @@ TIMES: dict[str, tuple[pa.Array, str]] = {
 
 
 @pytest.mark.parametrize("which", TIMES)
-def test_a_table_takes_the_timestamps_that_send_takes(which: str) -> None:
+def test_table_accepts_the_timestamps_that_send_accepts(which: str) -> None:
     times, message = TIMES[which]
     table = pa.table({"value": ["x"] * len(times), "timestamp": times})
     with pytest.raises(errors.UsageError, match=message):
         list(TableBatches(table, target(None)))
 
 
-def test_times_of_every_unit_become_milliseconds() -> None:
+def test_timestamps_of_every_unit_become_milliseconds() -> None:
     for unit, number in (("s", 2), ("ms", 2_000), ("us", 2_000_999), ("ns", 2_000_999_999)):
         times = pa.array([number, None], pa.timestamp(unit))
         (batch,) = [data for _, data in TableBatches(pa.table({"value": ["a", "b"], "timestamp": times}), target(None))]
@@ -168,7 +168,7 @@ def test_times_of_every_unit_become_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(("partition", "message"), [(-1, "partition has -1"), (1 << 63, "out of range")])
-def test_a_partition_that_no_topic_can_have_is_named(partition: int, message: str) -> None:
+def test_impossible_partition_is_named(partition: int, message: str) -> None:
     kind = pa.uint64() if partition > 0 else pa.int64()
     table = pa.table({"value": ["x"], "partition": pa.array([partition], kind)})
     with pytest.raises(errors.UsageError, match=message):

@@ -40,7 +40,7 @@ class Partition:
         return values
 
 
-def test_batches_before_a_damaged_one_come_first() -> None:
+def test_batches_before_a_damaged_one_are_returned_first() -> None:
     damaged = batch(2)
     damaged[-1] ^= 1
     partition = Partition(bytes(batch(0) + batch(1) + damaged + batch(3)))
@@ -51,7 +51,7 @@ def test_batches_before_a_damaged_one_come_first() -> None:
             partition.next()
 
 
-def test_what_polls_have_taken_is_not_given_again() -> None:
+def test_records_returned_by_poll_are_not_repeated() -> None:
     partition = Partition(bytes(batch(0) + batch(1)))
     assert [record.value for record in partition.state.buffered[0].take(1)] == [b"v0"]
     partition.state.consumed = 1
@@ -78,7 +78,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize("failures", [[ConnectionError()], [None, KeyboardInterrupt()], [None, ConnectionError()]])
-def test_what_a_format_fails_at_comes_again(failures: list[BaseException | None]) -> None:
+def test_records_are_returned_again_after_a_format_fails(failures: list[BaseException | None]) -> None:
     partition = Partition(bytes(batch(0)), bytes(batch(1)))
     form = Numbers(*failures)
     seen: list[Any] = []

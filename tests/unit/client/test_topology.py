@@ -42,7 +42,7 @@ def topology(request: pytest.FixtureRequest) -> Topology:
 
 
 @pytest.mark.parametrize("topic_id", [ID, NO_UUID])
-def test_leader_epochs_do_not_go_back(topology: Topology, topic_id: UUID) -> None:
+def test_leader_epochs_do_not_decrease(topology: Topology, topic_id: UUID) -> None:
     topology.update(answer(2, 5, topic_id))
     topology.update(answer(1, 4, topic_id))
     assert topology.leader("t", 0) == 2
@@ -57,20 +57,20 @@ def test_leader_epochs_do_not_go_back(topology: Topology, topic_id: UUID) -> Non
     assert topology.leader("t", 0) == 3
 
 
-def test_what_was_seen_before_counts_behind_whatever_came_between(topology: Topology) -> None:
+def test_later_metadata_update_the_leader_of_a_forgotten_topic(topology: Topology) -> None:
     topology.update(answer(1, 4))
     assert topology.leader("t", 0) == 2
     assert topology.topics["t"].partitions[0].leader_epoch == 5
 
 
-def test_a_topic_made_anew_begins_anew(topology: Topology) -> None:
+def test_recreated_topic_starts_with_epoch_0(topology: Topology) -> None:
     topology.update(answer(1, 0, uuid4()))
     assert topology.leader("t", 0) == 1
     assert topology.topics["t"].partitions[0].leader_epoch == 0
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["error", "not listed"])
-def test_a_deleted_topic_without_an_id_begins_anew(listed: bool) -> None:
+def test_deleted_topic_without_an_id_starts_with_any_epoch(listed: bool) -> None:
     topology = Topology()
     topology.update(answer(2, 5, NO_UUID))
     if listed:
@@ -81,7 +81,7 @@ def test_a_deleted_topic_without_an_id_begins_anew(listed: bool) -> None:
     assert topology.leader("t", 0) == 1
 
 
-def test_brokers_that_know_of_no_epochs_are_believed() -> None:
+def test_metadata_without_epochs_are_accepted() -> None:
     topology = Topology()
     topology.update(answer(2, 5))
     topology.forget("t")

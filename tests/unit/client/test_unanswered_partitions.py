@@ -31,7 +31,7 @@ def coordinator(response: Any) -> Any:
     return SimpleNamespace(call_coordinator=call_coordinator)
 
 
-def test_a_commit_without_an_answer_is_no_success() -> None:
+def test_commit_without_an_answer_is_not_a_success() -> None:
     answered = OffsetCommitResponseTopic(name="t", partitions=[OffsetCommitResponsePartition(partition_index=0)])
     cluster = coordinator(OffsetCommitResponse(topics=[answered]))
     asyncio.run(offsets.commit(cluster, GroupMetadata("g"), {("t", 0): 1}))
@@ -39,7 +39,7 @@ def test_a_commit_without_an_answer_is_no_success() -> None:
         asyncio.run(offsets.commit(cluster, GroupMetadata("g"), {("t", 0): 1, ("u", 0): 1, ("t", 1): 1}))
 
 
-def test_a_partition_without_an_answer_may_have_a_committed_offset() -> None:
+def test_partition_without_an_answer_may_have_a_committed_offset() -> None:
     found = [OffsetFetchResponsePartitions(partition_index=index, committed_offset=index - 1) for index in range(2)]
     topic = OffsetFetchResponseTopics(name="t", partitions=found)
     cluster = coordinator(OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=[topic])]))

@@ -37,7 +37,7 @@ def tries(address: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(("silent", "count", "lines"), [(0.0, 1, 0), (0.0, 4, 1), (3600.0, 4, 0)])
-def test_an_outage_is_said_once_and_not_at_its_first_failure(
+def test_outage_is_logged_once_and_not_at_its_first_failure(
     silent: float, count: int, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "SILENT_SECONDS", silent)
@@ -58,7 +58,7 @@ def dead() -> Iterator[str]:
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_the_time_without_a_broker_does_not_count_for_a_missing_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_without_a_broker_does_not_count_for_a_missing_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that has just restarted may not know a topic, or its leader, at once."""
     answers = iter([None, Topic("t", NO_UUID, False, {0: Partition(1, 0, (1,), (1,))})])
 
@@ -77,7 +77,7 @@ def test_the_time_without_a_broker_does_not_count_for_a_missing_topic(monkeypatc
     assert asyncio.run(go()).name == "t"
 
 
-def test_first_calls_name_the_address_and_the_cause(dead: str) -> None:
+def test_errors_of_first_calls_name_the_address_and_the_cause(dead: str) -> None:
     options = {"max_block_ms": 300, "retry_backoff_max_ms": 50}
     said = f"{dead}.*refused"
     with pytest.raises(errors.TimedOutError, match=said):
@@ -100,7 +100,7 @@ def test_first_calls_name_the_address_and_the_cause(dead: str) -> None:
     ],
     ids=["topic", "reach", "any", "coordinator"],
 )
-def test_an_address_that_swallows_packets_takes_no_more_than_the_time_given(
+def test_unresponsive_address_takes_no_longer_than_the_timeout(
     asked: Callable[[ClusterClient], Awaitable[object]],
 ) -> None:
     async def swallowed(host: str, port: int) -> ClientConnection:
@@ -129,7 +129,7 @@ def test_an_address_that_swallows_packets_takes_no_more_than_the_time_given(
     ],
     ids=["sink", "source", "batch source"],
 )
-def test_spark_names_the_option(dead: str, first_call: Callable[[dict[str, str]], object]) -> None:
+def test_error_in_spark_names_the_option(dead: str, first_call: Callable[[dict[str, str]], object]) -> None:
     given = {"kafka.bootstrap.servers": dead, "bootstrapTimeoutMs": "300"}
     with pytest.raises(SinkError, match=rf"option kafka.bootstrap.servers={dead}: .*refused.*bootstrapTimeoutMs"):
         first_call(given)

@@ -75,7 +75,7 @@ def deleted(code: ErrorCode) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", error_code=code)])
 
 
-def test_a_controller_of_another_version_gets_the_request_made_anew() -> None:
+def test_request_is_rebuilt_for_a_controller_of_another_version() -> None:
     old, new = Broker(5, [deleted(ErrorCode.NOT_CONTROLLER)]), Broker(6, [deleted(ErrorCode.NONE)])
     asyncio.run(delete_topics(Cluster(old, new), ["t"]))
     ((version, first),) = old.asked
@@ -85,12 +85,12 @@ def test_a_controller_of_another_version_gets_the_request_made_anew() -> None:
     assert isinstance(second, DeleteTopicsRequest)
 
 
-def test_a_controller_that_is_too_old_is_said() -> None:
+def test_controller_that_is_too_old_is_reported() -> None:
     with pytest.raises(errors.UnsupportedError, match="too old"):
         asyncio.run(delete_topics(Cluster(Broker(0)), ["t"]))
 
 
-def test_a_coordinator_of_another_version_is_asked_in_its_own() -> None:
+def test_request_uses_a_version_of_its_coordinator() -> None:
     moved = OffsetFetchResponse(error_code=ErrorCode.NOT_COORDINATOR)
     offset = {"partition_index": 3, "committed_offset": 7, "committed_leader_epoch": 2}
     found = OffsetFetchResponseTopics(name="t", partitions=[OffsetFetchResponsePartitions(**offset)])
@@ -104,7 +104,7 @@ def test_a_coordinator_of_another_version_is_asked_in_its_own() -> None:
     assert isinstance(second, OffsetFetchRequest)
 
 
-def test_what_an_old_coordinator_answers_is_read() -> None:
+def test_answer_of_an_old_coordinator_is_decoded() -> None:
     offset = {"partition_index": 0, "committed_offset": 5, "metadata": "m"}
     topic = OffsetFetchResponseTopic(name="t", partitions=[OffsetFetchResponsePartition(**offset)])
     cluster = Cluster(Broker(6, [OffsetFetchResponse(topics=[topic])]))

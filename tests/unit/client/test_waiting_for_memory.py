@@ -90,11 +90,11 @@ def awaited(headers: Any) -> list[int]:
 
 @pytest.mark.parametrize("headers", [(), {"name": "text"}], ids=["plain", "headers that are a mapping"])
 @pytest.mark.parametrize("send", [blocking, awaited])
-def test_a_record_has_its_partition_chosen_once(send: Callable[[Any], list[int]], headers: Any) -> None:
+def test_partition_of_a_waiting_record_is_chosen_once(send: Callable[[Any], list[int]], headers: Any) -> None:
     assert len(send(headers)) == RECORDS
 
 
-def test_memory_freed_between_the_refusal_and_the_wait_is_noticed() -> None:
+def test_memory_freed_before_the_wait_starts_is_noticed() -> None:
     """By another thread: here at the worst moment."""
     waits: list[bool] = []
     with made() as (producer, core):
@@ -123,7 +123,7 @@ def test_memory_freed_between_the_refusal_and_the_wait_is_noticed() -> None:
     assert all(waits), "it slept until its time was up, with room free"
 
 
-def test_so_is_what_is_freed_for_a_table() -> None:
+def test_memory_freed_before_the_wait_for_a_table_starts_is_noticed() -> None:
     waits: list[bool] = []
     with made() as (producer, core):
         append, wait = core.buffer.append_encoded, core.buffer.wait_for_memory

@@ -23,7 +23,7 @@ def opened(store: MemoryStore, **initial: int) -> ChangeLog:
     return ChangeLog(store)
 
 
-def test_a_new_cluster_has_its_initial_levels_and_an_old_one_its_own() -> None:
+def test_new_cluster_gets_initial_levels_and_an_existing_one_keeps_its_own() -> None:
     store = MemoryStore(lambda: 0)
     opened(store, transaction_version=1, other=0)
     assert read(store) == ({"transaction.version": 1}, 0)
@@ -32,7 +32,7 @@ def test_a_new_cluster_has_its_initial_levels_and_an_old_one_its_own() -> None:
     assert store.get(PATH).data == b'{"features":{"transaction.version":1},"status":1,"version":2}'
 
 
-def test_a_change_is_in_the_next_image() -> None:
+def test_change_is_in_the_next_image() -> None:
     store = MemoryStore(lambda: 0)
     log = opened(store, transaction_version=2)
     before = read_image(store)
@@ -45,13 +45,13 @@ def test_a_change_is_in_the_next_image() -> None:
     assert (*levels, delta.after.feature_epoch) == (0, 3, 1)
 
 
-def test_of_two_changes_of_one_feature_the_last_counts() -> None:
+def test_last_of_two_changes_of_one_feature_wins() -> None:
     store = MemoryStore(lambda: 0)
     update(opened(store), [Change("other", 9), Change("other", 2)], SUPPORTED)
     assert read(store)[0] == {"other": 2}
 
 
-def test_a_race_is_decided_on_what_the_other_has_written() -> None:
+def test_concurrent_change_is_validated_against_the_stored_levels() -> None:
     """A change that was an upgrade when it was requested may be a downgrade by now."""
 
     class Overtaken(MemoryStore):
@@ -85,9 +85,7 @@ class Failing(MemoryStore):
 
 
 @pytest.mark.parametrize(("error", "level"), [(UnavailableError, 0), (OutcomeUnknownError, 1)])
-def test_a_failing_store_is_reported_and_the_next_image_has_what_was_written(
-    error: type[Exception], level: int
-) -> None:
+def test_failing_store_is_reported_and_the_next_image_has_the_written_state(error: type[Exception], level: int) -> None:
     store = Failing(lambda: 0)
     log = opened(store)
     store.error = error

@@ -33,7 +33,7 @@ def new_store() -> MemoryStore:
     return store
 
 
-def test_an_image_with_other_topics_leaves_the_first_one_as_it_was() -> None:
+def test_image_with_other_topics_leaves_the_first_one_unchanged() -> None:
     first = MetadataImage().with_topics({"a": topic("a", 1), "b": topic("b", 2)})
     second = first.with_topics({"a": None, "c": topic("c", 3)})
     assert [each.name for each in first.topics()] == ["a", "b"]
@@ -42,7 +42,7 @@ def test_an_image_with_other_topics_leaves_the_first_one_as_it_was() -> None:
     assert first.topic_by_id(UUID(int=1)) == topic("a", 1)
 
 
-def test_names_that_would_share_a_metric_collide() -> None:
+def test_names_with_the_same_metric_name_collide() -> None:
     image = MetadataImage().with_topics({"a.b": topic("a.b")})
     assert image.colliding("a_b") == "a.b"
     assert image.colliding("a.b") is image.colliding("ab") is None
@@ -51,7 +51,7 @@ def test_names_that_would_share_a_metric_collide() -> None:
     assert again.with_topics({"a.b": None}).colliding("a_b") is None
 
 
-def test_a_collision_is_found_without_a_look_at_every_name() -> None:
+def test_collision_is_found_without_a_scan_of_all_names() -> None:
     folds = []
 
     class Name(str):
@@ -68,7 +68,7 @@ def test_a_collision_is_found_without_a_look_at_every_name() -> None:
     assert len(folds) == before + 1
 
 
-def test_a_topic_that_was_created_again_is_both_deleted_and_created() -> None:
+def test_recreated_topic_is_both_deleted_and_created() -> None:
     before = MetadataImage().with_topics({"a": topic("a", 1), "b": topic("b", 2), "c": topic("c", 3)})
     after = before.with_topics({"a": topic("a", 4), "b": topic("b", 2, retention_ms="1")})
     for names in (None, {"a", "b"}):
@@ -127,7 +127,7 @@ def test_settings_of_another_broker_leave_a_broker_unchanged() -> None:
 
 
 @pytest.mark.parametrize("changes", [KEPT, KEPT + 1])
-def test_a_reader_that_missed_too_many_changes_reads_everything(changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_that_missed_too_many_changes_reads_everything(changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store()
     image, log = read_image(store), ChangeLog(store)
     for number in range(changes):
@@ -141,7 +141,7 @@ def test_a_reader_that_missed_too_many_changes_reads_everything(changes: int, mo
     assert bool(read) is (changes > KEPT)
 
 
-def test_two_writers_both_log_their_changes() -> None:
+def test_concurrent_writers_both_log_their_changes() -> None:
     class Overtaken(MemoryStore):
         other: TopicInfo | None = None
 
@@ -162,7 +162,7 @@ def test_two_writers_both_log_their_changes() -> None:
     assert delta.created_topics == (topic("first", 1), topic("second", 2))
 
 
-def test_another_version_of_the_changed_node_is_no_reason_to_try_again() -> None:
+def test_version_conflict_of_the_changed_node_is_not_retried() -> None:
     store = new_store()
     store.create("/node")
     with pytest.raises(BadVersionError):
@@ -170,7 +170,7 @@ def test_another_version_of_the_changed_node_is_no_reason_to_try_again() -> None
     assert store.get(PATH).data == b""
 
 
-def test_a_topic_that_is_deleted_while_it_is_read_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_deleted_during_the_read_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Deleted(MemoryStore):
         at: str | None = None
 
@@ -192,7 +192,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_gone(monkeypatch: pytest.Mo
     assert read_changes(store, replace(delta.after)) is not None
 
 
-def test_nodes_that_cannot_be_decoded_do_not_keep_other_changes_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_undecodable_nodes_do_not_block_other_changes(caplog: pytest.LogCaptureFixture) -> None:
     store = new_store()
     log = ChangeLog(store)
     write_topic(log, topic("t"))
@@ -207,7 +207,7 @@ def test_nodes_that_cannot_be_decoded_do_not_keep_other_changes_out(caplog: pyte
     assert "the settings of broker controller-1 cannot be read" in caplog.text
 
 
-def test_a_topic_without_its_settings_is_an_error_and_no_endless_loop() -> None:
+def test_topic_without_its_settings_is_an_error_and_no_endless_loop() -> None:
     store = new_store()
     write_topic(ChangeLog(store), topic("t"))
     store.delete("/config/topics/t")
@@ -216,7 +216,7 @@ def test_a_topic_without_its_settings_is_an_error_and_no_endless_loop() -> None:
     assert caught.value.path == "/config/topics/t"
 
 
-def test_a_topic_that_is_created_again_while_it_is_read_is_read_again() -> None:
+def test_topic_recreated_during_the_read_is_read_again() -> None:
     class Again(MemoryStore):
         at: str | None = None
 
@@ -238,7 +238,7 @@ def test_a_topic_that_is_created_again_while_it_is_read_is_read_again() -> None:
     assert delta.created_topics == (topic("t", 2, partitions=2, retention_ms="5"),)
 
 
-def test_a_change_of_settings_reads_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_of_settings_reads_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store()
     log = ChangeLog(store)
     write_topic(log, topic("t", partitions=3))

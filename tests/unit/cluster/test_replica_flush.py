@@ -40,7 +40,7 @@ def killed(config: LogConfig) -> tuple[CrashDisk, Log]:
     return disk, open_log(disk, config)
 
 
-def test_what_recovery_found_is_committed_once_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovered_records_are_committed_after_their_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, log = killed(LogConfig(flush_messages=1))
     monkeypatch.setattr(disk, "sync", None)  # nothing is synced where a replica is made: the event loop waits there
     asked = Asked()
@@ -53,7 +53,7 @@ def test_what_recovery_found_is_committed_once_it_is_synced(monkeypatch: pytest.
     assert (log.high_watermark, replica.synced_offset, told, asked.calls) == (1, 1, [(ErrorCode.NONE, 1)], ["now"])
 
 
-def test_without_the_setting_nothing_waits_for_it() -> None:
+def test_recovered_records_are_committed_at_once_without_flush_messages() -> None:
     _, log = killed(LogConfig())
     asked = Asked()
     replica = Replica("t", 0, UUID(int=1), log, 0, flush=asked)

@@ -111,7 +111,7 @@ def test_children_are_names_in_order(store: MetadataStore) -> None:
     assert store.children("/brokers/ids") == ["1", "9"]
 
 
-def test_a_node_made_anew_starts_at_version_0(store: MetadataStore) -> None:
+def test_recreated_node_starts_at_version_0(store: MetadataStore) -> None:
     store.create("/a")
     store.set("/a", b"x")
     store.delete("/a")
@@ -157,7 +157,7 @@ def test_ephemeral_nodes_end_with_their_session(store: MetadataStore, clock: Clo
     store.close_session(session)
 
 
-def test_a_write_finds_overdue_sessions_without_a_poll(store: MetadataStore, clock: Clock) -> None:
+def test_write_detects_expired_sessions_without_a_poll(store: MetadataStore, clock: Clock) -> None:
     session = store.open_session("broker-1", 100)
     store.create("/controller", b"1", session=session)
     clock.ms += 100
@@ -165,7 +165,7 @@ def test_a_write_finds_overdue_sessions_without_a_poll(store: MetadataStore, clo
     assert store.get("/controller") == (b"2", 0, None)
 
 
-def test_a_new_session_of_the_same_owner_fences_the_old_one(store: MetadataStore) -> None:
+def test_new_session_of_the_same_owner_fences_the_old_one(store: MetadataStore) -> None:
     zombie = store.open_session("broker-1", 1000)
     store.create("/one", b"zombie", session=zombie)
     session = store.open_session("broker-1", 1000)
@@ -184,7 +184,7 @@ def test_closing_a_session_leaves_others_alone(store: MetadataStore) -> None:
     assert store.children("/") == ["b"]
 
 
-def test_watches_see_data_children_birth_and_death(store: MetadataStore) -> None:
+def test_watches_see_changes_of_data_and_children_creation_and_deletion(store: MetadataStore) -> None:
     seen: list[str] = []
     cancel = store.watch("/a", seen.append)
     store.poll()
@@ -213,7 +213,7 @@ def test_watches_see_data_children_birth_and_death(store: MetadataStore) -> None
     assert len(seen) == expected
 
 
-def test_a_grandchild_is_not_watched_but_a_rebirth_is(store: MetadataStore) -> None:
+def test_watch_ignores_grandchildren_and_sees_a_recreated_node(store: MetadataStore) -> None:
     store.create("/a")
     store.create("/a/b")
     seen: list[str] = []
@@ -229,7 +229,7 @@ def test_a_grandchild_is_not_watched_but_a_rebirth_is(store: MetadataStore) -> N
     assert sorted(seen) == ["/a", "/a/b", "/a/b"]
 
 
-def test_a_watch_sees_a_session_end(store: MetadataStore, clock: Clock) -> None:
+def test_watch_sees_the_end_of_a_session(store: MetadataStore, clock: Clock) -> None:
     session = store.open_session("broker-1", 100)
     store.create("/one", session=session)
     seen: list[str] = []
@@ -242,7 +242,7 @@ def test_a_watch_sees_a_session_end(store: MetadataStore, clock: Clock) -> None:
 # -- what only a file can do ---------------------------------------------------------------------------------
 
 
-def test_sqlite_keeps_what_it_was_told(tmp_path: Path) -> None:
+def test_sqlite_persists_nodes(tmp_path: Path) -> None:
     path = str(tmp_path / "tree.db")
     store = SqliteStore(path)
     store.create("/a", b"one")
@@ -253,7 +253,7 @@ def test_sqlite_keeps_what_it_was_told(tmp_path: Path) -> None:
     again.close()
 
 
-def test_sqlite_sessions_of_before_a_reboot_are_over(tmp_path: Path) -> None:
+def test_sqlite_ends_sessions_of_before_a_reboot(tmp_path: Path) -> None:
     path, clock = str(tmp_path / "tree.db"), Clock()
     store = SqliteStore(path, now_ms=clock)
     store.create("/one", session=store.open_session("broker-1", 1000))
@@ -290,7 +290,7 @@ def _count_up(path: str, times: int) -> None:
     store.close()
 
 
-def test_sqlite_compare_and_set_over_processes(tmp_path: Path) -> None:
+def test_sqlite_compare_and_set_across_processes(tmp_path: Path) -> None:
     path = str(tmp_path / "tree.db")
     context = multiprocessing.get_context("spawn")
     starters = [context.Process(target=SqliteStore, args=(path,)) for _ in range(3)]
@@ -330,7 +330,7 @@ def test_sqlite_waits_for_a_process_that_creates_the_same_file(tmp_path: Path, m
     other.close()
 
 
-def test_sqlite_waits_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_waits_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "tree.db")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -351,7 +351,7 @@ def test_sqlite_from_several_threads(tmp_path: Path) -> None:
     store.close()
 
 
-def test_sqlite_that_is_full_changes_nothing_and_says_so(tmp_path: Path) -> None:
+def test_full_sqlite_store_changes_nothing_and_raises(tmp_path: Path) -> None:
     path = str(tmp_path / "tree.db")
     store = SqliteStore(path)
     store._connection.execute("PRAGMA max_page_count = 20")

@@ -31,7 +31,7 @@ def found(store: MemoryStore, name: str) -> TopicInfo | None:
     return read_image(store).topic(name)
 
 
-def test_a_topic_comes_back_from_the_tree_as_it_was() -> None:
+def test_topic_is_read_from_the_tree_as_written() -> None:
     store = MemoryStore(lambda: 0)
     write_topic(prepared(store), TOPIC)
     image = read_image(store)
@@ -39,7 +39,7 @@ def test_a_topic_comes_back_from_the_tree_as_it_was() -> None:
     assert image.topic_by_id(TOPIC.topic_id) == TOPIC
 
 
-def test_the_tree_is_laid_out_as_kafkas() -> None:
+def test_tree_has_kafkas_layout() -> None:
     store = MemoryStore(lambda: 0)
     write_topic(prepared(store), TOPIC)
     assert store.get("/brokers/topics/flights/partitions/1/state").data == (
@@ -48,7 +48,7 @@ def test_the_tree_is_laid_out_as_kafkas() -> None:
     assert store.get("/config/topics/flights").data == b'{"config":{"segment.bytes":"1000"},"version":1}'
 
 
-def test_a_topic_is_created_once_and_erased_whole() -> None:
+def test_topic_is_created_once_and_deleted_completely() -> None:
     store = MemoryStore(lambda: 0)
     log = prepared(store)
     write_topic(log, TOPIC)
@@ -63,7 +63,7 @@ def test_a_topic_is_created_once_and_erased_whole() -> None:
     assert missing.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_cluster_id_stays() -> None:
+def test_cluster_id_does_not_change() -> None:
     store = MemoryStore(lambda: 0)
     prepare(store)
     assert cluster_id(store, "first") == "first"
@@ -77,14 +77,14 @@ def test_illegal_names(name: str) -> None:
     assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_assignment_goes_round_the_brokers() -> None:
+def test_assignment_rotates_over_the_brokers() -> None:
     assert assign(3, 2, [1, 2, 3]) == [(1, 2), (2, 3), (3, 1)]
     with pytest.raises(ProtocolError) as refused:
         assign(1, 2, [1])
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_a_tree_that_cannot_be_written_is_reported_as_a_time_out() -> None:
+def test_write_error_of_the_tree_is_reported_as_a_timeout() -> None:
     class Away(MemoryStore):
         away = False
 
@@ -120,7 +120,7 @@ class LosesAnswers(MemoryStore):
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_a_lost_answer_is_looked_up_in_the_tree(made: bool) -> None:
+def test_outcome_of_a_lost_answer_is_looked_up_in_the_tree(made: bool) -> None:
     store = LosesAnswers(lambda: 0)
     log = prepared(store)
 
@@ -153,7 +153,7 @@ def test_a_lost_answer_is_looked_up_in_the_tree(made: bool) -> None:
     assert found(store, "flights") is None
 
 
-def test_another_topic_of_the_name_is_not_taken_for_ours() -> None:
+def test_another_topic_of_the_same_name_is_not_mistaken_for_the_written_one() -> None:
     store = LosesAnswers(lambda: 0)
     log = prepared(store)
     write_topic(log, TOPIC)

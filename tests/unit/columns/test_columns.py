@@ -56,7 +56,7 @@ def values(aborted: list[tuple[int, int]] | None, start: int = 0) -> list[bytes]
     return table.column("value").to_pylist()  # type: ignore[no-any-return]
 
 
-def test_read_committed_hides_the_aborted_transaction_only() -> None:
+def test_read_committed_hides_only_the_aborted_transaction() -> None:
     assert values([(7, 1)]) == [b"plain", b"committed", b"same producer, later"]
 
 
@@ -64,25 +64,25 @@ def test_read_uncommitted_shows_all_but_markers() -> None:
     assert values(None) == [b"plain", b"aborted", b"committed", b"same producer, later"]
 
 
-def test_records_before_the_start_and_behind_the_end_are_left_out() -> None:
+def test_records_before_the_start_and_after_the_end_are_left_out() -> None:
     data = batch(0, [b"a", b"b", b"c", b"d"])
     table, next_offset = decode_batches([data], topic="t", partition=0, start_offset=1, end_offset=3)
     assert table.column("value").to_pylist() == [b"b", b"c"]
     assert next_offset == 3
 
 
-def test_nothing_gives_an_empty_table_of_the_same_columns() -> None:
+def test_empty_input_gives_an_empty_table_with_the_same_columns() -> None:
     table, next_offset = decode_batches([], topic="t", partition=0, start_offset=9)
     assert (table.num_rows, table.schema, next_offset) == (0, SCHEMA, 9)
 
 
-def test_a_batch_cut_off_at_the_end_waits_for_the_next_fetch() -> None:
+def test_truncated_batch_at_the_end_is_left_to_the_next_fetch() -> None:
     data = bytes(batch(0, [b"a"])) + bytes(batch(1, [b"b"]))[:-3]
     table, next_offset = decode_batches([data], topic="t", partition=0, start_offset=0)
     assert (table.column("value").to_pylist(), next_offset) == ([b"a"], 1)
 
 
-def test_a_damaged_batch_is_an_error() -> None:
+def test_damaged_batch_is_an_error() -> None:
     data = batch(0, [b"payload"])
     data[-2] ^= 1
     with pytest.raises(ProtocolError) as refused:
@@ -90,7 +90,7 @@ def test_a_damaged_batch_is_an_error() -> None:
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_record_count_that_lies_is_an_error() -> None:
+def test_false_record_count_is_an_error() -> None:
     data = batch(0, [b"a", b"b"])
     data[60] = 3
     with pytest.raises(ProtocolError) as refused:
@@ -122,7 +122,7 @@ def test_batches_keep_to_their_size_and_one_record_may_exceed_it() -> None:
     assert [len(part.buffer) for part in encoded if len(part.buffer) > 1000] == [len(encoded[-2].buffer)]
 
 
-def test_stamping_leaves_a_batch_with_a_right_checksum() -> None:
+def test_stamped_batch_has_a_correct_checksum() -> None:
     (encoded,) = encode_partition(pa.array([b"k"]), pa.array([b"v"]), timestamps=3)
     stamp(encoded.buffer, 11, 4, 2**31 - 1, transactional=True)
     assign_offsets(encoded.buffer, 0, 10, 0)
@@ -143,7 +143,7 @@ def test_stamping_leaves_a_batch_with_a_right_checksum() -> None:
      (b"a-little-bit-longer-string", (-1486304829 & 0x7FFFFFFF) % 100),
      (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", (-58897971 & 0x7FFFFFFF) % 100), (b"abc", 479470107 % 100)],
 )  # fmt: skip
-def test_keys_go_where_javas_producer_puts_them(key: bytes, partition: int) -> None:
+def test_keys_are_assigned_as_by_javas_producer(key: bytes, partition: int) -> None:
     assert partition_of(pa.array([key]), 100).tolist() == [partition]
 
 
@@ -151,7 +151,7 @@ def test_rows_without_a_key_are_left_to_the_caller() -> None:
     assert partition_of(pa.array([None, b"a"], pa.binary()), 3).tolist()[0] == -1
 
 
-def test_chosen_rows_only() -> None:
+def test_selected_rows_only() -> None:
     (encoded,) = encode_partition(
         None, pa.array([b"a", b"b", b"c"]), timestamps=pa.array([1, 2, 3]), rows=np.array([2, 0])
     )
@@ -160,12 +160,12 @@ def test_chosen_rows_only() -> None:
     assert encoded.max_timestamp == 3
 
 
-def test_a_column_that_is_no_bytes_is_refused() -> None:
+def test_column_without_bytes_is_rejected() -> None:
     with pytest.raises(TypeError, match="int64"):
         encode_partition(None, pa.array([1, 2]))
 
 
-def test_columns_of_different_length_are_refused() -> None:
+def test_columns_of_different_length_are_rejected() -> None:
     with pytest.raises(ValueError, match="same number"):
         encode_partition(pa.array([b"a"]), pa.array([b"a", b"b"]))
 
@@ -174,13 +174,13 @@ def test_no_rows_no_batches() -> None:
     assert encode.encode_partition(None, pa.array([], pa.binary())) == []
 
 
-def test_a_gap_behind_the_last_batch_does_not_hold_up_a_reader() -> None:
+def test_gap_after_the_last_batch_does_not_stop_a_reader() -> None:
     data = bytes(batch(0, [b"a"])) + bytes(batch(10, [b"b"]))
     table, next_offset = decode_batches([data], topic="t", partition=0, start_offset=0, end_offset=5)
     assert (table.column("value").to_pylist(), next_offset) == ([b"a"], 5)
 
 
-def test_an_end_marker_that_compaction_has_emptied_ends_nothing() -> None:
+def test_marker_emptied_by_compaction_ends_no_transaction() -> None:
     control = marker(1, 7, commit=False)
     empty = control[:61]
     empty[57:61] = bytes(4)
@@ -213,7 +213,7 @@ LYING = {
 
 
 @pytest.mark.parametrize("data", LYING.values(), ids=LYING)
-def test_lengths_that_lie_are_errors(data: bytearray) -> None:
+def test_false_lengths_are_errors(data: bytearray) -> None:
     with pytest.raises(ProtocolError) as refused:
         decode_batches([data], topic="t", partition=0, start_offset=0, include_headers=True, check_crcs=False)
     assert refused.value.code == ErrorCode.INVALID_RECORD
@@ -234,7 +234,7 @@ def test_other_kinds_of_bytes(column: pa.Array) -> None:
     assert [record.key for record in decode_records(encoded.buffer)] == [b"a", None, b"b"]
 
 
-def test_columns_without_a_chunk_and_of_nulls() -> None:
+def test_columns_without_a_chunk_and_columns_of_nulls() -> None:
     assert encode_partition(None, pa.chunked_array([], pa.binary())) == []
     (encoded,) = encode_partition(None, pa.nulls(2))
     assert [record.value for record in decode_records(encoded.buffer)] == [None, None]
@@ -259,23 +259,23 @@ def test_headers_sliced_chunked_and_null() -> None:
         (0, np.array([-1, 0]), "row numbers from -1 to 0"),
     ],
 )
-def test_times_and_rows_that_do_not_fit_are_refused(timestamps: object, rows: object, message: str) -> None:
+def test_timestamps_and_rows_out_of_range_are_rejected(timestamps: object, rows: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         encode_partition(None, pa.array([b"a", b"b"]), timestamps=timestamps, rows=rows)
 
 
-def test_headers_without_a_key_are_refused() -> None:
+def test_headers_without_a_key_are_rejected() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     with pytest.raises(ValueError, match="must have a key"):
         encode_partition(None, pa.array([b"a"]), pa.array([[None]], kind))
 
 
-def test_a_topic_without_partitions_is_refused() -> None:
+def test_topic_without_partitions_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one partition"):
         partition_of(pa.array([b"a"]), 0)
 
 
-def test_reading_stops_behind_the_batch_that_is_enough() -> None:
+def test_reading_stops_after_the_batch_that_reaches_max_bytes() -> None:
     data = b"".join(bytes(batch(2 * number, [b"x" * 50, b"y"])) for number in range(4))
     offset, seen = 0, []
     while offset < 8:
@@ -284,7 +284,7 @@ def test_reading_stops_behind_the_batch_that_is_enough() -> None:
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_times_out_of_range_are_the_last_that_fit() -> None:
+def test_timestamps_out_of_range_are_clamped() -> None:
     records = [Record(0, -(2**60), None, None), Record(1, 2**60, None, None), Record(2, 7, None, None)]
     table, _ = decode_batches([build_batch(records)], topic="t", partition=0, start_offset=0)
     last = (2**63 - 1) // 1000 * 1000
@@ -307,7 +307,7 @@ def test_other_kinds_of_headers(kind: pa.DataType) -> None:
     assert [record.headers for record in decode_records(encoded.buffer)] == [(("a", b"1"), ("b", None)), (), ()]
 
 
-def test_headers_fields_go_by_their_names() -> None:
+def test_header_fields_are_found_by_name() -> None:
     column = pa.array([[{"value": b"1", "key": b"a"}, {"value": None, "key": b"b"}], None])
     assert [field.name for field in column.type.value_type] == ["value", "key"]
     (encoded,) = encode_partition(None, pa.nulls(2), column)
@@ -315,13 +315,13 @@ def test_headers_fields_go_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("fields", [["key"], ["name", "value"], ["key", "value", "more"], ["key", "key"], []])
-def test_headers_with_other_fields_are_refused(fields: list[str]) -> None:
+def test_headers_with_other_fields_are_rejected(fields: list[str]) -> None:
     kind = pa.list_(pa.struct([(field, pa.binary()) for field in fields]))
     with pytest.raises(TypeError, match=r"headers must be a list of structs \(key, value\), not"):
         encode_partition(None, pa.nulls(1), pa.nulls(1, kind))
 
 
-def test_the_longest_row_is_found() -> None:
+def test_longest_row_is_found() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([None, [{"key": "ab", "value": b"c"}, {"key": "d", "value": None}], []], kind)
     rows = encode.Rows(pa.array([b"k", b"kk", None]), pa.array([b"12345", b"1", b"12"]), headers)

@@ -52,7 +52,7 @@ ROW = st.fixed_dictionaries(
 
 
 @given(st.lists(st.none() | ROW, max_size=8), st.sampled_from([None, 7]))
-def test_what_is_written_as_json_comes_back_and_is_json(rows: list[Any], schema_id: int | None) -> None:
+def test_json_round_trip(rows: list[Any], schema_id: int | None) -> None:
     form = Json(THINGS, schema_id=schema_id)
     values = form.encode(pa.array(rows, form.type))
     back, bad = form.decode(values)
@@ -78,7 +78,7 @@ TEXTS = st.lists(st.none() | st.lists(PIECES, max_size=4).map(b"".join), min_siz
 @example([b'{"a":1},"w":2'])
 @example([b'{"a":1}}\n{"v":{"a":5}', b'{"a":3}'])
 @example([b'{"a":1', b"}"])
-def test_no_value_changes_what_its_neighbours_say(texts: list[bytes | None]) -> None:
+def test_each_value_is_decoded_independently_of_its_neighbours(texts: list[bytes | None]) -> None:
     """Together they are read as each one is alone."""
     form = Json(pa.schema([("a", pa.int64())]), keep_bad=True)
     alone = [form.decode(pa.array([text], pa.binary())) for text in texts]
@@ -113,7 +113,7 @@ def test_large_and_sliced_values() -> None:
         assert not bad
 
 
-def test_kinds_of_columns_that_become_json() -> None:
+def test_types_of_columns_that_become_json() -> None:
     table = pa.table(
         {
             "dictionary": pa.array(["a", None]).dictionary_encode(),
@@ -136,7 +136,7 @@ def test_kinds_of_columns_that_become_json() -> None:
     assert found[1] == dict.fromkeys(found[0]) | {"large": []}
 
 
-def test_what_json_cannot_hold_is_refused() -> None:
+def test_values_that_json_cannot_represent_are_rejected() -> None:
     for type_ in (pa.binary(), pa.map_(pa.string(), pa.int64()), pa.dictionary(pa.int8(), pa.string())):
         with pytest.raises(TypeError, match=r"^amount: JSON is not read into"):
             Json(pa.schema([("amount", type_)]))
@@ -196,7 +196,7 @@ SCHEMA = {
 }
 
 
-def test_every_type_of_avro_there_and_back() -> None:
+def test_avro_round_trip_of_every_type() -> None:
     form = Avro(json.dumps(SCHEMA))
     assert form.schema is not None
     assert form.schema.type == pa.struct([(name, type_) for name, (_, type_, _) in FIELDS.items()])
@@ -209,7 +209,7 @@ def test_every_type_of_avro_there_and_back() -> None:
     assert (read["micros"], read["decimal"], read["enum"]) == (row["micros"], row["decimal"], row["enum"])
 
 
-def test_avro_that_cannot_be_read() -> None:
+def test_unreadable_avro() -> None:
     form = Avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}, keep_bad=True)
     values = pa.array([b"\x02x", b"", b"\x02xy", b"\x80", None, b"\x02\xff"])
     found, bad = form.decode(values)
@@ -220,7 +220,7 @@ def test_avro_that_cannot_be_read() -> None:
     assert [item.row for item in form.decode(values)[1]] == [1]
 
 
-def test_avro_by_ids() -> None:
+def test_avro_by_schema_id() -> None:
     first, second = "long", ["null", "long"]
     asked: list[int] = []
 
@@ -268,7 +268,7 @@ def test_avro_that_its_column_cannot_hold_is_bad() -> None:
     assert [item.row for item in bad] == [1]
 
 
-def test_avro_without_a_columns_type_is_refused() -> None:
+def test_avro_type_without_a_column_type_is_rejected() -> None:
     itself = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
     with pytest.raises(TypeError, match="next: a type that contains itself"):
         Avro(itself)
@@ -325,13 +325,13 @@ AT = {"x": 1, "y": 2}
         (PRICED_AVRO, {"id": "x", "at": AT}, "id: Failed to parse string: 'x'"),
     ],
 )
-def test_columns_that_do_not_fit_the_schema_are_named(schema: Any, row: dict[str, Any], message: str) -> None:
+def test_columns_that_do_not_match_the_schema_are_named(schema: Any, row: dict[str, Any], message: str) -> None:
     form: Any = Json(schema) if isinstance(schema, pa.Schema) else Avro(schema)
     with pytest.raises((ValueError, NotImplementedError), match=message):
         form.encode(pa.array([row]))
 
 
-def test_columns_in_another_order_and_nulls_keep_what_they_say() -> None:
+def test_columns_in_another_order_and_nulls_keep_their_values() -> None:
     row = {"at": {"y": 2, "x": 1}, "price": None, "id": 1}
     values = pa.array([row, row, None, {**row, "at": None}]).slice(1)
     texts = Json(PRICED).encode(values).to_pylist()
@@ -340,7 +340,7 @@ def test_columns_in_another_order_and_nulls_keep_what_they_say() -> None:
     assert texts == [b'{"list":[{"x":1,"y":2}]}']
 
 
-def test_avros_defaults_stand_for_nested_columns_that_are_not_there() -> None:
+def test_avro_defaults_replace_missing_nested_columns() -> None:
     form = Avro(PRICED_AVRO)
     back, _ = form.decode(form.encode(pa.array([{"at": {"x": 1}, "id": 5}])))
     assert back.to_pylist() == [{"id": 5, "price": None, "at": {"x": 1, "y": 7}}]
@@ -349,7 +349,7 @@ def test_avros_defaults_stand_for_nested_columns_that_are_not_there() -> None:
 # -- what a format is made of, and what it says of values -------------------------------------------------------------
 
 
-def test_what_is_no_schema_is_told_what_one_is() -> None:
+def test_error_for_an_invalid_schema_says_what_a_schema_is() -> None:
     with pytest.raises(ValueError, match=r"'order\.avsc' is no Avro schema: .* a dict, its JSON text .*read_text\(\)"):
         Avro("order.avsc")
     with pytest.raises(ValueError, match=r"the Avro schema is no JSON text: Expecting"):
@@ -362,7 +362,7 @@ def test_what_is_no_schema_is_told_what_one_is() -> None:
             Json(wrong)  # type: ignore[arg-type]
 
 
-def test_framed_values_without_the_schemas_of_their_ids() -> None:
+def test_framed_values_with_unknown_schema_ids() -> None:
     framed = Avro("string", schema_id=7).encode(pa.array(["order"]))
     _, (bad,) = Avro("string").decode(framed)
     assert bad.reason.startswith("ValueError: 10 bytes behind it; ")
@@ -371,7 +371,7 @@ def test_framed_values_without_the_schemas_of_their_ids() -> None:
     assert bad.reason == "ValueError: 1 bytes behind it"
 
 
-def test_avro_that_ends_too_early_says_so() -> None:
+def test_truncated_avro_is_reported() -> None:
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
     _, (bad,) = Avro(record).decode(pa.array([b""]))
     assert bad.reason == "EOFError: it ends too early"

@@ -39,7 +39,7 @@ def values(rows: Rows, chosen: list[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary(), pa.string(), pa.binary()], ids=str)
-def test_what_lies_at_the_end_of_a_huge_chunk_is_encoded(kind: pa.DataType) -> None:
+def test_end_of_huge_chunk_is_encoded(kind: pa.DataType) -> None:
     column = huge(kind)
     rows = Rows(None, column)
     assert values(rows, [0, 2]) == WORDS
@@ -47,7 +47,7 @@ def test_what_lies_at_the_end_of_a_huge_chunk_is_encoded(kind: pa.DataType) -> N
     assert values(Rows(None, column.slice(2)), [0]) == WORDS[1:]
 
 
-def test_keys_at_the_end_of_a_huge_chunk_have_their_partitions() -> None:
+def test_keys_at_the_end_of_a_huge_chunk_get_their_partitions() -> None:
     column = huge(pa.large_binary())
     words = pa.array(WORDS, pa.binary())
     assert partition_of(column.slice(0, 1), 1_000)[0] == partition_of(words, 1_000)[0]
@@ -64,7 +64,7 @@ def test_values_of_one_width_are_encoded_beyond_2_gib() -> None:
     assert value.endswith(b"last")
 
 
-def test_a_table_above_2_gib_is_cut_into_pieces_without_a_copy() -> None:
+def test_table_above_2_gib_is_split_without_a_copy() -> None:
     count = SIZE // MB
     data = np.zeros(count * MB, np.uint8)
     data[-4:] = np.frombuffer(b"last", np.uint8)

@@ -46,7 +46,7 @@ def imported(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
     return used(monkeypatch, folder)[0]
 
 
-def test_numba_is_needed_once_a_machine_and_pandas_never(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_numba_is_imported_once_per_machine_and_pandas_never(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     heavy, told = used(monkeypatch, tmp_path / "cache")
     assert heavy == "numba"
     assert told == (
@@ -58,7 +58,7 @@ def test_numba_is_needed_once_a_machine_and_pandas_never(monkeypatch: pytest.Mon
     assert used(monkeypatch, tmp_path / "cache") == ("", "")
 
 
-def test_damaged_and_cut_files_are_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_damaged_and_truncated_cache_files_are_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     imported(monkeypatch, tmp_path)
     whole = {path: path.read_bytes() for path in tmp_path.glob("*.o")}
     cut, changed = whole
@@ -89,7 +89,7 @@ def test_processes_that_start_together_compile_and_log_once(tmp_path: Path) -> N
     assert len(list(tmp_path.glob("*.o"))) == 2
 
 
-def test_without_a_folder_a_process_compiles_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_process_without_a_cache_folder_compiles_its_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     taken = tmp_path / "a file"
     taken.touch()
     heavy, told = used(monkeypatch, taken)
@@ -97,7 +97,7 @@ def test_without_a_folder_a_process_compiles_for_itself(monkeypatch: pytest.Monk
     assert told.endswith("they are kept nowhere, for no folder can be written (NUMBA_CACHE_DIR names another folder)")
 
 
-def test_what_is_compiled_is_kept_for_other_installations_of_the_user(
+def test_compiled_code_is_cached_in_the_users_folder_for_other_installations(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     taken = tmp_path / "a file"
@@ -117,6 +117,6 @@ def test_every_kernel_loads() -> None:
 @pytest.mark.parametrize(
     "array", [np.zeros(4, np.int32), np.zeros((2, 2), np.int64), np.zeros(8, np.int64)[::2], np.zeros(4, np.uint64)]
 )
-def test_an_array_of_another_kind_is_refused(array: np.ndarray) -> None:
+def test_array_of_another_type_is_rejected(array: np.ndarray) -> None:
     with pytest.raises(TypeError, match="a contiguous array of int64 is needed"):
         at("q", array)

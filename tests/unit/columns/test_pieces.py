@@ -40,7 +40,7 @@ def pieces(data: bytes, end: int, start: int = 0, **limits: int) -> tuple[list[p
 
 
 @pytest.mark.parametrize("sizes", [[[1 << 20] * 40], [[1 << 20]] * 40], ids=["one batch", "many batches"])
-def test_an_arrow_batch_is_bounded_however_small_the_compressed_log_is(sizes: list[list[int]]) -> None:
+def test_arrow_batch_is_bounded_however_small_the_compressed_log_is(sizes: list[list[int]]) -> None:
     data = log(sizes, Codec.ZSTD)
     assert len(data) < 100_000
     found, end = pieces(data, 40)
@@ -48,13 +48,13 @@ def test_an_arrow_batch_is_bounded_however_small_the_compressed_log_is(sizes: li
     assert max(each.get_total_buffer_size() for each in found) < 1.1 * PIECE_BYTES
 
 
-def test_an_arrow_batch_of_small_records_is_bounded_by_its_rows() -> None:
+def test_arrow_batch_of_small_records_is_bounded_by_its_rows() -> None:
     rows = 3 * PIECE_ROWS + 1
     found, _ = pieces(log([[0] * rows], Codec.ZSTD), rows)
     assert [each.num_rows for each in found] == [PIECE_ROWS] * 3 + [1]
 
 
-def test_a_record_larger_than_the_bound_comes_alone() -> None:
+def test_oversized_record_gets_its_own_arrow_batch() -> None:
     found, _ = pieces(log([[10, 500, 10, 10]]), 4, max_bytes=100)
     assert [each.num_rows for each in found] == [1, 1, 2]
 
@@ -66,7 +66,7 @@ def test_a_record_larger_than_the_bound_comes_alone() -> None:
     st.integers(1, 200),
     st.integers(1, 5),
 )
-def test_pieces_have_the_rows_of_the_whole(
+def test_pieces_together_equal_the_whole(
     sizes: list[list[int]], start: int, end: int, max_bytes: int, max_rows: int
 ) -> None:
     data = log(sizes)
@@ -82,7 +82,7 @@ def test_pieces_have_the_rows_of_the_whole(
 
 
 @pytest.mark.parametrize(("at", "count"), [(4, 9), (8, 9), (None, 10), (None, 8)])
-def test_damage_within_a_cut_batch_is_an_error(at: int | None, count: int) -> None:
+def test_damage_within_a_split_batch_is_an_error(at: int | None, count: int) -> None:
     """A record's length, or the number of records, is wrong; the checksum is right, as a faulty client may write it."""
     payload = bytearray(log([[30] * 9])[HEADER_SIZE:])
     if at is not None:
@@ -93,7 +93,7 @@ def test_damage_within_a_cut_batch_is_an_error(at: int | None, count: int) -> No
     assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
-def test_an_error_names_the_damaged_batch() -> None:
+def test_error_names_the_damaged_batch() -> None:
     data = bytearray(log([[5], [5], [5]]))
     data[-1] ^= 1
     reading = decode_pieces([data], topic="t", partition=0, start_offset=0, end_offset=3, max_rows=1)
@@ -103,7 +103,7 @@ def test_an_error_names_the_damaged_batch() -> None:
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_header_name_that_is_not_utf_8_is_decoded_with_replacement() -> None:
+def test_header_name_that_is_not_utf_8_is_decoded_with_replacement() -> None:
     records = [
         Record(0, 5, None, b"a", (("ok", b"1"), ("\udcff", b"2"))),
         Record(1, 5, None, b"b", ()),

@@ -17,7 +17,7 @@ from support.group_driver import (
 # -- appends that fail ------------------------------------------------------------------------------------------------
 
 
-def test_an_assignment_that_cannot_be_written_is_not_given() -> None:
+def test_assignment_that_cannot_be_written_is_not_returned() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     driver.join(one)
@@ -36,7 +36,7 @@ def test_an_assignment_that_cannot_be_written_is_not_given() -> None:
     assert driver.group.state is S.STABLE
 
 
-def test_a_group_whose_assignment_cannot_be_written_rebalances_in_time() -> None:
+def test_group_whose_assignment_cannot_be_written_rebalances_in_time() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     driver.join(one)
@@ -52,7 +52,7 @@ def test_a_group_whose_assignment_cannot_be_written_rebalances_in_time() -> None
     assert driver.heartbeat(one, 2) is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_static_member_whose_return_cannot_be_written_has_not_returned() -> None:
+def test_static_member_is_not_replaced_if_its_return_cannot_be_written() -> None:
     driver = GroupDriver()
     one, _ = static_group(driver)
     driver.refuse = E.NOT_ENOUGH_REPLICAS
@@ -63,7 +63,7 @@ def test_a_static_member_whose_return_cannot_be_written_has_not_returned() -> No
     assert driver.heartbeat(one, 1, "a") is E.FENCED_INSTANCE_ID
 
 
-def test_refused_assignments_are_not_kept() -> None:
+def test_rejected_assignments_are_not_kept() -> None:
     driver = GroupDriver()
     [member] = driver.stable_group(1)
     tracemalloc.start()
@@ -81,7 +81,7 @@ def test_refused_assignments_are_not_kept() -> None:
 # -- fail-over --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stable_group_lives_on_with_a_new_coordinator() -> None:
+def test_stable_group_continues_on_a_new_coordinator() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     driver.pass_time(SESSION_MS - 1)
@@ -95,7 +95,7 @@ def test_a_stable_group_lives_on_with_a_new_coordinator() -> None:
     assert last_group(driver).generation == 2
 
 
-def test_an_unfinished_generation_is_forgotten_by_a_new_coordinator() -> None:
+def test_new_coordinator_drops_an_incomplete_generation() -> None:
     driver = GroupDriver()
     (one,) = driver.stable_group(1)
     driver.enter()

@@ -33,7 +33,7 @@ def committed(answer: Waiting | E) -> bool:
 # -- who may commit -------------------------------------------------------------------------------------------------
 
 
-def test_a_consumer_with_manual_assignment_commits_without_a_generation() -> None:
+def test_consumer_with_manual_assignment_commits_without_a_generation() -> None:
     driver = GroupDriver()
     assert driver.fetch() == -1
     assert committed(driver.commit({("t", 0): 5, ("u", 1): 6}))
@@ -43,7 +43,7 @@ def test_a_consumer_with_manual_assignment_commits_without_a_generation() -> Non
     assert driver.fetch() == 3
 
 
-def test_members_commit_in_their_generation_only() -> None:
+def test_members_commit_only_in_their_generation() -> None:
     driver = GroupDriver()
     assert driver.commit({("t", 0): 1}, generation=0, version=8) is E.ILLEGAL_GENERATION
     assert driver.commit({("t", 0): 1}, generation=0, version=9) is E.GROUP_ID_NOT_FOUND
@@ -58,7 +58,7 @@ def test_members_commit_in_their_generation_only() -> None:
     assert driver.fetch() == 1
 
 
-def test_members_may_commit_before_they_rejoin_but_not_while_the_assignment_is_made() -> None:
+def test_members_may_commit_before_they_rejoin_but_not_during_the_assignment() -> None:
     driver = GroupDriver()
     (one,) = driver.stable_group(1)
     two, _ = driver.enter()
@@ -87,7 +87,7 @@ def test_commit_with_largest_retention_time_never_expires() -> None:
     assert driver.coordinator.offsets.committed(GROUP)["t", 0].expire_timestamp_ms == 2**63 - 1
 
 
-def test_a_commit_that_cannot_be_written_is_none() -> None:
+def test_commit_that_cannot_be_written_has_no_effect() -> None:
     driver = GroupDriver()
     driver.refuse = E.NOT_LEADER_OR_FOLLOWER
     answer = driver.commit({("t", 0): 1})
@@ -112,7 +112,7 @@ def test_all_offsets_are_fetched_when_no_topic_is_named() -> None:
     assert driver.coordinator.offsets.fetch(unknown, False).topics == []
 
 
-def test_the_offset_of_a_former_topic_of_that_name_is_none() -> None:
+def test_offset_of_a_deleted_topic_of_the_same_name_is_not_returned() -> None:
     driver = GroupDriver()
     ids = UUID(int=1), UUID(int=2)
     record = offset_record(GROUP, "t", 0, CommittedOffset(5, 3, "m", 1, None, ids[0]))
@@ -159,7 +159,7 @@ def test_two_transactions_on_one_partition() -> None:
     assert driver.fetch(stable=True) == 2  # written before, so it is not newer
 
 
-def test_a_later_commit_outside_wins_over_an_earlier_one_inside() -> None:
+def test_later_commit_outside_a_transaction_takes_precedence() -> None:
     driver = GroupDriver()
     driver.commit_in_transaction(PRODUCER, {("t", 0): 1})
     driver.commit({("t", 0): 2})
@@ -167,7 +167,7 @@ def test_a_later_commit_outside_wins_over_an_earlier_one_inside() -> None:
     assert driver.fetch() == 2
 
 
-def test_zombies_are_told_by_their_generation() -> None:
+def test_zombies_are_detected_by_their_generation() -> None:
     driver = GroupDriver()
     assert driver.commit_in_transaction(PRODUCER, {("t", 0): 1}, generation=1) is E.ILLEGAL_GENERATION
     one, two = driver.stable_group(2)
@@ -188,7 +188,7 @@ def test_zombies_are_told_by_their_generation() -> None:
     assert answer is E.FENCED_INSTANCE_ID
 
 
-def test_a_tombstone_ends_pending_offsets() -> None:
+def test_tombstone_drops_pending_offsets() -> None:
     """KAFKA-14505."""
     driver = GroupDriver()
     topic_id = UUID(int=1)
@@ -242,7 +242,7 @@ def test_offsets_of_a_group_without_members_expire_with_the_group() -> None:
     assert driver.coordinator.deadline() is None
 
 
-def test_retention_begins_when_the_last_member_has_left() -> None:
+def test_retention_starts_when_the_last_member_leaves() -> None:
     driver = expiring()
     (one,) = driver.stable_group(1, session_ms=1_800_000)
     driver.commit({("t", 0): 1}, member_id=one, generation=1)
@@ -255,7 +255,7 @@ def test_retention_begins_when_the_last_member_has_left() -> None:
     assert driver.fetch() == -1
 
 
-def test_a_topic_that_no_member_reads_any_more_expires() -> None:
+def test_offsets_of_a_topic_that_no_member_reads_expire() -> None:
     driver = expiring()
     (one,) = driver.stable_group(1, session_ms=1_800_000)
     driver.commit({("t", 0): 1, ("gone", 0): 1}, member_id=one, generation=1)
@@ -264,7 +264,7 @@ def test_a_topic_that_no_member_reads_any_more_expires() -> None:
     assert driver.group.state is S.STABLE
 
 
-def test_nothing_expires_under_an_open_transaction() -> None:
+def test_offsets_with_an_open_transaction_do_not_expire() -> None:
     driver = expiring()
     driver.commit({("t", 0): 1, ("u", 0): 1})
     driver.commit_in_transaction(PRODUCER, {("t", 0): 2})
@@ -276,7 +276,7 @@ def test_nothing_expires_under_an_open_transaction() -> None:
     assert driver.coordinator.groups == {}
 
 
-def test_a_clients_own_retention_time_counts() -> None:
+def test_clients_own_retention_time_is_used() -> None:
     driver = expiring()
     driver.commit({("t", 0): 1}, retention_ms=2 * HOUR_MS, version=4)
     driver.commit({("t", 1): 1})
@@ -285,7 +285,7 @@ def test_a_clients_own_retention_time_counts() -> None:
     assert (driver.fetch(), driver.fetch("t", 1)) == (-1, 1)
 
 
-def test_a_group_that_is_being_joined_is_kept() -> None:
+def test_offsets_of_a_joining_group_do_not_expire() -> None:
     driver = expiring()
     driver.pass_time(HOUR_MS - 1)
     member = driver.join(session_ms=60_000).response.member_id
@@ -295,7 +295,7 @@ def test_a_group_that_is_being_joined_is_kept() -> None:
     assert driver.group.state is S.COMPLETING_REBALANCE
 
 
-def test_clean_up_looks_at_few_offsets_in_one_tick() -> None:
+def test_clean_up_examines_few_offsets_per_tick() -> None:
     driver = expiring()
     driver.commit({("t", partition): 1 for partition in range(3 * CLEANUP_CHECKS)})
     ticks = 0
@@ -308,7 +308,7 @@ def test_clean_up_looks_at_few_offsets_in_one_tick() -> None:
     assert ticks == 3
 
 
-def test_offset_that_is_committed_again_during_the_clean_up_is_kept() -> None:
+def test_offset_committed_during_the_clean_up_is_kept() -> None:
     driver = expiring()
     driver.commit({("t", partition): 1 for partition in range(2 * CLEANUP_LIMIT)})
     driver.pass_time(RETENTION_MS - 1)
@@ -323,7 +323,7 @@ def test_offset_that_is_committed_again_during_the_clean_up_is_kept() -> None:
     assert GROUP in driver.coordinator.groups
 
 
-def test_deletion_of_topic_keeps_offsets_of_new_topic_of_that_name() -> None:
+def test_deletion_of_a_topic_keeps_offsets_of_a_new_topic_of_that_name() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 1, ("t", 1): 1})
     found = driver.coordinator.delete_topic_offsets("t", UUID(int=1))
@@ -332,7 +332,7 @@ def test_deletion_of_topic_keeps_offsets_of_new_topic_of_that_name() -> None:
     assert (driver.fetch(), driver.fetch("t", 1)) == (-1, 2)
 
 
-def test_many_expire_in_several_batches() -> None:
+def test_many_offsets_expire_in_several_batches() -> None:
     driver = expiring()
     driver.commit({("t", partition): 1 for partition in range(2 * CLEANUP_LIMIT)})
     driver.pass_time(RETENTION_MS - 1)
@@ -361,7 +361,7 @@ def test_records_have_kafkas_layout() -> None:
 
 
 @pytest.mark.parametrize("key_version", [0, 1])
-def test_old_records_are_read(key_version: int) -> None:
+def test_old_record_versions_are_read(key_version: int) -> None:
     key = key_version.to_bytes(2, "big") + OffsetCommitKey(group="g", topic="t", partition=1).encode(key_version)
     for version in range(4):
         value = OffsetCommitValue(offset=version, metadata="", commit_timestamp=5)
@@ -373,16 +373,16 @@ def test_old_records_are_read(key_version: int) -> None:
 
 
 @pytest.mark.parametrize("key", [b"\x00\x03\x00\x01g", b"\x00\x15", b"\x7f\xff"])
-def test_records_of_other_kinds_of_groups_are_passed_over(key: bytes) -> None:
+def test_records_of_other_group_types_are_skipped(key: bytes) -> None:
     assert decode_record(key, None) is None
 
 
-def test_values_of_a_newer_broker_are_passed_over() -> None:
+def test_values_of_a_newer_broker_are_skipped() -> None:
     key = b"\x00\x02" + GroupMetadataKey(group="g").encode(2)
     assert decode_record(key, b"\x00\x63anything") is None
 
 
-def test_a_subscription_that_cannot_be_read_keeps_all_offsets() -> None:
+def test_unreadable_subscription_keeps_all_offsets() -> None:
     driver = expiring()
     (one,) = driver.stable_group(1, protocols=(("range", b"\x00"),), session_ms=1_800_000)
     driver.commit({("t", 0): 1}, member_id=one, generation=1)

@@ -51,7 +51,7 @@ def test_only_kafkas_transitions_are_legal(old: S, new: S) -> None:
 # -- one member -----------------------------------------------------------------------------------------------------
 
 
-def test_a_member_joins_syncs_and_leaves() -> None:
+def test_member_joins_syncs_and_leaves() -> None:
     driver = GroupDriver()
     first = driver.join()
     assert (first.error, first.response.generation_id, first.response.member_id) == (
@@ -93,7 +93,7 @@ def test_old_clients_join_in_one_step(version: int) -> None:
     assert member.rebalance_timeout_ms == (SESSION_MS if version == 0 else REBALANCE_MS)
 
 
-def test_a_member_id_that_is_not_used_expires() -> None:
+def test_unused_member_id_expires() -> None:
     driver = GroupDriver()
     member = driver.join().response.member_id
     driver.pass_time(SESSION_MS - 1)
@@ -123,7 +123,7 @@ def test_a_pending_member_may_leave() -> None:
 # -- several members ------------------------------------------------------------------------------------------------
 
 
-def test_a_second_member_makes_a_rebalance() -> None:
+def test_second_member_triggers_a_rebalance() -> None:
     driver = GroupDriver()
     (one,) = driver.stable_group(1)
     two, joined = driver.enter()
@@ -153,7 +153,7 @@ def test_members_without_an_assignment_get_an_empty_one() -> None:
     assert {m.member_id: m.assignment for m in last_group(driver).members} == {one: b"", two: b""}
 
 
-def test_a_leader_that_does_not_rejoin_in_time_is_removed_and_replaced() -> None:
+def test_leader_that_does_not_rejoin_in_time_is_removed_and_replaced() -> None:
     driver = GroupDriver(GroupConfig(max_session_timeout_ms=10 * REBALANCE_MS))
     one, two = driver.stable_group(2, session_ms=5 * REBALANCE_MS)
     protocols = (("range", subscription("t", "u")),)
@@ -166,7 +166,7 @@ def test_a_leader_that_does_not_rejoin_in_time_is_removed_and_replaced() -> None
     assert driver.sync(one, 2).error is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
+def test_member_that_does_not_sync_in_time_is_removed() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2, rebalance_ms=SESSION_MS // 2)
     driver.join(one, rebalance_ms=SESSION_MS // 2)
@@ -178,7 +178,7 @@ def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     assert driver.group.state is S.PREPARING_REBALANCE
 
 
-def test_a_silent_member_is_out_after_its_session() -> None:
+def test_silent_member_is_removed_after_its_session_timeout() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     driver.pass_time(SESSION_MS - 1)
@@ -191,7 +191,7 @@ def test_a_silent_member_is_out_after_its_session() -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [10**9, -(10**9)])
-def test_a_wall_clock_that_is_set_expels_nobody_and_keeps_nobody(jump_ms: int) -> None:
+def test_wall_clock_change_does_not_affect_sessions(jump_ms: int) -> None:
     driver = GroupDriver()
     lively, silent = driver.stable_group(2)
     driver.set_clock(jump_ms)
@@ -204,7 +204,7 @@ def test_a_wall_clock_that_is_set_expels_nobody_and_keeps_nobody(jump_ms: int) -
     assert driver.group.state_timestamp_ms == driver.now_ms
 
 
-def test_commits_are_signs_of_life() -> None:
+def test_commits_extend_the_session() -> None:
     driver = GroupDriver()
     (one,) = driver.stable_group(1)
     driver.pass_time(SESSION_MS - 1)
@@ -213,7 +213,7 @@ def test_commits_are_signs_of_life() -> None:
     assert list(driver.group.members) == [one]
 
 
-def test_a_member_that_waits_for_an_answer_does_not_expire() -> None:
+def test_member_that_waits_for_an_answer_does_not_expire() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2, rebalance_ms=5 * SESSION_MS)
     waiting = driver.join(one, rebalance_ms=5 * SESSION_MS)
@@ -226,7 +226,7 @@ def test_a_member_that_waits_for_an_answer_does_not_expire() -> None:
     assert waiting.response.generation_id == 2
 
 
-def test_a_new_member_that_went_away_while_it_waits_is_out_after_five_minutes() -> None:
+def test_new_member_that_disconnects_during_its_join_expires_after_five_minutes() -> None:
     long = 2 * NEW_MEMBER_JOIN_TIMEOUT_MS
     driver = GroupDriver()
     (one,) = driver.stable_group(1, rebalance_ms=long, session_ms=1_800_000)
@@ -238,7 +238,7 @@ def test_a_new_member_that_went_away_while_it_waits_is_out_after_five_minutes() 
     assert joined.error is E.UNKNOWN_MEMBER_ID
 
 
-def test_the_initial_delay_waits_for_more_while_they_come() -> None:
+def test_initial_delay_is_extended_by_new_members() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=3000))
     one, first = driver.enter()
     driver.pass_time(2000)
@@ -252,7 +252,7 @@ def test_the_initial_delay_waits_for_more_while_they_come() -> None:
     assert {other.member_id for other in first.response.members} == {one, second.response.member_id}
 
 
-def test_the_initial_delay_ends_with_the_rebalance_time_out() -> None:
+def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=3000))
     joins = [driver.enter(rebalance_ms=7000)[1]]
     for _ in range(6):
@@ -264,7 +264,7 @@ def test_the_initial_delay_ends_with_the_rebalance_time_out() -> None:
     assert joins[0].response.generation_id == 1
 
 
-def test_a_lost_answer_is_given_again() -> None:
+def test_retry_after_a_lost_answer_gets_the_same_answer() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     again = driver.join(two)
@@ -278,7 +278,7 @@ def test_a_lost_answer_is_given_again() -> None:
     assert driver.group.state is S.COMPLETING_REBALANCE
 
 
-def test_a_changed_subscription_and_a_rejoining_leader_make_a_rebalance() -> None:
+def test_changed_subscription_and_a_rejoining_leader_trigger_a_rebalance() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     assert driver.join(two, protocols=(("range", subscription("t", "u")),)).response is None
@@ -290,7 +290,7 @@ def test_a_changed_subscription_and_a_rejoining_leader_make_a_rebalance() -> Non
     assert driver.group.state is S.PREPARING_REBALANCE
 
 
-def test_a_change_while_the_assignment_is_made_sends_everybody_back() -> None:
+def test_change_during_the_assignment_restarts_the_rebalance() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     driver.join(one)
@@ -302,7 +302,7 @@ def test_a_change_while_the_assignment_is_made_sends_everybody_back() -> None:
     assert driver.join(two).response.generation_id == 3
 
 
-def test_leaving_ends_the_join_phase_of_the_rest() -> None:
+def test_leaving_member_completes_the_join_phase() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     waiting = driver.join(one)
@@ -311,7 +311,7 @@ def test_leaving_ends_the_join_phase_of_the_rest() -> None:
     assert waiting.response.generation_id == 2
 
 
-def test_a_member_that_leaves_while_it_waits_is_told() -> None:
+def test_member_that_leaves_while_it_waits_gets_an_error() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     waiting = driver.join(one)
@@ -328,7 +328,7 @@ def test_a_member_that_leaves_while_it_waits_is_told() -> None:
 # -- protocols ------------------------------------------------------------------------------------------------------
 
 
-def test_the_protocol_that_most_like_best_of_those_that_all_speak() -> None:
+def test_protocol_supported_by_all_and_preferred_by_most_is_chosen() -> None:
     def speaks(*names: str) -> tuple[tuple[str, bytes], ...]:
         return tuple((name, subscription("t")) for name in names)
 
@@ -343,13 +343,13 @@ def test_the_protocol_that_most_like_best_of_those_that_all_speak() -> None:
     assert driver.join(protocols=RANGE, protocol_type="connect").error is E.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_member_must_speak_something() -> None:
+def test_member_without_protocols_is_rejected() -> None:
     driver = GroupDriver()
     assert driver.join(protocols=()).error is E.INCONSISTENT_GROUP_PROTOCOL
     assert driver.join(protocol_type="").error is E.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_sync_names_the_protocol() -> None:
+def test_sync_checks_the_protocol() -> None:
     driver = GroupDriver()
     (one,) = driver.stable_group(1)
     assert driver.sync(one, 1, protocol="sticky").error is E.INCONSISTENT_GROUP_PROTOCOL
@@ -360,13 +360,13 @@ def test_sync_names_the_protocol() -> None:
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
-def test_session_time_outs_have_bounds(session_ms: int) -> None:
+def test_session_timeouts_have_bounds(session_ms: int) -> None:
     driver = GroupDriver()
     assert driver.join(session_ms=session_ms).error is E.INVALID_SESSION_TIMEOUT
     assert driver.coordinator.groups == {}
 
 
-def test_strangers_and_former_generations_are_told() -> None:
+def test_unknown_members_and_old_generations_are_rejected() -> None:
     driver = GroupDriver()
     assert driver.join("nobody").error is E.UNKNOWN_MEMBER_ID
     assert driver.heartbeat("nobody", 1) is E.UNKNOWN_MEMBER_ID
@@ -381,7 +381,7 @@ def test_strangers_and_former_generations_are_told() -> None:
     assert driver.join("nobody").error is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_takes_nobody() -> None:
+def test_full_group_rejects_new_members() -> None:
     driver = GroupDriver(GroupConfig(max_size=2))
     ids = driver.stable_group(2)
     full = driver.join()
@@ -391,7 +391,7 @@ def test_a_full_group_takes_nobody() -> None:
     assert driver.join().error is E.MEMBER_ID_REQUIRED
 
 
-def test_a_group_that_is_over_its_new_size_shrinks() -> None:
+def test_group_above_its_new_maximum_size_shrinks() -> None:
     driver = GroupDriver()
     ids = driver.stable_group(3)
     driver.config = GroupConfig(max_size=2)
@@ -446,7 +446,7 @@ def test_a_missing_group_is_described_as_dead(version: int, error: E) -> None:
     assert (described.group_state, described.error_code) == ("Dead", error)
 
 
-def test_a_retried_join_answers_the_first_one_too() -> None:
+def test_retried_join_also_answers_the_first_request() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2)
     first: Waiting = driver.join(one)

@@ -102,12 +102,12 @@ PATTERNS = st.recursive(
 
 
 @given(pattern=PATTERNS, text=st.text("ab.", max_size=8))
-def test_the_answers_are_those_of_another_engine(pattern: str, text: str) -> None:
+def test_results_equal_those_of_another_engine(pattern: str, text: str) -> None:
     assert Pattern(pattern).matches(text) is (re.compile(pattern, re.ASCII).fullmatch(text) is not None)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+b", "(a|a)*b", "(a*)*b", "(a|b)*a(a|b){100}", "(x+x+)+y"])
-def test_the_work_grows_with_the_text_only(pattern: str) -> None:
+def test_work_grows_only_with_the_text(pattern: str) -> None:
     """A backtracking engine would still be at it at the end of the world: 2^10,000 ways."""
     tests = 0
     compiled = Pattern(pattern)
@@ -127,6 +127,6 @@ def test_the_work_grows_with_the_text_only(pattern: str) -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_pattern_or_is_refused(pattern: str) -> None:
+def test_any_text_is_a_pattern_or_is_rejected(pattern: str) -> None:
     with suppress(ProtocolError):
         assert Pattern(pattern).matches("some-transactional.id_1") in (True, False)

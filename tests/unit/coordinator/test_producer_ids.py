@@ -49,7 +49,7 @@ class Store:
         return True
 
 
-def test_json_is_kafkas_byte_for_byte() -> None:
+def test_json_equals_kafkas_byte_for_byte() -> None:
     block = ProducerIdBlock(35, 4000, 4999)
     assert encode_block(block) == KAFKAS
     assert parse_block(KAFKAS) == block
@@ -58,7 +58,7 @@ def test_json_is_kafkas_byte_for_byte() -> None:
 @pytest.mark.parametrize(
     "data", [b"{}", b"[]", b"x", b'{"version":2,"broker":1,"block_start":"0","block_end":"999"}', b'{"version":1}']
 )
-def test_a_foreign_node_is_an_error(data: bytes) -> None:
+def test_foreign_node_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_block(data)
 
@@ -69,7 +69,7 @@ def test_blocks_follow_one_another() -> None:
     assert next_block(KAFKAS, 1) == (1, 5000, 5999)
 
 
-def test_int64_has_an_end() -> None:
+def test_blocks_end_at_the_largest_int64() -> None:
     last = 2**63 - 1
     just = encode_block(ProducerIdBlock(1, 0, last - 1000))
     assert next_block(just, 1) == (1, last - 999, last)
@@ -90,7 +90,7 @@ def test_int64_has_an_end() -> None:
         (("lost after, then a rival",), (1, 2000, 2999), (1, 2000, 2999)),
     ],
 )
-def test_races_and_lost_answers(
+def test_concurrent_writes_and_lost_answers(
     script: tuple[str, ...], block: tuple[int, int, int], node: tuple[int, int, int]
 ) -> None:
     store = Store(script=script)
@@ -98,7 +98,7 @@ def test_races_and_lost_answers(
     assert parse_block(store.data) == node
 
 
-def test_a_twin_with_our_bytes_does_not_share_its_block() -> None:
+def test_block_is_not_shared_with_another_writer_of_the_same_bytes() -> None:
     """A zombie of the same broker id wrote the very bytes: the refusal, not the bytes, says who has the block."""
     store = Store()
 
@@ -111,7 +111,7 @@ def test_a_twin_with_our_bytes_does_not_share_its_block() -> None:
     assert acquire_block(store, 1) == (1, 1000, 1999)
 
 
-def test_ids_of_a_block_are_taken_in_order_and_then_asked_for() -> None:
+def test_ids_of_a_block_are_used_in_order_before_another_block_is_requested() -> None:
     asked: list[int] = []
     ids = ProducerIds(lambda: asked.append(ids.remaining))
     with pytest.raises(ProtocolError) as caught:

@@ -16,7 +16,7 @@ from support.group_driver import (
 )
 
 
-def test_static_members_need_no_second_step_and_are_named_by_their_instance() -> None:
+def test_static_members_join_in_one_step_and_are_identified_by_their_instance() -> None:
     driver = GroupDriver()
     one, two = static_group(driver)
     assert one.startswith("a-")
@@ -25,7 +25,7 @@ def test_static_members_need_no_second_step_and_are_named_by_their_instance() ->
 
 
 @pytest.mark.parametrize(("version", "skips"), [(5, False), (8, False), (9, True)])
-def test_a_static_leader_comes_back_without_a_rebalance(version: int, skips: bool) -> None:
+def test_static_leader_returns_without_a_rebalance(version: int, skips: bool) -> None:
     driver = GroupDriver()
     one, two = static_group(driver)
     back = driver.join(instance="a", version=version)
@@ -46,14 +46,14 @@ def test_a_static_leader_comes_back_without_a_rebalance(version: int, skips: boo
     assert driver.heartbeat(new, 1, "stranger") is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_follower_that_comes_back_does_not_lead() -> None:
+def test_returning_static_follower_does_not_lead() -> None:
     driver = GroupDriver()
     one, _ = static_group(driver)
     back = driver.join(instance="b")
     assert (back.response.leader, back.response.skip_assignment, back.response.members) == (one, False, [])
 
 
-def test_a_static_member_that_wants_another_protocol_makes_a_rebalance() -> None:
+def test_static_member_with_another_protocol_triggers_a_rebalance() -> None:
     driver = GroupDriver()
     both = (("range", subscription("t")), ("sticky", subscription("t")))
     one = driver.join(instance="a", protocols=both)
@@ -63,7 +63,7 @@ def test_a_static_member_that_wants_another_protocol_makes_a_rebalance() -> None
     assert (back.response.generation_id, back.response.protocol_name) == (2, "sticky")
 
 
-def test_a_static_member_that_comes_back_while_it_waits_fences_its_former_self() -> None:
+def test_static_member_that_returns_while_it_waits_fences_its_previous_instance() -> None:
     driver = GroupDriver()
     _, two = static_group(driver)
     waiting = driver.join(two, instance="b", protocols=(("range", subscription("u")),))
@@ -83,7 +83,7 @@ def test_static_members_keep_their_place_in_a_rebalance() -> None:
     assert {m.member_id for m in rejoined.response.members} == {one, two}
 
 
-def test_a_rebalance_without_anybody_waits_on_for_static_members() -> None:
+def test_rebalance_without_active_members_waits_for_static_members() -> None:
     driver = GroupDriver()
     one, two = static_group(driver)
     third, _ = driver.enter()

@@ -25,18 +25,18 @@ from support.transaction_driver import (
 # -- InitProducerId ----------------------------------------------------------------------------------------------------
 
 
-def test_a_new_id_gets_a_producer_at_epoch_0(driver: Driver) -> None:
+def test_new_id_gets_a_producer_at_epoch_0(driver: Driver) -> None:
     assert driver.session("one") == (1000, 0)
     assert driver.session("two") == (1001, 0)
     assert driver.state("one").state is S.EMPTY
 
 
-def test_the_same_id_keeps_its_producer_and_raises_the_epoch(driver: Driver) -> None:
+def test_same_id_keeps_its_producer_id_and_raises_the_epoch(driver: Driver) -> None:
     assert [driver.session() for _ in range(3)] == [(1000, 0), (1000, 1), (1000, 2)]
 
 
 @pytest.mark.parametrize("client_version", [0, 2])
-def test_a_successor_aborts_the_open_transaction_first(driver: Driver, client_version: int) -> None:
+def test_successor_first_aborts_the_open_transaction(driver: Driver, client_version: int) -> None:
     old = open_transaction(driver, client_version=client_version)
     assert driver.init().error_code == CONCURRENT
     assert driver.state().state is S.PREPARE_ABORT
@@ -63,19 +63,19 @@ def test_a_successor_aborts_the_open_transaction_first(driver: Driver, client_ve
         ({"keep_prepared_txn": True}, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_refused_sessions_leave_no_trace(driver: Driver, fields: dict[str, object], error: ErrorCode) -> None:
+def test_rejected_sessions_change_nothing(driver: Driver, fields: dict[str, object], error: ErrorCode) -> None:
     response = driver.init(**fields)  # type: ignore[arg-type]
     assert (response.error_code, response.producer_id, response.producer_epoch) == (error, -1, -1)
     assert driver.log == []
 
 
-def test_no_producer_id_at_hand_is_retriable(driver: Driver) -> None:
+def test_missing_producer_id_block_is_retriable(driver: Driver) -> None:
     driver.ids.empty = True
     assert driver.init().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert driver.log == []
 
 
-def test_a_new_session_may_change_the_timeout(driver: Driver) -> None:
+def test_new_session_may_change_the_timeout(driver: Driver) -> None:
     driver.session(timeout_ms=1000)
     driver.session(timeout_ms=2000)
     assert driver.state().timeout_ms == 2000
@@ -84,19 +84,19 @@ def test_a_new_session_may_change_the_timeout(driver: Driver) -> None:
 # -- InitProducerId that goes on after an error (KIP-360) --------------------------------------------------------------
 
 
-def test_a_producer_goes_on_under_the_next_epoch(driver: Driver) -> None:
+def test_init_with_the_current_producer_bumps_the_epoch(driver: Driver) -> None:
     producer = driver.session()
     assert driver.session(producer=producer) == (1000, 1)
 
 
-def test_a_retry_of_going_on_gets_the_same_epoch(driver: Driver) -> None:
+def test_retried_epoch_bump_returns_the_same_epoch(driver: Driver) -> None:
     producer = driver.session()
     driver.session(producer=producer)
     assert driver.session(producer=producer) == (1000, 1)
     assert driver.session(producer=producer) == (1000, 1)
 
 
-def test_going_on_is_over_once_a_successor_came(driver: Driver) -> None:
+def test_epoch_bump_is_rejected_after_a_successor(driver: Driver) -> None:
     producer = driver.session()
     driver.session(producer=producer)
     driver.session()
@@ -106,18 +106,18 @@ def test_going_on_is_over_once_a_successor_came(driver: Driver) -> None:
     assert driver.session(producer=(1000, 2)) == (1000, 3)
 
 
-def test_going_on_of_an_id_that_was_forgotten_gets_a_new_producer(driver: Driver) -> None:
+def test_epoch_bump_of_a_forgotten_id_gets_a_new_producer(driver: Driver) -> None:
     assert driver.session(producer=(77, 3)) == (1000, 0)
 
 
-def test_going_on_aborts_the_open_transaction(driver: Driver) -> None:
+def test_epoch_bump_aborts_the_open_transaction(driver: Driver) -> None:
     producer = open_transaction(driver)
     assert driver.init(producer=producer).error_code == CONCURRENT
     driver.write_markers()
     assert driver.session(producer=producer) == (1000, 1)
 
 
-def test_a_zombie_that_goes_on_cannot_abort_its_successors_transaction(driver: Driver) -> None:
+def test_epoch_bump_of_a_zombie_cannot_abort_its_successors_transaction(driver: Driver) -> None:
     zombie = driver.session()
     producer = driver.session()
     driver.add("etl", producer, A)
@@ -126,7 +126,7 @@ def test_a_zombie_that_goes_on_cannot_abort_its_successors_transaction(driver: D
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_older_clients_know_only_the_older_fencing_error(driver: Driver, version: int) -> None:
+def test_older_clients_get_the_older_fencing_error(driver: Driver, version: int) -> None:
     driver.session()
     assert driver.init(producer=(999, 2), version=version).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
@@ -134,12 +134,12 @@ def test_older_clients_know_only_the_older_fencing_error(driver: Driver, version
 # -- epochs that are used up -------------------------------------------------------------------------------------------
 
 
-def test_a_used_up_epoch_rotates_the_producer_id(driver: Driver) -> None:
+def test_exhausted_epoch_rotates_the_producer_id(driver: Driver) -> None:
     at_epoch(driver, MAX_EPOCH - 1)
     assert driver.session() == (1001, 0)
 
 
-def test_a_rotation_is_retried_safely(driver: Driver) -> None:
+def test_rotation_can_be_retried(driver: Driver) -> None:
     producer = at_epoch(driver, MAX_EPOCH - 1)
     assert driver.session(producer=producer) == (1001, 0)
     assert driver.session(producer=producer) == (1001, 0)
@@ -168,7 +168,7 @@ def test_version_1_fences_the_last_epoch_and_rotates_at_the_next_session() -> No
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_ending_at_the_last_epoch_hands_out_a_new_producer_id(driver: Driver, commit: bool) -> None:
+def test_end_at_the_last_epoch_returns_a_new_producer_id(driver: Driver, commit: bool) -> None:
     producer = at_epoch(driver, MAX_EPOCH - 1)
     driver.add("etl", producer, A)
     response = driver.end("etl", producer, commit)
@@ -183,7 +183,7 @@ def test_ending_at_the_last_epoch_hands_out_a_new_producer_id(driver: Driver, co
     assert driver.add("etl", producer, A) == UNKNOWN_ID
 
 
-def test_ending_at_the_last_epoch_without_an_id_at_hand_changes_nothing(driver: Driver) -> None:
+def test_end_at_the_last_epoch_without_an_available_id_changes_nothing(driver: Driver) -> None:
     producer = at_epoch(driver, MAX_EPOCH - 1)
     driver.add("etl", producer, A)
     driver.ids.empty = True
@@ -195,7 +195,7 @@ def test_ending_at_the_last_epoch_without_an_id_at_hand_changes_nothing(driver: 
     assert driver.state().state is S.PREPARE_ABORT
 
 
-def test_an_epoch_that_no_client_ever_saw_can_still_be_aborted(driver: Driver) -> None:
+def test_last_epoch_can_be_aborted_after_a_timeout(driver: Driver) -> None:
     producer = at_epoch(driver, MAX_EPOCH)
     driver.add("etl", producer, A)
     driver.tick(60_001)

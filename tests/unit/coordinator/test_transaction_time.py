@@ -22,7 +22,7 @@ from support.transaction_driver import (
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_open_transaction_times_out_from_its_first_partition_on(driver: Driver) -> None:
+def test_timeout_of_a_transaction_starts_at_its_first_partition(driver: Driver) -> None:
     producer = driver.session(timeout_ms=1000)
     driver.tick(5000)
     driver.add("etl", producer, A)
@@ -37,7 +37,7 @@ def test_an_open_transaction_times_out_from_its_first_partition_on(driver: Drive
     assert driver.end("etl", producer, commit=False).error_code == NONE
 
 
-def test_a_shorter_timeout_of_a_later_session_counts(driver: Driver) -> None:
+def test_shorter_timeout_of_a_later_session_is_used(driver: Driver) -> None:
     producer = driver.session(timeout_ms=60_000)
     driver.add("etl", producer, A)
     driver.end("etl", producer)
@@ -48,7 +48,7 @@ def test_a_shorter_timeout_of_a_later_session_counts(driver: Driver) -> None:
     assert driver.state().state is S.PREPARE_ABORT
 
 
-def test_a_timeout_abort_that_cannot_be_written_bumps_the_epoch_once(driver: Driver) -> None:
+def test_timeout_abort_that_cannot_be_written_bumps_the_epoch_once(driver: Driver) -> None:
     """KAFKA-9666: no bump per retry."""
     open_transaction(driver)
     driver.now_ms += 60_001
@@ -60,7 +60,7 @@ def test_a_timeout_abort_that_cannot_be_written_bumps_the_epoch_once(driver: Dri
     assert (driver.state().state, driver.state().producer_epoch) == (S.PREPARE_ABORT, 1)
 
 
-def test_a_session_that_cannot_be_written_bumps_the_epoch_once(driver: Driver) -> None:
+def test_session_that_cannot_be_written_bumps_the_epoch_once(driver: Driver) -> None:
     """KAFKA-9666, in InitProducerId."""
     open_transaction(driver)
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_two_phase_commit_has_no_timeout() -> None:
     assert driver.end("etl", producer).error_code == NONE
 
 
-def test_idle_transactional_ids_are_forgotten(driver: Driver) -> None:
+def test_idle_transactional_ids_expire(driver: Driver) -> None:
     week = 604_800_000
     driver.session("idle")
     driver.tick(week - 1)
@@ -93,7 +93,7 @@ def test_idle_transactional_ids_are_forgotten(driver: Driver) -> None:
     assert driver.session("idle") == (1002, 0)
 
 
-def test_use_keeps_a_transactional_id_alive(driver: Driver) -> None:
+def test_use_prevents_the_expiry_of_a_transactional_id(driver: Driver) -> None:
     week = 604_800_000
     producer = driver.session()
     driver.tick(week - 10)
@@ -106,7 +106,7 @@ def test_use_keeps_a_transactional_id_alive(driver: Driver) -> None:
     assert "etl" not in driver.coordinator.transactions
 
 
-def test_many_deadlines_come_in_batches(driver: Driver) -> None:
+def test_many_deadlines_are_returned_in_batches(driver: Driver) -> None:
     for number in range(250):
         driver.add(f"t{number}", driver.session(f"t{number}"), A)
     driver.now_ms += 60_001
@@ -118,7 +118,7 @@ def test_many_deadlines_come_in_batches(driver: Driver) -> None:
     assert sizes == [100, 100, 50]
 
 
-def test_deadlines_do_not_pile_up(driver: Driver) -> None:
+def test_deadlines_do_not_accumulate(driver: Driver) -> None:
     producer = driver.session(timeout_ms=10)
     for _ in range(1000):
         driver.add("etl", producer, A)
@@ -134,7 +134,7 @@ def test_deadlines_do_not_pile_up(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_successor_carries_out_what_was_decided(driver: Driver, commit: bool) -> None:
+def test_successor_completes_a_prepared_transaction(driver: Driver, commit: bool) -> None:
     producer = open_transaction(driver)
     driver.end("etl", producer, commit)
     driver.write_markers({B: ErrorCode.NOT_LEADER_OR_FOLLOWER})
@@ -145,7 +145,7 @@ def test_a_successor_carries_out_what_was_decided(driver: Driver, commit: bool) 
     assert driver.state().state is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
 
 
-def test_a_successor_leaves_open_transactions_open_and_times_them(driver: Driver) -> None:
+def test_successor_keeps_open_transactions_and_their_timeouts(driver: Driver) -> None:
     producer = open_transaction(driver)
     driver.tick(30_000)
     driver.reload()
@@ -155,7 +155,7 @@ def test_a_successor_leaves_open_transactions_open_and_times_them(driver: Driver
     assert driver.state().state is S.PREPARE_ABORT
 
 
-def test_a_successor_completes_an_ending_without_partitions(driver: Driver) -> None:
+def test_successor_completes_a_prepared_transaction_without_partitions(driver: Driver) -> None:
     producer = driver.session()
     driver.add("etl", producer, client_version=0)
     driver.end("etl", producer, version=4)
@@ -164,7 +164,7 @@ def test_a_successor_completes_an_ending_without_partitions(driver: Driver) -> N
     assert driver.state().state is S.COMPLETE_COMMIT
 
 
-def test_an_ending_is_retried_across_a_failover(driver: Driver) -> None:
+def test_end_can_be_retried_across_a_failover(driver: Driver) -> None:
     producer = open_transaction(driver)
     driver.end("etl", producer)
     driver.reload()
@@ -175,7 +175,7 @@ def test_an_ending_is_retried_across_a_failover(driver: Driver) -> None:
     assert (retry.error_code, retry.producer_epoch) == (NONE, 1)
 
 
-def test_a_producer_recovers_from_a_timeout_across_a_failover(driver: Driver) -> None:
+def test_producer_recovers_from_a_timeout_across_a_failover(driver: Driver) -> None:
     """KAFKA-20090: the epoch before the abort is known from the record."""
     producer = open_transaction(driver)
     driver.tick(60_001)

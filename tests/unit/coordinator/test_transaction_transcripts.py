@@ -143,5 +143,5 @@ def test_transcript(path: Path) -> None:
     assert found == expected
 
 
-def test_there_are_transcripts() -> None:
+def test_transcripts_exist() -> None:
     assert len(FILES) >= 5

@@ -32,7 +32,7 @@ from support.transaction_driver import (
 # -- AddPartitionsToTxn ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_partition_starts_the_transaction(driver: Driver) -> None:
+def test_first_partition_starts_the_transaction(driver: Driver) -> None:
     producer = driver.session()
     driver.now_ms += 5
     driver.add("etl", producer, A)
@@ -43,7 +43,7 @@ def test_the_first_partition_starts_the_transaction(driver: Driver) -> None:
     assert (driver.state().start_ms, driver.state().partitions) == (started.start_ms, {A, B})
 
 
-def test_partitions_that_are_in_it_already_cost_no_record(driver: Driver) -> None:
+def test_partitions_already_in_the_transaction_write_no_record(driver: Driver) -> None:
     producer = open_transaction(driver)
     before = len(driver.log)
     assert driver.add("etl", producer, A) == NONE
@@ -59,7 +59,7 @@ def test_only_the_current_producer_may_add_partitions(driver: Driver) -> None:
     assert driver.add("etl", (producer_id, epoch - 1), A) == FENCED
 
 
-def test_no_partition_joins_a_transaction_that_is_ending(driver: Driver) -> None:
+def test_no_partition_can_be_added_while_the_transaction_ends(driver: Driver) -> None:
     """KAFKA-18575: the next transaction's first partition waits, it never joins the former one."""
     producer = open_transaction(driver)
     response = driver.end("etl", producer)
@@ -71,7 +71,7 @@ def test_no_partition_joins_a_transaction_that_is_ending(driver: Driver) -> None
     assert driver.state().partitions == {("c", 0)}
 
 
-def test_verification_changes_nothing_and_says_what_is_in_it(driver: Driver) -> None:
+def test_verification_changes_nothing_and_returns_the_partitions(driver: Driver) -> None:
     producer_id, epoch = open_transaction(driver)
     before = len(driver.log)
 
@@ -95,7 +95,7 @@ def test_verification_changes_nothing_and_says_what_is_in_it(driver: Driver) -> 
 # -- EndTxn ------------------------------------------------------------------------------------------------------------
 
 
-def test_version_2_moves_the_epoch_with_each_transaction(driver: Driver) -> None:
+def test_version_2_bumps_the_epoch_with_each_transaction(driver: Driver) -> None:
     producer = open_transaction(driver)
     response = driver.end("etl", producer)
     assert (response.error_code, response.producer_id, response.producer_epoch) == (NONE, 1000, 1)
@@ -117,7 +117,7 @@ def test_versions_0_and_1_keep_the_epoch(driver: Driver) -> None:
     assert driver.end("etl", producer, version=4).error_code == NONE
 
 
-def test_a_late_ending_never_reaches_the_next_transaction(driver: Driver) -> None:
+def test_late_end_never_affects_the_next_transaction(driver: Driver) -> None:
     """KAFKA-17754."""
     producer = open_transaction(driver)
     response = driver.end("etl", producer)
@@ -128,7 +128,7 @@ def test_a_late_ending_never_reaches_the_next_transaction(driver: Driver) -> Non
     assert driver.state().state is S.ONGOING
 
 
-def test_a_higher_epoch_is_refused(driver: Driver) -> None:
+def test_higher_epoch_is_rejected(driver: Driver) -> None:
     """KAFKA-9600."""
     producer_id, epoch = open_transaction(driver)
     for version in (4, 5):
@@ -137,7 +137,7 @@ def test_a_higher_epoch_is_refused(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_older_enders_know_only_the_older_fencing_error(driver: Driver, version: int) -> None:
+def test_older_clients_get_the_older_fencing_error_from_end(driver: Driver, version: int) -> None:
     producer_id, epoch = open_transaction(driver)
     response = driver.end("etl", (producer_id, epoch + 1), version=version)
     assert response.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -174,7 +174,7 @@ def ended(driver: Driver, how: str, version: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("how", ENDED_1)
-def test_table_of_version_1(driver: Driver, how: str, commit: bool) -> None:
+def test_repeated_end_of_version_1(driver: Driver, how: str, commit: bool) -> None:
     producer = ended(driver, how, 4)
     before = len(driver.log)
     assert driver.end("etl", producer, commit, version=4).error_code == ENDED_1[how][not commit]
@@ -183,7 +183,7 @@ def test_table_of_version_1(driver: Driver, how: str, commit: bool) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("how", ENDED_2)
-def test_table_of_version_2_under_the_current_epoch(driver: Driver, how: str, commit: bool) -> None:
+def test_repeated_end_of_version_2_with_the_current_epoch(driver: Driver, how: str, commit: bool) -> None:
     ended(driver, how, 5)
     producer = 1000, driver.state().producer_epoch
     response = driver.end("etl", producer, commit)
@@ -196,7 +196,7 @@ def test_table_of_version_2_under_the_current_epoch(driver: Driver, how: str, co
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("how", ENDED_2)
-def test_table_of_version_2_again(driver: Driver, how: str, commit: bool) -> None:
+def test_repeated_end_of_version_2_with_the_previous_epoch(driver: Driver, how: str, commit: bool) -> None:
     ended(driver, how, 5)
     producer = 1000, driver.state().producer_epoch - 1
     before = len(driver.log)
@@ -204,7 +204,7 @@ def test_table_of_version_2_again(driver: Driver, how: str, commit: bool) -> Non
     assert len(driver.log) == before
 
 
-def test_a_commit_that_lost_against_the_coordinators_abort_is_fenced(driver: Driver) -> None:
+def test_commit_after_the_coordinators_abort_is_fenced(driver: Driver) -> None:
     """KAFKA-20785."""
     producer = open_transaction(driver)
     driver.tick(60_001)
@@ -214,7 +214,7 @@ def test_a_commit_that_lost_against_the_coordinators_abort_is_fenced(driver: Dri
     assert driver.session(producer=producer) == (1000, 1)  # KIP-588: the same producer recovers
 
 
-def test_the_other_outcome_is_refused_while_ending(driver: Driver) -> None:
+def test_other_outcome_is_rejected_while_ending(driver: Driver) -> None:
     producer = open_transaction(driver, client_version=0)
     driver.end("etl", producer, commit=True, version=4)
     for version in (4, 5):
@@ -223,7 +223,7 @@ def test_the_other_outcome_is_refused_while_ending(driver: Driver) -> None:
     assert driver.state().state is S.COMPLETE_COMMIT
 
 
-def test_an_ending_of_version_1_is_not_repeated_by_one_of_version_2(driver: Driver) -> None:
+def test_end_of_version_1_is_not_repeated_by_one_of_version_2(driver: Driver) -> None:
     """A client that crosses the border back (KAFKA-18227): epoch 0 was aborted, epoch 1 committed."""
     aborted = open_transaction(driver)
     response = driver.end("etl", aborted, commit=False)
@@ -236,7 +236,7 @@ def test_an_ending_of_version_1_is_not_repeated_by_one_of_version_2(driver: Driv
     assert driver.end("etl", committed, version=4).error_code == NONE
 
 
-def test_a_transaction_without_partitions_is_complete_at_once(driver: Driver) -> None:
+def test_transaction_without_partitions_completes_at_once(driver: Driver) -> None:
     producer = driver.session()
     driver.add("etl", producer, client_version=0)
     assert driver.state().state is S.ONGOING
@@ -259,7 +259,7 @@ def test_a_transaction_without_partitions_is_complete_at_once(driver: Driver) ->
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-def test_no_partition_that_exists_is_ever_skipped(driver: Driver, error: ErrorCode) -> None:
+def test_existing_partition_is_never_skipped(driver: Driver, error: ErrorCode) -> None:
     producer = open_transaction(driver)
     driver.end("etl", producer)
     for _ in range(3):
@@ -269,7 +269,7 @@ def test_no_partition_that_exists_is_ever_skipped(driver: Driver, error: ErrorCo
     assert driver.state().state is S.COMPLETE_COMMIT
 
 
-def test_a_deleted_topic_is_skipped_when_told_so(driver: Driver) -> None:
+def test_partitions_of_a_deleted_topic_are_skipped(driver: Driver) -> None:
     producer = open_transaction(driver)
     driver.end("etl", producer)
     driver.write_markers({B: ErrorCode.NOT_LEADER_OR_FOLLOWER}, deleted={A})
@@ -286,14 +286,14 @@ def test_partitions_that_cannot_hold_transactions_need_no_marker(driver: Driver)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
-def test_a_fenced_coordinator_completes_nothing(driver: Driver, error: ErrorCode) -> None:
+def test_fenced_coordinator_completes_nothing(driver: Driver, error: ErrorCode) -> None:
     producer = open_transaction(driver)
     driver.end("etl", producer)
     driver.write_markers({A: error})
     assert driver.state().state is S.PREPARE_COMMIT
 
 
-def test_results_of_a_former_ending_do_not_count(driver: Driver) -> None:
+def test_results_of_an_earlier_end_are_ignored(driver: Driver) -> None:
     producer = open_transaction(driver)
     response = driver.end("etl", producer)
     (late,) = driver.markers
@@ -306,7 +306,7 @@ def test_results_of_a_former_ending_do_not_count(driver: Driver) -> None:
     assert not driver.coordinator.needs(late)
 
 
-def test_completion_is_written_once_though_markers_are_reported_twice(driver: Driver) -> None:
+def test_completion_is_written_once_if_markers_are_reported_twice(driver: Driver) -> None:
     """KAFKA-9777, KAFKA-10080."""
     producer = open_transaction(driver)
     driver.end("etl", producer)
@@ -317,7 +317,7 @@ def test_completion_is_written_once_though_markers_are_reported_twice(driver: Dr
     assert driver.coordinator.markers_written(markers, both, driver.now_ms).records == []
 
 
-def test_a_completion_that_cannot_be_written_is_tried_again(driver: Driver) -> None:
+def test_completion_that_cannot_be_written_is_retried(driver: Driver) -> None:
     producer = open_transaction(driver)
     driver.end("etl", producer)
     driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -332,7 +332,7 @@ def test_a_completion_that_cannot_be_written_is_tried_again(driver: Driver) -> N
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_new_clients_decision_under_an_old_level_survives_a_failover(level: int) -> None:
+def test_decision_of_a_new_client_at_an_old_level_survives_a_failover(level: int) -> None:
     """The client has not heard of a downgrade: the producer id that takes over, and its retry, must not be lost."""
     driver = Driver(TransactionConfig(transaction_version=level)).start()
     producer = at_epoch(driver, MAX_EPOCH - 1)
@@ -347,7 +347,7 @@ def test_a_new_clients_decision_under_an_old_level_survives_a_failover(level: in
     assert (again.error_code, again.producer_id, again.producer_epoch) == (0, 1001, 0)
 
 
-def test_the_table_of_transitions_is_kafkas() -> None:
+def test_transitions_equal_kafkas() -> None:
     found = {(old.text, new.text) for new, olds in PREVIOUS_STATES.items() for old in olds}
     assert found == {
         *((old, "Empty") for old in ("Empty", "CompleteCommit", "CompleteAbort")),
@@ -359,7 +359,7 @@ def test_the_table_of_transitions_is_kafkas() -> None:
     }
 
 
-def test_states_have_the_names_and_numbers_of_the_wire() -> None:
+def test_states_have_the_names_and_numbers_of_the_protocol() -> None:
     assert [(state.value, state.text) for state in S] == [
         (0, "Empty"),
         (1, "Ongoing"),
@@ -372,7 +372,7 @@ def test_states_have_the_names_and_numbers_of_the_wire() -> None:
     ]
 
 
-def test_records_that_no_request_can_have_made_are_refused(driver: Driver) -> None:
+def test_records_that_no_request_can_have_written_are_rejected(driver: Driver) -> None:
     open_transaction(driver)
     ongoing = driver.state()
     for change in (

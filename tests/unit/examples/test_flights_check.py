@@ -32,13 +32,15 @@ def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ],
     ids=["same", "in another order", "lost", "doubled", "different", "a stranger"],
 )
-def test_compare(check: ModuleType, found: pd.DataFrame, result: tuple[int, ...]) -> None:
+def test_compare_counts_lost_and_duplicated_rows(
+    check: ModuleType, found: pd.DataFrame, result: tuple[int, ...]
+) -> None:
     compared = check.compare("topic", found.reset_index(drop=True), EXPECTED, ["id"])
     assert compared[1:] == result
     assert compared.right == (result == (4, 4, 0, 0, 0))
 
 
-def test_rows_come_back_as_they_were_sent(check: ModuleType) -> None:
+def test_rows_round_trip(check: ModuleType) -> None:
     data = importlib.import_module("data")
     some = data.flights().iloc[::5000]
     back = data.rows(data.messages(some)["value"], some)

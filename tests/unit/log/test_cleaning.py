@@ -22,7 +22,7 @@ from support.logs import FOLDER, NOW, append, end_txn, new_log, open_log
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_that_stays_in_part_keeps_its_codec_times_and_offsets(codec: Codec) -> None:
+def test_partly_kept_batch_keeps_its_codec_times_and_offsets(codec: Codec) -> None:
     disk, log = new_log(COMPACT)
     records = [Record(0, NOW + 10 - each, b"k%d" % each, bytes(30) + b"%d" % each) for each in range(4)]
     append(log, build_batch(records, codec=codec, producer_id=7, producer_epoch=2, base_sequence=5))
@@ -37,7 +37,7 @@ def test_a_batch_that_stays_in_part_keeps_its_codec_times_and_offsets(codec: Cod
     assert header.delete_horizon_ms is None
 
 
-def test_a_header_name_that_is_not_utf_8_keeps_its_bytes() -> None:
+def test_header_name_that_is_not_utf_8_keeps_its_bytes() -> None:
     disk, log = new_log(COMPACT)
     headers = (("\udcff", b"value"),)
     append(log, build_batch([Record(0, NOW, b"k0", b"", headers), Record(1, NOW, b"k1", b"")]))
@@ -51,7 +51,7 @@ def test_a_header_name_that_is_not_utf_8_keeps_its_bytes() -> None:
     assert b"\x02\xff\x0avalue" in bytes(data)
 
 
-def test_a_batch_that_stays_as_a_whole_is_copied_as_it_is() -> None:
+def test_fully_kept_batch_is_copied_unchanged() -> None:
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"), codec=Codec.GZIP, level=9)
     before = log.read(0, 1000, upto=1, at_least_one=True)
@@ -61,7 +61,7 @@ def test_a_batch_that_stays_as_a_whole_is_copied_as_it_is() -> None:
     assert log.read(0, 1000, upto=1, at_least_one=True) == before
 
 
-def test_the_time_of_appending_stays() -> None:
+def test_append_time_is_kept() -> None:
     disk, log = new_log(LogConfig(segment_bytes=300, compact=True, delete=False, timestamp_type=LOG_APPEND_TIME))
     put(log, (b"a", b"1"), (b"b", None), now_ms=NOW + 5, timestamp=NOW)
     put(log, (b"a", b"2"), now_ms=NOW + 6)
@@ -73,7 +73,7 @@ def test_the_time_of_appending_stays() -> None:
     assert header.delete_horizon_ms is not None
 
 
-def test_a_tombstone_lives_from_the_first_round_that_sees_it() -> None:
+def test_tombstone_expires_after_the_first_round_that_sees_it() -> None:
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"))
     put(log, (b"a", None), (b"b", b"1"))
@@ -90,7 +90,7 @@ def test_a_tombstone_lives_from_the_first_round_that_sees_it() -> None:
         assert len([row for row in rows(log) if row[1] != b"c"]) == count
 
 
-def test_the_last_batch_stays_empty_so_that_readers_get_to_the_end() -> None:
+def test_last_batch_is_kept_empty_so_that_readers_reach_the_end() -> None:
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"))
     put(log, (b"b", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
@@ -122,7 +122,7 @@ def markers(log: Log) -> list[int]:
     return [header.base_offset for header, records in batches(log) if header.is_control and records]
 
 
-def test_the_marker_of_a_commit_stays_as_long_as_a_record_of_the_transaction() -> None:
+def test_commit_marker_is_kept_as_long_as_a_record_of_the_transaction() -> None:
     """KAFKA-14055: whatever its key looks like."""
     disk, log = new_log(COMPACT)
     in_transaction(log, b"a", commit=True)
@@ -135,7 +135,7 @@ def test_the_marker_of_a_commit_stays_as_long_as_a_record_of_the_transaction() -
     assert markers(log) == [3]
 
 
-def test_the_marker_of_an_abort_stays_as_long_as_a_batch_of_the_transaction() -> None:
+def test_abort_marker_is_kept_as_long_as_a_batch_of_the_transaction() -> None:
     """Here the batch that the producer's sequence is known by; readers are told of the transaction that long."""
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
@@ -149,7 +149,7 @@ def test_the_marker_of_an_abort_stays_as_long_as_a_batch_of_the_transaction() ->
     assert log.aborted_transactions(0, log.log_end_offset) == []
 
 
-def test_an_aborted_record_takes_no_committed_one_with_it() -> None:
+def test_aborted_record_does_not_remove_a_committed_one() -> None:
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"kept"))
     in_transaction(log, b"a", commit=False)
@@ -157,7 +157,7 @@ def test_an_aborted_record_takes_no_committed_one_with_it() -> None:
     assert rows(log)[0] == (0, b"a", b"kept")
 
 
-def test_a_transaction_behind_the_keys_of_this_round_stays_aborted() -> None:
+def test_aborted_transaction_beyond_this_rounds_keys_stays_aborted() -> None:
     """The round ends within a segment when its memory is full; the segment is written anew as a whole."""
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"))
@@ -183,7 +183,7 @@ def test_undecided_and_uncommitted_records_are_not_cleaned() -> None:
     assert [offset for offset, _, _ in rows(log)] == [2]
 
 
-def test_the_last_marker_of_a_producer_stays_for_its_epoch() -> None:
+def test_last_marker_of_a_producer_is_kept_for_its_epoch() -> None:
     """With transaction version 2 the marker raises the epoch: a zombie of the one before must stay fenced."""
     disk, log = new_log(COMPACT)
     in_transaction(log, b"a", commit=False)
@@ -197,7 +197,7 @@ def test_the_last_marker_of_a_producer_stays_for_its_epoch() -> None:
     assert [(info.producer_id, info.producer_epoch) for info in again.producers()] == [(1, 1)]
 
 
-def test_a_record_without_a_key_goes() -> None:
+def test_record_without_a_key_is_removed() -> None:
     """It can only come from before the topic was compacted."""
     disk, log = new_log(LogConfig(segment_bytes=300))
     append(log, build_batch([Record(0, NOW, None, b"1"), Record(0, NOW, b"a", b"1")]))
@@ -207,7 +207,7 @@ def test_a_record_without_a_key_goes() -> None:
     assert rows(log) == [(1, b"a", b"1")]
 
 
-def test_little_memory_takes_several_rounds() -> None:
+def test_small_memory_takes_several_rounds() -> None:
     disk, log = new_log(COMPACT)
     for turn in range(40):
         put(log, (b"k%d" % (turn % 10), b"%d" % turn), (b"a key that is longer %d" % (turn % 3), b"%d" % turn))
@@ -221,7 +221,7 @@ def test_little_memory_takes_several_rounds() -> None:
     assert len(found) == len({key for _, key, _ in found}) == 13
 
 
-def test_a_large_batch_is_one_step_for_a_worker() -> None:
+def test_large_batch_is_one_step_for_a_worker() -> None:
     disk, log = new_log(LogConfig(segment_bytes=1 << 20, compact=True, delete=False))
     put(log, (b"a", b"1"))
     put(log, (b"b", bytes(5 * CHUNK)))
@@ -236,7 +236,7 @@ def test_a_large_batch_is_one_step_for_a_worker() -> None:
     assert [key for _, key, _ in rows(log)] == [b"b", b"a"]
 
 
-def test_keys_of_any_length_are_told_apart() -> None:
+def test_keys_of_any_length_are_distinguished() -> None:
     offsets = OffsetMap(100)
     keys = [b"x" * size for size in range(40)] + [b"y" * size for size in range(1, 40)]
     for offset, key in enumerate(keys):
@@ -252,7 +252,7 @@ def test_keys_of_any_length_are_told_apart() -> None:
 # --- what may be cleaned ---
 
 
-def test_the_dirty_part() -> None:
+def test_dirty_part_of_a_log() -> None:
     _, log = filled()
     plan = make_plan(log, None, NOW)
     active = log.segments.active.base_offset
@@ -266,14 +266,14 @@ def test_the_dirty_part() -> None:
     assert make_plan(log, active, NOW).dirty_bytes == 0
 
 
-def test_a_checkpoint_outside_of_the_log_does_not_count() -> None:
+def test_checkpoint_outside_the_log_is_ignored() -> None:
     _, log = filled()
     assert make_plan(log, 99, NOW).first_dirty == 0
     log.advance_log_start(5)
     assert make_plan(log, 3, NOW).first_dirty == 5
 
 
-def test_lags() -> None:
+def test_min_and_max_compaction_lag() -> None:
     _, log = filled()
     second = list(log.segments)[1].base_offset
     log.config = replace(COMPACT, min_compaction_lag_ms=100)

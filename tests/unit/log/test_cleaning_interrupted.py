@@ -24,7 +24,7 @@ STEPS = 41
 
 
 @pytest.mark.parametrize("number", range(STEPS))
-def test_a_log_that_changes_ends_the_round(number: int) -> None:
+def test_change_of_the_log_ends_the_round(number: int) -> None:
     disk, log = filled(count=20)
     cleaning = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100)
     work = cleaning.run()
@@ -37,7 +37,7 @@ def test_a_log_that_changes_ends_the_round(number: int) -> None:
     assert rows(log) == [row for row in rows(open_log(disk, COMPACT)) if row[0] >= log.log_start_offset]
 
 
-def test_a_segment_that_goes_between_two_chunks_does_not_come_back() -> None:
+def test_segment_deleted_between_two_chunks_is_not_restored() -> None:
     """At any step of a round over segments that are read in several."""
     config = replace(COMPACT, segment_bytes=4 * CHUNK)
     for number in itertools.count():
@@ -60,7 +60,7 @@ def test_a_segment_that_goes_between_two_chunks_does_not_come_back() -> None:
     assert number > 8  # several chunks of each segment
 
 
-def test_a_closed_log_ends_the_round() -> None:
+def test_closed_log_ends_the_round() -> None:
     disk, log = filled()
     work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
     next(work).run()
@@ -69,7 +69,7 @@ def test_a_closed_log_ends_the_round() -> None:
         carry_out(work)
 
 
-def test_giving_up_leaves_nothing_behind() -> None:
+def test_cancelled_round_leaves_no_files() -> None:
     disk, log = filled()
     work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
     while not any(name.endswith(".cleaned") for name in disk.listdir(FOLDER)):
@@ -78,7 +78,7 @@ def test_giving_up_leaves_nothing_behind() -> None:
     assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
 
 
-def test_giving_up_on_a_broken_disk_tells_of_nothing_else() -> None:
+def test_cancelled_round_on_a_broken_disk_raises_nothing() -> None:
     """The next start takes away what is left; whoever ends the round is not to be stopped by it."""
     disk, log = filled()
     work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
@@ -105,7 +105,7 @@ class ColdDisk(CrashDisk):
         return super().read_part(path, size, pos)
 
 
-def test_cold_segments_are_read_by_slow_steps_only() -> None:
+def test_cold_segments_are_read_only_by_slow_steps() -> None:
     """In portions; a batch that is larger than one as a whole."""
     disk = ColdDisk()
     log = open_log(disk, replace(COMPACT, segment_bytes=8 * READ))
@@ -125,14 +125,14 @@ def test_cold_segments_are_read_by_slow_steps_only() -> None:
     assert rows(log) == before
 
 
-def test_a_segment_whose_file_is_gone_is_no_empty_one() -> None:
+def test_segment_with_a_missing_file_is_not_empty() -> None:
     disk, log = filled()
     del disk.files[next(iter(log.segments)).path]
     with pytest.raises(FileNotFoundError):
         clean(log, disk)
 
 
-def test_a_reader_keeps_no_frames_of_a_missing_file() -> None:
+def test_reader_keeps_no_frames_of_a_missing_file() -> None:
     disk, log = filled()
     segment = next(iter(log.segments))
     del disk.files[segment.path]
@@ -143,7 +143,7 @@ def test_a_reader_keeps_no_frames_of_a_missing_file() -> None:
 
 
 @pytest.mark.parametrize("position", [66, 80])
-def test_a_damaged_batch_gets_no_new_checksum(position: int) -> None:
+def test_damaged_batch_gets_no_new_checksum(position: int) -> None:
     """The value of the first one, or the size of the second."""
     disk, log = filled()
     content = disk.files[next(iter(log.segments)).path]
@@ -173,7 +173,7 @@ def changes_of_a_round() -> int:
 
 
 @pytest.mark.parametrize("cut", ["kill", "crash, all is there", "crash, the least is there"])
-def test_the_process_may_die_at_any_change_of_the_disk(cut: str) -> None:
+def test_process_may_die_at_any_change_of_the_disk(cut: str) -> None:
     for number in range(1, changes_of_a_round() + 1):
         disk, log = with_an_aborted_transaction()
         before, expected = rows(log), committed(log)
@@ -198,7 +198,7 @@ def test_the_process_may_die_at_any_change_of_the_disk(cut: str) -> None:
         assert again.aborted_transactions(0, 15) == aborted
 
 
-def test_retention_passes_over_segments_that_compaction_emptied() -> None:
+def test_retention_skips_segments_emptied_by_compaction() -> None:
     config = LogConfig(segment_bytes=300, compact=True, delete=True, retention_ms=1000)
     disk, log = filled(config, count=20)
     clean(log, disk)

@@ -29,7 +29,7 @@ def offset_index(disk: CrashDisk) -> OffsetIndex:
     return OffsetIndex(disk, "d/x.index", 100, 1 << 20)
 
 
-def test_offset_index_looks_up_the_entry_before() -> None:
+def test_offset_index_returns_the_entry_before() -> None:
     index = offset_index(CrashDisk())
     for offset, position in [(110, 4000), (120, 9000), (130, 14000)]:
         index.append(offset, position)
@@ -37,7 +37,7 @@ def test_offset_index_looks_up_the_entry_before() -> None:
     assert [index.position_before(position) for position in (0, 3999, 4000, 8999, 99999)] == [0, 0, 4000, 4000, 14000]
 
 
-def test_offset_index_file_is_kafkas() -> None:
+def test_offset_index_file_equals_kafkas() -> None:
     disk = CrashDisk()
     index = offset_index(disk)
     index.append(110, 4000)
@@ -53,7 +53,7 @@ def test_offset_index_file_is_kafkas() -> None:
     assert len(disk.read_file("d/x.index")) == 24
 
 
-def test_offset_index_truncates_and_is_full() -> None:
+def test_offset_index_can_be_truncated_and_become_full() -> None:
     disk = CrashDisk()
     disk.mkdir("d")
     index = OffsetIndex(disk, "d/x.index", 100, 16)
@@ -145,7 +145,7 @@ def test_snapshot_keeps_the_last_batch() -> None:
     assert list(got.batches) == [BatchMetadata(6, 90, 2, 1234)]
 
 
-def test_snapshot_of_a_producer_known_by_its_marker_only() -> None:
+def test_snapshot_of_a_producer_known_only_by_its_marker() -> None:
     (got,) = decode_snapshot(encode_snapshot([ProducerEntry(5, 2, 9, 1234)]))
     assert (got.epoch, got.last_sequence, got.txn_start, list(got.batches)) == (2, -1, -1, [])
 
@@ -211,7 +211,7 @@ def test_epoch_for_an_offset() -> None:
     assert [cache.epoch_for(offset) for offset in (9, 10, 19, 20, 99)] == [None, 2, 2, 4, 4]
 
 
-def test_epochs_are_assigned_once_and_conflicts_give_way() -> None:
+def test_epochs_are_assigned_once_and_conflicting_ones_are_removed() -> None:
     cache = epochs((2, 10), (4, 20))
     assert not cache.assign(4, 25)
     assert cache.assign(5, 20)
@@ -267,13 +267,13 @@ def test_config_overrides() -> None:
     ("name", "value"),
     [("segment.bytes", "x"), ("segment.bytes", "0"), ("cleanup.policy", "burn"), ("compression.type", "rar")],
 )
-def test_config_values_that_cannot_be(name: str, value: str) -> None:
+def test_invalid_config_values(name: str, value: str) -> None:
     with pytest.raises(ProtocolError, match=name) as caught:
         LogConfig().with_overrides({name: value})
     assert caught.value.code == ErrorCode.INVALID_CONFIG
 
 
-def test_the_real_disk_holds_few_descriptors(tmp_path: Path) -> None:
+def test_os_disk_holds_few_descriptors(tmp_path: Path) -> None:
     disk = OsDisk(max_open=4)
     files = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(10)]
     for number, file in enumerate(files):
@@ -285,9 +285,7 @@ def test_the_real_disk_holds_few_descriptors(tmp_path: Path) -> None:
     assert disk.open_files == 0
 
 
-def test_the_real_disk_reuses_its_own_descriptors_in_a_shortage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_os_disk_reuses_its_own_descriptors_in_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = OsDisk()
     one, two = (disk.open(f"{tmp_path}/{name}", create=True) for name in "ab")
     really_open, limit = os.open, 2
@@ -314,7 +312,7 @@ def test_the_real_disk_reuses_its_own_descriptors_in_a_shortage(
 
 @pytest.mark.parametrize("position", [0, 1, 4096, 70_001])
 @pytest.mark.parametrize("size", [10, MAP_BYTES - 1, MAP_BYTES, 3 * MAP_BYTES + 5])
-def test_the_real_disk_lends_the_pages_of_a_file(tmp_path: Path, position: int, size: int) -> None:
+def test_os_disk_returns_mapped_pages_of_a_file(tmp_path: Path, position: int, size: int) -> None:
     disk = OsDisk(max_open=1)
     content = bytes(number * 31 % 251 for number in range(300_000))
     file = disk.open(f"{tmp_path}/x", create=True)
@@ -327,13 +325,13 @@ def test_the_real_disk_lends_the_pages_of_a_file(tmp_path: Path, position: int, 
     assert bytes(view) == content[position : position + size]
 
 
-def test_pages_beyond_the_end_are_not_lent(tmp_path: Path) -> None:
+def test_pages_beyond_the_end_are_not_mapped(tmp_path: Path) -> None:
     file = OsDisk().open(f"{tmp_path}/x", create=True)
     file.pwrite(b"abc", 0)
     assert file.view(2 * MAP_BYTES, 1) == b"bc"
 
 
-def test_the_real_disk_writes_much_data_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_os_disk_writes_large_data_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     pwrite = os.pwrite
 
@@ -351,7 +349,7 @@ def test_the_real_disk_writes_much_data_in_pieces(tmp_path: Path, monkeypatch: p
     file.close()
 
 
-def test_the_real_disk(tmp_path: Path) -> None:
+def test_os_disk(tmp_path: Path) -> None:
     disk = OsDisk()
     folder = f"{tmp_path}/a/b"
     disk.mkdir(folder)

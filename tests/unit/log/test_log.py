@@ -49,7 +49,7 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
 # --- appending and reading ---
 
 
-def test_append_gives_offsets_and_epoch_in_place() -> None:
+def test_append_assigns_offsets_and_epoch_in_place() -> None:
     _, log = new_log()
     records = batch(3)
     assert append(log, batch(2), leader_epoch=4).first_offset == 0
@@ -70,7 +70,7 @@ def test_read_only_memory_is_copied() -> None:
     assert parse_header(records).base_offset == 0
 
 
-def test_a_log_has_no_files_before_its_first_batch() -> None:
+def test_log_has_no_files_before_its_first_batch() -> None:
     disk, log = new_log()
     log.close()
     assert disk.files == {}
@@ -144,7 +144,7 @@ def test_offset_out_of_range(offset: int) -> None:
     assert code_of(lambda: log.read(offset, 100, upto=1, at_least_one=True)) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_reading_goes_on_in_the_next_segment() -> None:
+def test_reading_continues_in_the_next_segment() -> None:
     _, log = new_log(SMALL)
     for number in range(60):
         append(log, batch(value=b"%d" % number))
@@ -198,7 +198,7 @@ def test_invalid_records_of_a_client_are_rejected(records: bytearray, code: Erro
     assert disk.files == {}
 
 
-def test_a_client_that_claims_the_brokers_time() -> None:
+def test_client_that_claims_log_append_time() -> None:
     """Kafka takes it for the producer's; where the broker's is wanted, the claim is refused."""
     _, log = new_log()
     append(log, batch(timestamp_type=LOG_APPEND_TIME))
@@ -208,20 +208,20 @@ def test_a_client_that_claims_the_brokers_time() -> None:
     assert code_of(lambda: append(log, batch(timestamp_type=LOG_APPEND_TIME))) == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_batch_larger_than_a_segment() -> None:
+def test_batch_larger_than_a_segment() -> None:
     _, log = new_log(LogConfig(segment_bytes=500))
     assert code_of(lambda: append(log, batch(value=bytes(600)))) == ErrorCode.RECORD_LIST_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_compressed_batches_are_stored_as_they_come(codec: Codec) -> None:
+def test_compressed_batches_are_stored_unchanged(codec: Codec) -> None:
     _, log = new_log()
     records = batch(5, codec=codec)
     append(log, records)
     assert bytes(log.read(0, 10_000, upto=5, at_least_one=True)) == bytes(records)
 
 
-def test_the_topic_may_want_another_codec() -> None:
+def test_topic_with_another_codec_recompresses() -> None:
     _, log = new_log(LogConfig(compression=Codec.ZSTD))
     append(log, of_producer(3, 0, 5, codec=Codec.GZIP))
     assert append(log, of_producer(3, 0, 5, codec=Codec.GZIP)).duplicate
@@ -232,7 +232,7 @@ def test_the_topic_may_want_another_codec() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
-def test_a_batch_that_grows_above_the_limit_when_stored_is_refused(codec: Codec) -> None:
+def test_batch_that_exceeds_the_limit_when_recompressed_is_rejected(codec: Codec) -> None:
     config = LogConfig(compression=codec, max_message_bytes=10_000)
     _, log = new_log(config)
     records = batch(value=bytes(1_000_000), codec=Codec.ZSTD)
@@ -243,7 +243,7 @@ def test_a_batch_that_grows_above_the_limit_when_stored_is_refused(codec: Codec)
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_a_batch_that_must_be_too_large_is_not_decompressed(codec: Codec) -> None:
+def test_batch_that_is_certainly_too_large_is_not_decompressed(codec: Codec) -> None:
     records = batch(value=bytes(100_000_000), codec=codec)
     _, log = new_log(LogConfig(compression=Codec.NONE, max_message_bytes=max(10_000, len(records))))
     tracemalloc.start()
@@ -264,14 +264,14 @@ def test_log_append_time() -> None:
     assert record.timestamp == NOW + 7
 
 
-def test_a_compacted_topic_needs_keys() -> None:
+def test_compacted_topic_needs_keys() -> None:
     _, log = new_log(LogConfig(compact=True))
     append(log, batch())
     records = build_batch([Record(0, NOW, b"k", b""), Record(0, NOW, None, b"")])
     assert code_of(lambda: append(log, records)) == ErrorCode.INVALID_RECORD
 
 
-def test_records_are_looked_at_on_request() -> None:
+def test_records_are_validated_on_request() -> None:
     records = build_batch([Record(0, NOW, b"k", b""), Record(5, NOW, b"k", b"")], keep_offsets=True)
     hidden = patched(records, ">i", 23, 1)
     append(new_log()[1], bytearray(hidden))
@@ -282,7 +282,7 @@ def test_records_are_looked_at_on_request() -> None:
 # --- segments ---
 
 
-def test_segments_roll_by_size_with_a_snapshot_each() -> None:
+def test_segments_roll_by_size_and_write_a_snapshot_each() -> None:
     disk, log = new_log(SMALL)
     for sequence in range(40):
         append(log, of_producer(1, sequence))
@@ -296,7 +296,7 @@ def test_segments_roll_by_size_with_a_snapshot_each() -> None:
         assert disk.size(f"{FOLDER}/{base:020d}.timeindex")
 
 
-def test_segments_roll_by_the_time_of_their_batches() -> None:
+def test_segments_roll_by_the_timestamps_of_their_batches() -> None:
     _, log = new_log(LogConfig(segment_ms=100))
     append(log, batch(timestamp=NOW))
     append(log, batch(timestamp=NOW + 100))
@@ -305,7 +305,7 @@ def test_segments_roll_by_the_time_of_their_batches() -> None:
     assert len(log.segments) == 2
 
 
-def test_segments_roll_by_the_clock_where_batches_have_no_time() -> None:
+def test_segments_roll_by_the_clock_if_batches_have_no_timestamp() -> None:
     _, log = new_log(LogConfig(segment_ms=100))
     append(log, batch(timestamp=-1))
     append(log, batch(timestamp=-1), now_ms=NOW + 100)
@@ -330,7 +330,7 @@ def test_segments_roll_before_offsets_outgrow_32_bits() -> None:
     assert values(log) == [b"v"] * 3
 
 
-def test_a_new_file_is_not_cut_but_an_old_one_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_file_is_not_truncated_but_an_old_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[str] = []
     really_cut = CrashFile.truncate
 
@@ -351,7 +351,7 @@ def test_a_new_file_is_not_cut_but_an_old_one_is_emptied(monkeypatch: pytest.Mon
     assert values(log) == [b"%d" % number for number in range(20)]
 
 
-def test_an_empty_segment_is_not_rolled() -> None:
+def test_empty_segment_is_not_rolled() -> None:
     _, log = new_log()
     append(log, batch())
     log.roll(NOW)
@@ -384,7 +384,7 @@ def test_offset_for_timestamp() -> None:
     assert offset_for_timestamp(log, 0) == (NOW + 155, 31, 3)
 
 
-def test_max_timestamp_is_that_of_the_first_record_that_has_it() -> None:
+def test_max_timestamp_returns_the_first_record_that_has_it() -> None:
     _, log = new_log(SMALL)
     assert max_timestamp(log) is None
     for number in [*range(30), *range(30)]:
@@ -392,7 +392,7 @@ def test_max_timestamp_is_that_of_the_first_record_that_has_it() -> None:
     assert max_timestamp(log) == (NOW + 29, 58, 0)
 
 
-def test_old_segments_go_and_producers_stay() -> None:
+def test_old_segments_are_deleted_and_producers_kept() -> None:
     disk, log = new_log(SMALL)
     for sequence in range(40):
         append(log, of_producer(1, sequence))
@@ -408,7 +408,7 @@ def test_old_segments_go_and_producers_stay() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 7, 13, 39])
-def test_truncation_takes_back_what_producers_did(offset: int) -> None:
+def test_truncation_reverts_producer_state(offset: int) -> None:
     _, log = new_log(SMALL)
     for sequence in range(40):
         append(log, of_producer(1, sequence, timestamp=NOW + sequence))
@@ -423,7 +423,7 @@ def test_truncation_takes_back_what_producers_did(offset: int) -> None:
 # --- positions of reads ---
 
 
-def test_positions_of_former_reads_are_forgotten_by_truncation() -> None:
+def test_truncation_drops_cached_read_positions() -> None:
     _, log = new_log()
     for _ in range(4):
         append(log, batch(value=b"x" * 50))

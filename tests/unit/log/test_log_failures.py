@@ -25,7 +25,7 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
     return caught.value.code
 
 
-def test_a_failing_write_leaves_all_as_it_was() -> None:
+def test_failed_write_changes_nothing() -> None:
     disk, log = new_log()
     append(log, of_producer(1, 0))
     for torn in (0, 1, 60, 75, 1000):
@@ -37,7 +37,7 @@ def test_a_failing_write_leaves_all_as_it_was() -> None:
     assert values(log) == [b"v"] * 2
 
 
-def test_a_log_that_may_end_in_half_a_batch_goes_offline() -> None:
+def test_log_that_may_end_in_half_a_batch_goes_offline() -> None:
     disk, log = new_log()
     append(log, of_producer(1, 0))
     disk.broken, disk.torn_bytes = True, 30
@@ -50,7 +50,7 @@ def test_a_log_that_may_end_in_half_a_batch_goes_offline() -> None:
     assert values(log) == [b"v"] * 2
 
 
-def test_a_log_outlives_a_shortage_of_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_survives_a_shortage_of_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = OsDisk(max_open=1)
     log = Log.open(disk, f"{tmp_path}/t-0", "t", 0, LogConfig(), NOW)
     append(log, of_producer(1, 0))
@@ -85,7 +85,7 @@ def test_every_step_of_the_first_append_and_of_a_roll_may_fail() -> None:
         assert len(values(open_log(disk, SMALL), upto=40)) == 40
 
 
-def test_on_the_real_disk(tmp_path: object) -> None:
+def test_failed_append_on_a_real_disk(tmp_path: object) -> None:
     disk = OsDisk(max_open=2)
     log = Log.open(disk, f"{tmp_path}/t-0", "t", 0, SMALL, NOW)
     for sequence in range(40):
@@ -101,7 +101,7 @@ def test_on_the_real_disk(tmp_path: object) -> None:
     log.close()
 
 
-def test_an_epoch_that_could_not_be_written_is_written_by_the_next_append() -> None:
+def test_epoch_that_could_not_be_written_is_written_by_the_next_append() -> None:
     disk, log = new_log()
     append(log, batch())
     disk.fail_at = disk.operations + 1
@@ -111,7 +111,7 @@ def test_an_epoch_that_could_not_be_written_is_written_by_the_next_append() -> N
     assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
 
 
-def test_an_epoch_whose_first_batch_could_not_be_written_has_not_begun() -> None:
+def test_epoch_whose_first_batch_could_not_be_written_has_not_started() -> None:
     disk, log = new_log()
     append(log, batch())
     disk.fail_at = disk.operations + 2

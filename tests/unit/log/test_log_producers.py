@@ -23,7 +23,7 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
 # --- producers ---
 
 
-def test_a_retry_is_answered_with_its_original_offset_and_timestamp() -> None:
+def test_retry_gets_its_original_offset_and_timestamp() -> None:
     disk, log = new_log()
     append(log, of_producer(1, 0, 3, timestamp=NOW - 5))
     append(log, batch())
@@ -34,7 +34,7 @@ def test_a_retry_is_answered_with_its_original_offset_and_timestamp() -> None:
     assert (log.log_end_offset, disk.operations, log.statistics.duplicate_batches) == (6, before, 1)
 
 
-def test_gaps_and_stale_sequences_are_counted_apart() -> None:
+def test_gaps_and_stale_sequences_are_counted_separately() -> None:
     _, log = new_log()
     for sequence in range(7):
         append(log, of_producer(1, sequence))
@@ -72,7 +72,7 @@ def test_last_stable_offset_waits_for_the_first_open_transaction() -> None:
     assert log.last_stable_offset == log.log_end_offset == 7
 
 
-def test_a_marker_above_the_high_watermark_holds_the_last_stable_offset() -> None:
+def test_marker_above_the_high_watermark_holds_the_last_stable_offset() -> None:
     _, log = new_log()
     append(log, of_producer(1, 0, txn=True))
     log.append_control(
@@ -99,7 +99,7 @@ def test_aborted_transactions_of_a_range() -> None:
     assert log.aborted_transactions(0, 2) == []
 
 
-def test_a_transactional_batch_needs_a_transaction_that_the_coordinator_knows() -> None:
+def test_transactional_batch_needs_a_transaction_that_the_coordinator_knows() -> None:
     """KAFKA-14402."""
     _, log = new_log()
     late = of_producer(1, 0, txn=True)
@@ -111,7 +111,7 @@ def test_a_transactional_batch_needs_a_transaction_that_the_coordinator_knows() 
     assert log.last_stable_offset == log.log_end_offset
 
 
-def test_a_guard_is_void_once_a_marker_came_in_between() -> None:
+def test_guard_is_invalid_after_a_marker() -> None:
     _, log = new_log()
     guard = log.start_verification(1, 0, 0, transaction_version=0, now_ms=NOW)
     end_txn(log, 1, commit=False)
@@ -121,7 +121,7 @@ def test_a_guard_is_void_once_a_marker_came_in_between() -> None:
     assert log.start_verification(1, 0, 1, transaction_version=0, now_ms=NOW) is None
 
 
-def test_refused_verifications_do_not_grow_without_bound() -> None:
+def test_rejected_verifications_do_not_accumulate() -> None:
     _, log = new_log()
     tracemalloc.start()
     try:
@@ -134,7 +134,7 @@ def test_refused_verifications_do_not_grow_without_bound() -> None:
     append(log, of_producer(99_999, 0, txn=True), guard=last)
 
 
-def test_a_stale_epoch_is_told_before_the_missing_transaction() -> None:
+def test_stale_epoch_is_reported_before_the_missing_transaction() -> None:
     """KAFKA-19690."""
     _, log = new_log()
     append(log, of_producer(1, 0, txn=True, epoch=3))
@@ -143,7 +143,7 @@ def test_a_stale_epoch_is_told_before_the_missing_transaction() -> None:
     assert code_of(lambda: append(log, late, verified=False)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_a_late_marker_is_refused_and_nothing_is_written() -> None:
+def test_late_marker_is_rejected_and_nothing_is_written() -> None:
     """KIP-1228."""
     _, log = new_log()
     append(log, of_producer(1, 0, txn=True, epoch=3))
@@ -154,7 +154,7 @@ def test_a_late_marker_is_refused_and_nothing_is_written() -> None:
     assert (log.log_end_offset, log.last_stable_offset) == (end, end - 1)
 
 
-def test_a_coordinators_batches_carry_no_sequence() -> None:
+def test_coordinators_batches_have_no_sequence() -> None:
     _, log = new_log()
     records = batch(2, producer_id=1, producer_epoch=5, transactional=True)
     append(log, records, origin=Origin.COORDINATOR)

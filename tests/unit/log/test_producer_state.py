@@ -91,7 +91,7 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
     return caught.value.code
 
 
-def test_the_last_five_batches_are_remembered() -> None:
+def test_last_five_batches_are_remembered() -> None:
     book = Book()
     for sequence in range(0, 14, 2):
         book.write(sequence, 2)
@@ -100,7 +100,7 @@ def test_the_last_five_batches_are_remembered() -> None:
     assert book.entry.last_sequence == 13
 
 
-def test_a_new_epoch_empties_the_five() -> None:
+def test_new_epoch_clears_the_five_batches() -> None:
     book = Book()
     book.write(0)
     book.write(1)
@@ -109,7 +109,7 @@ def test_a_new_epoch_empties_the_five() -> None:
     assert book.entry.epoch == 1
 
 
-def test_the_empty_entry_has_epoch_minus_one() -> None:
+def test_empty_entry_has_epoch_minus_one() -> None:
     entry = ProducerEntry(PID)
     assert (entry.epoch, entry.last_sequence, entry.txn_start) == (-1, -1, -1)
 
@@ -118,7 +118,7 @@ def test_first_sequence_of_a_remembered_batch_wraps() -> None:
     assert BatchMetadata(1, 100, 3, 0).first_sequence == MAX_SEQUENCE - 1
 
 
-def test_sequences_wrap_to_zero_and_a_batch_may_straddle_it() -> None:
+def test_sequences_wrap_to_zero_also_inside_a_batch() -> None:
     book = Book()
     book.write(MAX_SEQUENCE - 1, 4)
     assert book.entry.last_sequence == 1
@@ -129,20 +129,20 @@ def test_sequences_wrap_to_zero_and_a_batch_may_straddle_it() -> None:
     assert code_of(lambda: book.write(2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_new_epoch_must_start_at_zero() -> None:
+def test_new_epoch_must_start_at_zero() -> None:
     book = Book()
     book.write(0)
     assert code_of(lambda: book.write(1, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     book.write(0, epoch=1)
 
 
-def test_an_older_epoch_is_refused() -> None:
+def test_older_epoch_is_rejected() -> None:
     book = Book()
     book.write(0, epoch=5)
     assert code_of(lambda: book.write(1, epoch=4)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_a_coordinators_records_are_checked_by_epoch_only() -> None:
+def test_coordinators_records_are_checked_by_epoch_only() -> None:
     book = Book()
     book.write(40, epoch=1, origin=Origin.COORDINATOR)
     book.write(12, epoch=1, origin=Origin.COORDINATOR)
@@ -157,7 +157,7 @@ def test_replicated_batches_are_not_checked() -> None:
 
 
 @pytest.mark.parametrize(("sequence", "count", "found"), [(2, 2, 2), (8, 2, 8), (4, 2, 4), (0, 2, None)])
-def test_a_remembered_batch_is_a_duplicate_with_its_own_offset(sequence: int, count: int, found: int | None) -> None:
+def test_remembered_batch_is_a_duplicate_with_its_own_offset(sequence: int, count: int, found: int | None) -> None:
     book = Book()
     for first in range(0, 12, 2):
         book.write(first, 2)
@@ -166,14 +166,14 @@ def test_a_remembered_batch_is_a_duplicate_with_its_own_offset(sequence: int, co
 
 
 @pytest.mark.parametrize(("sequence", "count", "epoch"), [(2, 1, 0), (2, 3, 0), (3, 2, 0), (3, 1, 0), (2, 2, 1)])
-def test_a_partial_overlap_or_another_epoch_is_no_duplicate(sequence: int, count: int, epoch: int) -> None:
+def test_partial_overlap_or_another_epoch_is_not_a_duplicate(sequence: int, count: int, epoch: int) -> None:
     book = Book()
     book.write(0, 2)
     book.write(2, 2)
     assert book.entry.find_duplicate(book.header(sequence, count, epoch=epoch)) is None
 
 
-def test_older_than_the_five_is_out_of_order() -> None:
+def test_batch_older_than_the_five_is_out_of_order() -> None:
     book = Book()
     for sequence in range(6):
         book.write(sequence)
@@ -183,7 +183,7 @@ def test_older_than_the_five_is_out_of_order() -> None:
     assert caught.value.stale
 
 
-def test_a_gap_and_a_stale_sequence_are_told_apart() -> None:
+def test_gap_and_stale_sequence_are_distinguished() -> None:
     book = Book()
     book.write(10, 5)
     with pytest.raises(OutOfOrderSequenceError, match=r"sequence 16, expected 15.*gap") as gap:
@@ -199,7 +199,7 @@ def test_a_gap_and_a_stale_sequence_are_told_apart() -> None:
     ("sequence", "expected", "before"),
     [(4, 5, True), (6, 5, False), (MAX_SEQUENCE, 0, True), (0, MAX_SEQUENCE, False), (5, MAX_SEQUENCE - 5, False)],
 )
-def test_before_and_after_on_the_circle(sequence: int, expected: int, before: bool) -> None:
+def test_sequence_order_wraps_around(sequence: int, expected: int, before: bool) -> None:
     assert is_before(sequence, expected) is before
 
 
@@ -212,14 +212,14 @@ def test_messages_name_producer_epoch_and_sequences() -> None:
         book.write(0, epoch=2)
 
 
-def test_without_state_any_first_sequence_is_taken() -> None:
+def test_without_producer_state_any_first_sequence_is_accepted() -> None:
     book = Book()
     book.write(41)
     book.write(42)
     assert code_of(lambda: book.write(44)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_producers_expire_by_their_last_timestamp_markers_included() -> None:
+def test_producers_expire_by_their_last_timestamp_including_markers() -> None:
     book = Book()
     book.write(0, time=NOW)
     assert book.state.expire(NOW + DAY - 1) == 0
@@ -229,7 +229,7 @@ def test_producers_expire_by_their_last_timestamp_markers_included() -> None:
     assert book.state.infos() == []
 
 
-def test_old_data_does_not_expire_its_producer() -> None:
+def test_old_record_timestamps_do_not_expire_the_producer() -> None:
     """Batches may carry the times of what they tell of; the producer has written them now."""
     book = Book()
     append = book.state.prepare(PID, Origin.CLIENT)
@@ -242,13 +242,13 @@ def test_old_data_does_not_expire_its_producer() -> None:
     assert book.state.expire(NOW + DAY) == 1
 
 
-def test_a_producer_with_an_open_transaction_does_not_expire() -> None:
+def test_producer_with_an_open_transaction_does_not_expire() -> None:
     book = Book()
     book.write(0, txn=True)
     assert book.state.expire(NOW + 2 * DAY) == 0
 
 
-def test_deleting_records_forgets_no_producer() -> None:
+def test_deleting_records_drops_no_producer() -> None:
     """KIP-360, KAFKA-7190."""
     book = Book()
     book.write(0)
@@ -257,7 +257,7 @@ def test_deleting_records_forgets_no_producer() -> None:
     book.write(1)
 
 
-def test_a_failed_check_changes_nothing() -> None:
+def test_failed_check_changes_nothing() -> None:
     """KAFKA-14920: after a refused batch the expected one still fits."""
     book = Book()
     book.write(0)
@@ -282,7 +282,7 @@ def test_one_append_may_hold_several_batches_of_a_producer() -> None:
 # --- transactions ---
 
 
-def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker() -> None:
+def test_transaction_starts_with_its_first_batch_and_ends_with_its_marker() -> None:
     book = Book()
     book.write(0)
     book.write(1, 3, txn=True)
@@ -295,7 +295,7 @@ def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker() -> 
     assert not book.state.has_open_transaction(PID, 0)
 
 
-def test_a_decided_transaction_is_unstable_until_the_high_watermark_passes_its_marker() -> None:
+def test_decided_transaction_is_unstable_until_the_high_watermark_passes_its_marker() -> None:
     book = Book()
     book.write(0, txn=True)
     book.mark()
@@ -306,19 +306,19 @@ def test_a_decided_transaction_is_unstable_until_the_high_watermark_passes_its_m
     assert book.state.first_unstable_offset is None
 
 
-def test_no_plain_batch_inside_a_transaction() -> None:
+def test_plain_batch_inside_a_transaction_is_rejected() -> None:
     book = Book()
     book.write(0, txn=True)
     assert code_of(lambda: book.write(1)) == ErrorCode.INVALID_TXN_STATE
 
 
-def test_a_marker_without_a_transaction_completes_none() -> None:
+def test_marker_without_a_transaction_completes_none() -> None:
     book = Book()
     assert book.mark(epoch=4).completed == []
     assert book.entry.epoch == 4
 
 
-def test_the_coordinator_epoch_never_goes_back() -> None:
+def test_coordinator_epoch_never_decreases() -> None:
     book = Book()
     book.mark(coordinator=5)
     assert code_of(lambda: book.mark(coordinator=4)) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
@@ -326,7 +326,7 @@ def test_the_coordinator_epoch_never_goes_back() -> None:
     book.mark(coordinator=4, origin=Origin.REPLICATION)
 
 
-def test_old_protocol_markers_carry_the_epoch_of_the_transaction_or_a_later_one() -> None:
+def test_old_protocol_markers_have_the_epoch_of_the_transaction_or_a_later_one() -> None:
     book = Book()
     book.write(0, epoch=2, txn=True)
     assert code_of(lambda: book.mark(epoch=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -335,7 +335,7 @@ def test_old_protocol_markers_carry_the_epoch_of_the_transaction_or_a_later_one(
     book.mark(epoch=3)
 
 
-def test_kip_890_markers_carry_a_higher_epoch() -> None:
+def test_kip_890_markers_have_a_higher_epoch() -> None:
     book = Book()
     book.write(0, epoch=2, txn=True)
     assert code_of(lambda: book.mark(epoch=2, version=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -344,7 +344,7 @@ def test_kip_890_markers_carry_a_higher_epoch() -> None:
     book.write(0, epoch=3, txn=True)
 
 
-def test_kip_1228_a_late_marker_of_the_same_epoch_does_not_end_the_next_transaction() -> None:
+def test_kip_1228_late_marker_of_the_same_epoch_does_not_end_the_next_transaction() -> None:
     book = Book()
     book.write(0, epoch=2, txn=True)
     book.mark(epoch=3, version=2)
@@ -353,7 +353,7 @@ def test_kip_1228_a_late_marker_of_the_same_epoch_does_not_end_the_next_transact
     assert book.state.has_open_transaction(PID, 3)
 
 
-def test_a_marker_sent_twice_is_taken_while_no_transaction_is_open() -> None:
+def test_repeated_marker_is_accepted_while_no_transaction_is_open() -> None:
     """KAFKA-19999."""
     book = Book()
     book.write(0, epoch=2, txn=True)
@@ -361,7 +361,7 @@ def test_a_marker_sent_twice_is_taken_while_no_transaction_is_open() -> None:
     assert book.mark(epoch=3, version=2).completed == []
 
 
-def test_the_last_epoch_may_mark_its_own_transaction() -> None:
+def test_last_epoch_may_mark_its_own_transaction() -> None:
     book = Book()
     book.write(0, epoch=32767, txn=True)
     assert len(book.mark(epoch=32767, version=2).completed) == 1
@@ -386,14 +386,14 @@ def verify(book: Book, sequence: int = 0, *, epoch: int = 0, strict: bool = Fals
     return book.state.start_verification(PID, epoch, sequence, strict=strict, now_ms=NOW)
 
 
-def test_an_open_transaction_needs_no_verification() -> None:
+def test_open_transaction_needs_no_verification() -> None:
     book = Book()
     book.write(0, txn=True)
     assert verify(book) is None
     assert verify(book, epoch=1) is not None
 
 
-def test_a_marker_makes_the_guard_void() -> None:
+def test_marker_invalidates_the_guard() -> None:
     book = Book()
     guard = verify(book)
     assert guard is not None
@@ -405,13 +405,13 @@ def test_a_marker_makes_the_guard_void() -> None:
     assert verify(book) != guard
 
 
-def test_verification_is_refused_for_a_stale_epoch() -> None:
+def test_verification_is_rejected_for_a_stale_epoch() -> None:
     book = Book()
     book.write(0, epoch=2)
     assert code_of(lambda: verify(book, epoch=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_no_later_sequence_passes_one_that_failed_to_be_verified() -> None:
+def test_no_later_sequence_overtakes_one_that_failed_its_verification() -> None:
     """KAFKA-14920."""
     book = Book()
     verify(book, 5)
@@ -421,7 +421,7 @@ def test_no_later_sequence_passes_one_that_failed_to_be_verified() -> None:
     book.write(4, txn=True)
 
 
-def test_waiting_for_verification_goes_round_the_circle() -> None:
+def test_verification_order_wraps_around() -> None:
     """A batch after the wrap came first; the one before it is verified next, and is not taken for a later one."""
     book = Book()
     book.write(MAX_SEQUENCE - 2)
@@ -433,7 +433,7 @@ def test_waiting_for_verification_goes_round_the_circle() -> None:
     book.write(0, txn=True)
 
 
-def test_with_transaction_version_2_an_unknown_producer_starts_with_zero() -> None:
+def test_unknown_producer_starts_with_zero_at_transaction_version_2() -> None:
     book = Book()
     verify(book, 3, strict=True)
     assert code_of(lambda: book.write(3, txn=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -449,7 +449,7 @@ def test_verifications_expire() -> None:
     assert not book.state.is_verified(PID, guard)
 
 
-def test_the_marker_of_the_former_transaction_leaves_the_next_ones_verification_alone() -> None:
+def test_marker_of_the_previous_transaction_does_not_affect_the_next_ones_verification() -> None:
     """Under version 2 the marker carries the epoch that the next transaction runs under."""
     book = Book()
     book.write(0, txn=True)

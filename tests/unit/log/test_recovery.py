@@ -88,7 +88,7 @@ def test_clean_stop_and_start() -> None:
     assert again.recovery_point == again.log_end_offset
 
 
-def test_a_clean_start_reads_few_files_and_writes_none() -> None:
+def test_clean_start_reads_few_files_and_writes_none() -> None:
     disk, log = filled(200)
     log.close()
     opened: list[str] = []
@@ -110,14 +110,14 @@ def test_a_clean_start_reads_few_files_and_writes_none() -> None:
     )
 
 
-def test_a_killed_process_loses_nothing() -> None:
+def test_killed_process_loses_nothing() -> None:
     disk, log = busy()
     before = fingerprint(log)
     assert fingerprint(reopen(disk)) == before
     assert fingerprint(reopen(disk)) == before
 
 
-def test_after_a_restart_the_last_batch_of_a_producer_is_recognised() -> None:
+def test_last_batch_of_a_producer_is_recognised_after_a_restart() -> None:
     disk, log = filled(3)
     log.close()
     log = reopen(disk, clean=True)
@@ -127,14 +127,14 @@ def test_after_a_restart_the_last_batch_of_a_producer_is_recognised() -> None:
     assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_after_a_crash_all_that_follows_the_snapshot_is_recognised() -> None:
+def test_batches_after_the_snapshot_are_recognised_after_a_crash() -> None:
     disk, log = filled(3)
     log = reopen(disk)
     for sequence in range(3):
         assert append(log, of_producer(1, sequence, value=b"%d" % sequence)).first_offset == sequence
 
 
-def test_sequences_are_known_from_the_log_alone() -> None:
+def test_sequences_are_recovered_from_the_log_alone() -> None:
     disk, _ = filled()
     for path in [path for path in disk.files if path.endswith(".snapshot")]:
         disk.remove(path)
@@ -145,7 +145,7 @@ def test_sequences_are_known_from_the_log_alone() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30, 61, 70])
-def test_a_torn_tail_is_cut_off(cut: int) -> None:
+def test_torn_tail_is_truncated(cut: int) -> None:
     disk, log = filled()
     active = list(log.segments)[-1]
     disk.files[name(active.base_offset)].data = disk.files[name(active.base_offset)].data[:-cut]
@@ -155,14 +155,14 @@ def test_a_torn_tail_is_cut_off(cut: int) -> None:
     assert values(log) == [b"%d" % number for number in range(40)]
 
 
-def test_garbage_behind_the_last_batch_is_cut_off() -> None:
+def test_garbage_after_the_last_batch_is_truncated() -> None:
     disk, log = filled()
     active = list(log.segments)[-1]
     disk.files[name(active.base_offset)].data += b"\x00" * 500
     assert fingerprint(reopen(disk)) == fingerprint(log)
 
 
-def test_a_flipped_bit_ends_the_log_there() -> None:
+def test_flipped_bit_ends_the_log_there() -> None:
     disk, log = filled()
     bases = [segment.base_offset for segment in log.segments]
     disk.files[name(bases[2])].data[100] ^= 1
@@ -191,7 +191,7 @@ def test_records_before_the_recovery_point_are_not_read_again() -> None:
     assert reopen(disk, recovery_point=bases[2]).log_end_offset == bases[2] + 1
 
 
-def test_a_batch_out_of_place_ends_the_log() -> None:
+def test_batch_out_of_place_ends_the_log() -> None:
     disk, log = filled()
     active = list(log.segments)[-1]
     disk.files[name(active.base_offset)].data += bytes(log.read(0, 100, upto=1, at_least_one=True))
@@ -224,7 +224,7 @@ def test_index_files_are_the_same_after_recovery() -> None:
     assert after == before
 
 
-def test_a_damaged_snapshot_gives_way_to_an_older_one() -> None:
+def test_older_snapshot_replaces_a_damaged_one() -> None:
     disk, log = busy()
     before = fingerprint(log)
     log.close()
@@ -235,7 +235,7 @@ def test_a_damaged_snapshot_gives_way_to_an_older_one() -> None:
     assert fingerprint(reopen(disk, clean=True)) == before
 
 
-def test_a_snapshot_newer_than_the_log_is_not_believed() -> None:
+def test_snapshot_newer_than_the_log_is_ignored() -> None:
     disk, log = filled()
     log.close()
     active = list(log.segments)[-1]
@@ -264,7 +264,7 @@ def test_expired_producers_are_not_loaded() -> None:
     assert log.producers() == []
 
 
-def test_producers_outlive_their_records_over_a_clean_restart() -> None:
+def test_producers_outlive_their_records_after_a_clean_restart() -> None:
     """KIP-360: everything is deleted, the sequences are still known."""
     disk, log = filled()
     log.roll(NOW)
@@ -277,7 +277,7 @@ def test_producers_outlive_their_records_over_a_clean_restart() -> None:
     append(log, of_producer(1, 40))
 
 
-def test_the_checkpointed_start_is_kept() -> None:
+def test_checkpointed_start_offset_is_kept() -> None:
     disk, log = filled()
     log.advance_log_start(13)
     log.close()
@@ -287,7 +287,7 @@ def test_the_checkpointed_start_is_kept() -> None:
         assert log.epoch_at(13) == 1
 
 
-def test_a_log_that_ends_before_its_start_is_emptied() -> None:
+def test_log_that_ends_before_its_start_is_emptied() -> None:
     disk, log = filled()
     log.close()
     log = reopen(disk, clean=True, log_start_offset=100)
@@ -296,14 +296,14 @@ def test_a_log_that_ends_before_its_start_is_emptied() -> None:
     assert reopen(disk).log_end_offset == 101
 
 
-def test_leader_epochs_are_found_in_the_log() -> None:
+def test_leader_epochs_are_recovered_from_the_log() -> None:
     disk, _ = filled()
     disk.remove(f"{FOLDER}/leader-epoch-checkpoint")
     again = reopen(disk)
     assert [again.end_offset_for_epoch(epoch) for epoch in range(4)] == [(0, 10), (1, 20), (2, 30), (3, 40)]
 
 
-def test_a_clean_mark_that_lies_is_seen() -> None:
+def test_false_clean_mark_is_detected() -> None:
     disk, log = filled()
     log.close()
     active = list(log.segments)[-1]
@@ -311,7 +311,7 @@ def test_a_clean_mark_that_lies_is_seen() -> None:
     assert reopen(disk, clean=True).log_end_offset == 40
 
 
-def test_an_unreadable_folder_is_a_storage_error() -> None:
+def test_unreadable_folder_is_a_storage_error() -> None:
     disk = CrashDisk()
 
     def refuse(path: str) -> list[str]:
@@ -323,7 +323,7 @@ def test_an_unreadable_folder_is_a_storage_error() -> None:
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_flush_makes_everything_survive_a_dead_machine() -> None:
+def test_flushed_records_survive_a_power_loss() -> None:
     disk, log = busy()
     before = fingerprint(log)
     log.flush()
@@ -336,7 +336,7 @@ def test_flush_makes_everything_survive_a_dead_machine() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_dead_machine_leaves_a_prefix(seed: int) -> None:
+def test_power_loss_leaves_a_prefix(seed: int) -> None:
     choose: Callable[[int, int], int] = random.Random(seed).randint
     disk, log = new_log(SMALL)
     for sequence in range(40):
@@ -351,7 +351,7 @@ def test_a_dead_machine_leaves_a_prefix(seed: int) -> None:
     append(again, of_producer(1, end))
 
 
-def test_without_any_snapshot_the_state_comes_from_the_log() -> None:
+def test_state_without_any_snapshot_is_recovered_from_the_log() -> None:
     disk, log = busy()
     before = fingerprint(log)
     log.close()
@@ -360,7 +360,7 @@ def test_without_any_snapshot_the_state_comes_from_the_log() -> None:
     assert fingerprint(reopen(disk, clean=True)) == before
 
 
-def test_epochs_of_lost_batches_are_forgotten() -> None:
+def test_epochs_of_lost_batches_are_dropped() -> None:
     disk, log = filled()
     bases = [segment.base_offset for segment in log.segments]
     kept = next(base for base in bases if base > 10)
@@ -373,7 +373,7 @@ def test_epochs_of_lost_batches_are_forgotten() -> None:
     assert log.end_offset_for_epoch(3) == (-1, -1)
 
 
-def test_open_transactions_are_loaded_in_the_order_of_their_beginning() -> None:
+def test_open_transactions_are_loaded_in_the_order_of_their_start() -> None:
     disk, log = new_log(SMALL)
     append(log, of_producer(1, 0, txn=True))
     append(log, of_producer(2, 0, txn=True))
@@ -386,7 +386,7 @@ def test_open_transactions_are_loaded_in_the_order_of_their_beginning() -> None:
     assert log.last_stable_offset == 3
 
 
-def test_the_largest_timestamp_survives_a_clean_stop() -> None:
+def test_largest_timestamp_survives_a_clean_stop() -> None:
     disk, log = new_log(SMALL)
     for step in (1, 9):
         append(log, batch(timestamp=NOW + step))
@@ -394,7 +394,7 @@ def test_the_largest_timestamp_survives_a_clean_stop() -> None:
     assert max_timestamp(reopen(disk, clean=True)) == (NOW + 9, 1, 0)
 
 
-def test_an_index_that_points_behind_the_log_is_rebuilt() -> None:
+def test_index_that_points_past_the_log_is_rebuilt() -> None:
     disk, log = filled()
     log.close()
     active = log.segments.active
@@ -413,7 +413,7 @@ def compacted(disk: CrashDisk, log: Log) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_an_interrupted_swap_is_finished(marked: bool) -> None:
+def test_interrupted_swap_is_completed(marked: bool) -> None:
     disk, log = filled()
     before = values(log)
     log.close()
@@ -427,7 +427,7 @@ def test_an_interrupted_swap_is_finished(marked: bool) -> None:
     assert not [path for path in disk.files if path.endswith((".swap", ".deleted"))]
 
 
-def test_a_swap_of_which_a_part_was_not_whole_is_taken_back() -> None:
+def test_incomplete_swap_is_reverted() -> None:
     disk, log = filled()
     before = values(log)
     log.close()
@@ -440,7 +440,7 @@ def test_a_swap_of_which_a_part_was_not_whole_is_taken_back() -> None:
     assert not [path for path in disk.files if path.endswith((".swap", ".cleaned"))]
 
 
-def test_an_empty_folder_gets_no_snapshot() -> None:
+def test_empty_folder_gets_no_snapshot() -> None:
     disk, log = filled(1)
     disk.files[name(0)].data.clear()
     log = reopen(disk)
@@ -448,7 +448,7 @@ def test_an_empty_folder_gets_no_snapshot() -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_a_log_has_no_holes_unless_it_is_compacted(compact: bool) -> None:
+def test_only_a_compacted_log_may_have_gaps(compact: bool) -> None:
     disk, log = filled()
     bases = [segment.base_offset for segment in log.segments]
     disk.files[name(bases[1])].data.clear()

@@ -134,7 +134,7 @@ def test_many_producers_are_loaded_in_steps() -> None:
     assert steps > 5
 
 
-def test_a_recovery_that_stops_while_it_removes_what_follows_damage_is_repeated() -> None:
+def test_recovery_that_stops_while_it_removes_files_after_damage_is_repeated() -> None:
     """The log of a compacted topic may have gaps, so the next start must find the damage again."""
     compact = LogConfig(segment_bytes=150, compact=True, delete=False)
     disk = filled()
@@ -157,7 +157,7 @@ def test_a_recovery_that_stops_while_it_removes_what_follows_damage_is_repeated(
     assert log.log_end_offset == 0
 
 
-def test_a_recovery_that_is_closed_in_a_pause_holds_no_file(tmp_path: Path) -> None:
+def test_recovery_closed_during_a_pause_holds_no_file(tmp_path: Path) -> None:
     disk = OsDisk()
     folder = f"{tmp_path}/t-0"
     log = Log.open(disk, folder, "t", 0, LogConfig(), NOW)

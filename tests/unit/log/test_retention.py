@@ -31,14 +31,14 @@ def bases(log: Log) -> list[int]:
 @pytest.mark.parametrize(
     ("age", "left"), [(100, [0, 10, 20, 30]), (109, [0, 10, 20, 30]), (110, [10, 20, 30]), (129, [20, 30]), (139, [30])]
 )
-def test_old_segments_go_by_their_youngest_batch(age: int, left: list[int]) -> None:
+def test_segments_are_deleted_by_their_youngest_batch(age: int, left: list[int]) -> None:
     log = filled(retention_ms=100)
     assert apply_retention(log, NOW + age) == 4 - len(left)
     assert (bases(log), log.log_start_offset) == (left, left[0])
     assert len(values(log)) == 40 - left[0]
 
 
-def test_the_active_segment_goes_as_well_and_sequences_go_on() -> None:
+def test_active_segment_is_deleted_too_and_sequences_continue() -> None:
     log = filled(retention_ms=100)
     assert apply_retention(log, NOW + 140) == 4
     assert (bases(log), log.log_start_offset, log.log_end_offset) == ([40], 40, 40)
@@ -55,7 +55,7 @@ def test_segments_over_the_size_limit_are_deleted() -> None:
     assert apply_retention(log, NOW) == 1
 
 
-def test_many_segments_are_dropped_some_at_a_time() -> None:
+def test_many_segments_are_deleted_in_several_calls() -> None:
     _, log = new_log(LogConfig(segment_bytes=100, retention_ms=1000))
     for _ in range(2 * SEGMENTS_AT_ONCE + 10):
         append(log, batch(timestamp=NOW))
@@ -64,7 +64,7 @@ def test_many_segments_are_dropped_some_at_a_time() -> None:
     assert log.log_start_offset == log.log_end_offset
 
 
-def test_a_log_that_is_closed_between_two_calls_touches_no_file(tmp_path: Path) -> None:
+def test_retention_of_a_closed_log_touches_no_file(tmp_path: Path) -> None:
     disk = GuardedDisk(OsDisk(), str(tmp_path), lambda error: None)
     folder, config = f"{tmp_path}/t-0", LogConfig(segment_bytes=100, retention_ms=1000)
     log = Log.open(disk, folder, "t", 0, config, NOW)
@@ -92,7 +92,7 @@ def test_unlimited_retention_keeps_all_segments(settings: dict[str, object]) -> 
     assert apply_retention(log, NOW + 10**12) == 0
 
 
-def test_batches_without_a_time_are_as_old_as_their_segment() -> None:
+def test_batches_without_a_timestamp_are_as_old_as_their_segment() -> None:
     _, log = new_log(LogConfig(retention_ms=100))
     append(log, batch(timestamp=-1))
     assert apply_retention(log, NOW + 100) == 0

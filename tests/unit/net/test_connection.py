@@ -151,7 +151,7 @@ def test_long_answers() -> None:
     run(long, body)
 
 
-def test_no_answer_in_time_ends_the_connection() -> None:
+def test_missing_answer_closes_the_connection() -> None:
     async def silent(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         pass
 
@@ -172,7 +172,7 @@ GARBAGE = [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x04\0\0\0\x63", b"\0\0\
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_garbage_and_hang_ups_fail_what_waits(garbage: bytes) -> None:
+def test_garbage_and_disconnects_fail_the_waiting_requests(garbage: bytes) -> None:
     async def broken(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(garbage)
         await writer.drain()
@@ -185,7 +185,7 @@ def test_garbage_and_hang_ups_fail_what_waits(garbage: bytes) -> None:
     run(broken, body)
 
 
-def test_nobody_there() -> None:
+def test_refused_connection() -> None:
     async def body() -> None:
         with pytest.raises(ConnectionLostError, match=r"127\.0\.0\.1:1"):
             await connect("127.0.0.1", 1)
@@ -193,7 +193,7 @@ def test_nobody_there() -> None:
     asyncio.run(body())
 
 
-def test_a_broker_that_refuses_at_the_beginning_is_hung_up_on() -> None:
+def test_connection_is_closed_if_the_broker_rejects_it_at_the_start() -> None:
     async def body() -> None:
         hung_up = asyncio.Event()
 
@@ -230,7 +230,7 @@ class _Written(asyncio.Transport):
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_request_goes_in_pieces_only_where_the_loop_can_be_trusted_with_them(
+def test_request_is_written_in_pieces_only_on_loops_that_support_it(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     loop = new_loop()
@@ -252,7 +252,7 @@ class Held(str):
     """A text that can be weakly referenced."""
 
 
-def test_a_lost_connection_keeps_no_request() -> None:
+def test_lost_connection_keeps_no_request() -> None:
     """A shared exception kept the frames of all calls, and the requests in them, until a full collection."""
     references: list[weakref.ref[Held]] = []
 

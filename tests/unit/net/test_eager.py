@@ -13,11 +13,11 @@ async def _answer(value: str) -> str:
     return value
 
 
-def test_what_need_not_wait_is_there_at_once_without_a_loop() -> None:
+def test_coroutine_that_does_not_wait_completes_without_a_loop() -> None:
     assert start_eagerly(_answer("now")) == "now"
 
 
-def test_what_the_first_step_raises_is_raised() -> None:
+def test_error_of_the_first_step_is_raised() -> None:
     async def fails() -> str:
         raise ValueError("at once")
 
@@ -25,7 +25,7 @@ def test_what_the_first_step_raises_is_raised() -> None:
         start_eagerly(fails())
 
 
-def test_the_rest_waits_as_often_as_it_must() -> None:
+def test_remaining_steps_run_in_a_task() -> None:
     async def body() -> None:
         gates = [asyncio.get_running_loop().create_future() for _ in range(2)]
         seen: list[str] = []
@@ -46,7 +46,7 @@ def test_the_rest_waits_as_often_as_it_must() -> None:
     asyncio.run(body())
 
 
-def test_failures_and_cancellations_reach_it_where_it_waits() -> None:
+def test_errors_and_cancellations_reach_a_waiting_coroutine() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
         cleaned: list[str] = []

@@ -29,7 +29,7 @@ LONG_LIMIT = 8 * BUFFER_BYTES
 
 
 @both_loops
-def test_bytes_may_come_one_by_one(loop: str) -> None:
+def test_bytes_may_arrive_one_by_one(loop: str) -> None:
     async def body() -> None:
         async with serving(echo) as server:
             client = await Client.connect(server)
@@ -43,7 +43,7 @@ def test_bytes_may_come_one_by_one(loop: str) -> None:
 
 @both_loops
 @pytest.mark.parametrize("length", [-1, -(2**31), 1001, 2**31 - 1])
-def test_an_impossible_length_closes_the_connection(loop: str, length: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_impossible_length_closes_the_connection(loop: str, length: int, caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         async with serving(echo, max_request_size=1000) as server:
             client = await Client.connect(server)
@@ -80,7 +80,7 @@ def test_long_frames_of_every_size_around_the_buffer(loop: str) -> None:
 
 @both_loops
 @pytest.mark.parametrize("version", [b"\x03\x00", b"\x03\x01", b"\x03\x03"])
-def test_a_tls_handshake_is_called_one(loop: str, version: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_tls_handshake_is_named_in_the_error(loop: str, version: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         async with serving(echo) as server:
             client = await Client.connect(server)
@@ -128,7 +128,7 @@ requests = st.lists(
 @both_loops
 @settings(max_examples=25, deadline=None)
 @given(wanted=requests, cuts=st.lists(st.integers(1, 400_000), max_size=20))
-def test_any_requests_cut_anywhere_come_back_in_order(
+def test_requests_split_anywhere_are_received_in_order(
     loop: str, wanted: list[tuple[int, int]], cuts: list[int]
 ) -> None:
     payloads = [bytes([kind]) + bytes([index]) * size for index, (kind, size) in enumerate(wanted)]
@@ -154,7 +154,7 @@ def test_any_requests_cut_anywhere_come_back_in_order(
 
 
 @both_loops
-def test_an_answer_that_ends_with_an_empty_piece_is_sent_to_its_end(loop: str) -> None:
+def test_answer_that_ends_with_an_empty_piece_is_sent_completely(loop: str) -> None:
     def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
         return [b"a" * (2 * JOIN_BYTES), b""]  # Fetch without flexible fields ends so, its last partition empty
 
@@ -170,7 +170,7 @@ def test_an_answer_that_ends_with_an_empty_piece_is_sent_to_its_end(loop: str) -
 
 
 @both_loops
-def test_an_answer_of_very_many_pieces_arrives(loop: str) -> None:
+def test_answer_of_very_many_pieces_is_sent(loop: str) -> None:
     """uvloop drops an answer of more than 2**20 pieces in silence."""
     small = [struct.pack(">i", number) for number in range(1_100_000)]
     pieces: list[bytes | memoryview] = [*small, b"L" * 10_000, memoryview(b"end")]
@@ -185,7 +185,7 @@ def test_an_answer_of_very_many_pieces_arrives(loop: str) -> None:
 
 
 @both_loops
-def test_a_client_that_does_not_read_is_served_no_further(loop: str) -> None:
+def test_client_that_does_not_read_gets_no_more_answers(loop: str) -> None:
     served: dict[int, int] = {}
     answer = b"a" * 100_000
 
@@ -215,7 +215,7 @@ def test_a_client_that_does_not_read_is_served_no_further(loop: str) -> None:
 
 
 @both_loops
-def test_reading_stops_while_too_much_waits_behind_a_slow_request(loop: str) -> None:
+def test_reading_stops_while_too_much_is_queued_after_a_slow_request(loop: str) -> None:
     async def body() -> None:
         gate = asyncio.Event()
 
@@ -245,7 +245,7 @@ def test_reading_stops_while_too_much_waits_behind_a_slow_request(loop: str) -> 
 
 
 @both_loops
-def test_one_connection_with_many_requests_leaves_room_for_others(loop: str) -> None:
+def test_one_connection_with_many_requests_does_not_block_others(loop: str) -> None:
     order: list[int] = []
 
     def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
@@ -267,7 +267,7 @@ def test_one_connection_with_many_requests_leaves_room_for_others(loop: str) -> 
 
 
 @both_loops
-def test_a_thousand_idle_connections_cost_no_buffers(loop: str) -> None:
+def test_thousand_idle_connections_use_no_buffers(loop: str) -> None:
     async def body() -> None:
         async with serving(echo) as server:
             clients = [await Client.connect(server) for _ in range(1000)]
@@ -284,7 +284,7 @@ def test_a_thousand_idle_connections_cost_no_buffers(loop: str) -> None:
 
 
 @both_loops
-def test_a_length_alone_reserves_no_memory(loop: str) -> None:
+def test_length_alone_reserves_no_memory(loop: str) -> None:
     async def body() -> None:
         async with serving(echo) as server:
             client = await Client.connect(server)
@@ -299,7 +299,7 @@ def test_a_length_alone_reserves_no_memory(loop: str) -> None:
 
 
 @both_loops
-def test_length_of_a_very_long_frame_alone_takes_no_memory(loop: str) -> None:
+def test_length_of_a_very_long_frame_alone_allocates_no_memory(loop: str) -> None:
     async def body() -> None:
         async with serving(echo) as server:
             clients = [await Client.connect(server) for _ in range(5)]
@@ -339,7 +339,7 @@ def _resident() -> int:
 
 
 @both_loops
-def test_many_unfinished_frames_take_little_more_than_has_come_of_them(loop: str) -> None:
+def test_many_incomplete_frames_use_little_more_memory_than_received(loop: str) -> None:
     many, part = 2 * CROWD, SMALL_BYTES + 1000
 
     async def body() -> None:
@@ -377,7 +377,7 @@ class _Gate:
 
 @both_loops
 @pytest.mark.parametrize("size", [SMALL_BYTES + 1, BUFFER_BYTES - 4, 2 * BUFFER_BYTES])
-def test_a_waiting_request_holds_no_buffer_unless_its_bytes_are_read(loop: str, size: int) -> None:
+def test_waiting_request_holds_no_buffer_unless_its_bytes_are_read(loop: str, size: int) -> None:
     async def body() -> None:
         gate = _Gate()
         async with serving(gate) as server:
@@ -398,7 +398,7 @@ def test_a_waiting_request_holds_no_buffer_unless_its_bytes_are_read(loop: str, 
 
 
 @both_loops
-def test_bytes_after_many_waiting_requests_take_little_more_than_themselves(loop: str) -> None:
+def test_bytes_after_many_waiting_requests_use_little_more_memory_than_their_size(loop: str) -> None:
     many, part = 2 * CROWD, SMALL_BYTES + 1000
 
     async def body() -> None:

@@ -18,7 +18,7 @@ from support.sockets import Client, both_loops, echo, framed, run, serving, unti
 
 
 @both_loops
-def test_a_request_is_answered(loop: str) -> None:
+def test_request_is_answered(loop: str) -> None:
     async def body() -> None:
         async with serving(echo) as server:
             client = await Client.connect(server)
@@ -64,7 +64,7 @@ def test_pipelined_requests_are_answered_one_at_a_time_in_order(loop: str) -> No
 
 
 @both_loops
-def test_no_answer_for_none(loop: str) -> None:
+def test_no_response_if_the_handler_returns_none(loop: str) -> None:
     async def silent() -> None:
         await asyncio.sleep(0)
 
@@ -83,7 +83,7 @@ def test_no_answer_for_none(loop: str) -> None:
 
 
 @both_loops
-def test_a_handler_that_raises_closes_that_connection_only(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_handler_that_raises_closes_only_its_connection(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> None:
         raise RuntimeError("broken later")
 
@@ -116,7 +116,7 @@ def test_a_handler_that_raises_closes_that_connection_only(loop: str, caplog: py
 
 
 @both_loops
-def test_an_abrupt_close_leaves_nothing_behind(loop: str) -> None:
+def test_abrupt_close_leaves_no_task(loop: str) -> None:
     async def body() -> None:
         gate = asyncio.Event()
         finished = []
@@ -143,7 +143,7 @@ def test_an_abrupt_close_leaves_nothing_behind(loop: str) -> None:
 
 
 @both_loops
-def test_a_client_that_shuts_down_its_side_still_gets_its_answer(loop: str) -> None:
+def test_client_that_closes_its_sending_side_still_gets_its_answer(loop: str) -> None:
     async def body() -> None:
         gate = asyncio.Event()
 
@@ -165,7 +165,7 @@ def test_a_client_that_shuts_down_its_side_still_gets_its_answer(loop: str) -> N
 
 
 @both_loops
-def test_idle_connections_are_closed_and_busy_ones_are_not(loop: str) -> None:
+def test_idle_connections_are_closed_and_active_ones_are_not(loop: str) -> None:
     async def body() -> None:
         gate = asyncio.Event()
 
@@ -244,7 +244,7 @@ def test_close_waits_for_the_request_in_progress(loop: str) -> None:
 
 
 @both_loops
-def test_close_gives_up_on_requests_that_never_end(loop: str) -> None:
+def test_close_abandons_requests_that_never_end(loop: str) -> None:
     async def body() -> None:
         cancelled = []
 
@@ -270,7 +270,7 @@ def test_close_gives_up_on_requests_that_never_end(loop: str) -> None:
 
 
 @both_loops
-def test_a_name_with_several_addresses_gets_one_port(loop: str) -> None:
+def test_name_with_several_addresses_gets_one_port(loop: str) -> None:
     async def body() -> None:
         server = Server(echo)
         await server.listen([Address("localhost", 0)])
@@ -281,7 +281,7 @@ def test_a_name_with_several_addresses_gets_one_port(loop: str) -> None:
 
 
 @both_loops
-def test_a_request_knows_the_listener_that_it_came_in_on(loop: str) -> None:
+def test_request_knows_its_listener(loop: str) -> None:
     """The limit counts the connections of all listeners together."""
 
     async def body() -> None:
@@ -301,7 +301,7 @@ def test_a_request_knows_the_listener_that_it_came_in_on(loop: str) -> None:
 
 
 @both_loops
-def test_a_server_that_cannot_bind_an_address_listens_on_none(loop: str) -> None:
+def test_server_that_cannot_bind_an_address_listens_on_none(loop: str) -> None:
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             server = Server(echo)

@@ -34,7 +34,7 @@ def _watch() -> StallWatch:
     return StallWatch(LIMIT_MS, lambda frame, peer: f"request {bytes(frame).decode()} on {peer.connection_id}")
 
 
-def test_request_that_holds_the_loop_is_logged_with_its_description(caplog: pytest.LogCaptureFixture) -> None:
+def test_request_that_blocks_the_loop_is_logged_with_its_description(caplog: pytest.LogCaptureFixture) -> None:
     def slow(frame: memoryview, peer: Peer) -> Chunks:
         _hold()
         return [b"answer"]
@@ -69,7 +69,7 @@ def test_later_step_of_a_request_is_logged_and_its_waits_are_not_counted(caplog:
     assert [text for text in caplog.messages if text.startswith("request 1 on 7 held the event loop for ")]
 
 
-def test_background_task_that_holds_the_loop_is_logged_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_background_task_that_blocks_the_loop_is_logged_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> str:
         await asyncio.sleep(0)
         _hold()
@@ -84,7 +84,7 @@ def test_background_task_that_holds_the_loop_is_logged_by_its_name(caplog: pytes
     assert [text for text in caplog.messages if text.startswith("retention held the event loop for ")]
 
 
-def test_callback_that_holds_the_loop_is_logged_with_where_it_was(caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_that_blocks_the_loop_is_logged_with_its_location(caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         watch = _watch()
         await asyncio.sleep(HELD_S)
@@ -98,7 +98,7 @@ def test_callback_that_holds_the_loop_is_logged_with_where_it_was(caplog: pytest
                for text in caplog.messages)  # fmt: skip
 
 
-def test_cancelled_task_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_cancelled_task_is_logged_as_such(caplog: pytest.LogCaptureFixture) -> None:
     seen = []
 
     async def work() -> None:

@@ -14,7 +14,7 @@ from support.sockets import Client, both_loops, framed, run, serving, until
 MB = 1 << 20
 
 
-def test_an_answer_gets_half_of_what_is_left_and_always_a_little() -> None:
+def test_answer_gets_half_of_the_remaining_budget_and_at_least_the_minimum() -> None:
     unsent = Unsent(64 * MB, copies=False)
     rooms = []
     for _ in range(100):
@@ -27,7 +27,7 @@ def test_an_answer_gets_half_of_what_is_left_and_always_a_little() -> None:
     assert Unsent(0, copies=False).room() == LEAST
 
 
-def test_answers_that_are_made_at_the_same_time_share_the_budget() -> None:
+def test_concurrent_answers_share_the_budget() -> None:
     unsent = Unsent(64 * MB, copies=False)
     made = dict.fromkeys(range(30), 0)
     growing = set(made)
@@ -56,7 +56,7 @@ def test_pages_of_files_take_no_memory_unless_they_are_copied() -> None:
 
 @both_loops
 @pytest.mark.parametrize("reads", [False, True])
-def test_unread_answers_count_until_they_are_read_or_the_client_is_gone(loop: str, reads: bool) -> None:
+def test_unread_answers_count_until_they_are_read_or_the_client_disconnects(loop: str, reads: bool) -> None:
     size = 20 * MB
 
     def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
@@ -84,7 +84,7 @@ def test_unread_answers_count_until_they_are_read_or_the_client_is_gone(loop: st
 
 
 @both_loops
-def test_what_is_far_above_the_budget_is_not_kept(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_far_above_the_budget_are_closed(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     """For answers outside the budget, the server closes the connections unread the longest, not those that read."""
     size = 8 * MB
 

@@ -122,12 +122,12 @@ def command_line(records: bytes, aborted: list[tuple[int, int]]) -> list[Any]:
 
 @pytest.mark.parametrize("reader", [rule, consumer, table, command_line])
 @pytest.mark.parametrize("name", LOGS)
-def test_aborted_batches_are_hidden_and_no_others(reader: Callable[..., list[Any]], name: str) -> None:
+def test_only_aborted_batches_are_hidden(reader: Callable[..., list[Any]], name: str) -> None:
     batches, aborted, visible = LOGS[name]
     assert reader(b"".join(batches), aborted) == [value.encode() for value in visible]
 
 
 @pytest.mark.parametrize("reader", [rule, consumer, table, command_line])
-def test_without_aborted_transactions_all_is_shown(reader: Callable[..., list[Any]]) -> None:
+def test_without_aborted_transactions_all_batches_are_visible(reader: Callable[..., list[Any]]) -> None:
     batches, _, _ = LOGS["across each other"]
     assert len(reader(b"".join(batches), [])) == 9

@@ -28,7 +28,7 @@ def test_levels(codec: Codec, level: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_bomb_is_refused(codec: Codec) -> None:
+def test_decompression_bomb_is_rejected(codec: Codec) -> None:
     packed = compress(codec, TEXT)
     with pytest.raises(ProtocolError) as caught:
         decompress(codec, packed, len(TEXT) - 1)
@@ -36,7 +36,7 @@ def test_a_bomb_is_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_content_that_outgrows_the_first_guess(codec: Codec) -> None:
+def test_content_larger_than_the_first_estimate(codec: Codec) -> None:
     data = bytes(3_000_000)
     assert bytes(decompress(codec, compress(codec, data), len(data))) == data
 
@@ -88,7 +88,7 @@ def test_lz4_frames_have_independent_blocks_of_64_kib() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 200_000])
-def test_lz4_levels_act_within_the_same_frame(size: int) -> None:
+def test_lz4_levels_produce_the_same_frame_format(size: int) -> None:
     text = b"".join(b"%d flew from %d to %d" % (i, i * i % 97, i**3 % 89) for i in range(size // 10))[:size]
     quick, thorough = (bytes(compress(Codec.LZ4, memoryview(text), level)) for level in (9, 12))
     assert bytes(decompress(Codec.LZ4, thorough, size)) == text
@@ -105,7 +105,7 @@ def test_gzip_members_may_be_concatenated() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_lack_of_memory_is_not_reported_as_failure_of_a_disk(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_memory_is_not_reported_as_a_disk_failure(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     data = compress_block(bytes(3_000_000)) if codec is Codec.SNAPPY else compress(codec, bytes(3_000_000))
     refuse_large_memory(monkeypatch)
     with pytest.raises(MemoryError, match="cannot reserve"):

@@ -83,13 +83,13 @@ WRITTEN_BY_KAFKA: list[tuple[Message, int, str]] = [
     WRITTEN_BY_KAFKA,
     ids=lambda value: type(value).__name__ if isinstance(value, Message) else None,
 )
-def test_the_bytes_are_those_of_kafka_both_ways(message: Message, version: int, raw: str) -> None:
+def test_bytes_equal_kafkas_both_ways(message: Message, version: int, raw: str) -> None:
     data = bytes.fromhex(raw)
     assert encode_versioned(message, version).hex() == raw
     assert read_version(data) == version
     assert type(message).decode(data[2:], version) == message
 
 
-def test_what_only_tags_can_carry_does_not_fit_the_version_without_tags() -> None:
+def test_value_of_a_tagged_field_is_rejected_in_a_version_without_tags() -> None:
     with pytest.raises(UnsupportedVersionError, match="next_producer_id"):
         transaction(next_producer_id=5).encode(0)

@@ -51,7 +51,7 @@ def test_batch_round_trip(codec: Codec) -> None:
     assert r.decode_records(batch) == ROWS
 
 
-def test_a_batch_byte_by_byte() -> None:
+def test_layout_of_a_batch() -> None:
     """The layout of Kafka's DefaultRecordBatch, spelt out."""
     batch = r.build_batch([r.Record(0, 5, b"k", b"vv")], producer_id=1, producer_epoch=2, base_sequence=3)
     record = bytes.fromhex("12 00 00 00 02 6b 04 76 76 00".replace(" ", ""))
@@ -69,7 +69,7 @@ def test_offsets_are_assigned_outside_the_checksum() -> None:
     assert [row.offset for row in r.decode_records(batch)] == [500, 501, 502]
 
 
-def test_log_append_time_stands_for_every_record() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     two = bytearray(r.build_batch(ROWS)) + r.build_batch(ROWS)
     pos = len(two) // 2
     r.set_max_timestamp(two, pos, 1, 77)
@@ -101,7 +101,7 @@ def test_control_batch(commit: bool) -> None:
     assert r.decode_control(batch) == (commit, 6)
 
 
-def test_control_batch_of_another_kind_is_no_marker() -> None:
+def test_control_batch_of_another_type_is_not_a_marker() -> None:
     other = r.pack_batch(
         r.encode_record(0, 0, bytes.fromhex("00000002"), bytes(6)),
         1,
@@ -120,7 +120,7 @@ def test_sequences_wrap_to_zero(sequence: int, delta: int, expected: int) -> Non
     assert r.next_sequence(sequence, delta) == expected
 
 
-def test_a_batch_may_straddle_the_wrap() -> None:
+def test_batch_may_contain_the_wrap() -> None:
     batch = r.build_batch(ROWS, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)
     assert r.parse_header(batch).last_sequence == 0
 
@@ -136,14 +136,14 @@ def test_iter_batches() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 11, 12, 16, 17, 60, 61, 70])
-def test_a_cut_batch_is_corrupt_or_the_end(cut: int) -> None:
+def test_truncated_batch_is_corrupt_or_the_end(cut: int) -> None:
     batch = r.build_batch(ROWS)
     data = batch + batch[:cut]
     assert code_of(lambda: list(r.iter_batches(data))) == ErrorCode.CORRUPT_MESSAGE
     assert len(list(r.iter_batches(data, partial_ok=True))) == 1
 
 
-def test_length_less_than_a_header_is_corrupt_even_where_partial_is_ok() -> None:
+def test_length_less_than_a_header_is_corrupt_even_if_partial_is_ok() -> None:
     batch = r.build_batch(ROWS)
     struct.pack_into(">i", batch, 8, 3)
     assert code_of(lambda: list(r.iter_batches(batch, partial_ok=True))) == ErrorCode.CORRUPT_MESSAGE
@@ -227,7 +227,7 @@ def test_malformed_records(record: bytes) -> None:
     assert code_of(lambda: r.decode_records(batch)) == ErrorCode.INVALID_RECORD
 
 
-def test_a_count_that_the_bytes_cannot_hold_takes_no_memory() -> None:
+def test_impossible_count_allocates_no_memory() -> None:
     batch = r.build_batch(ROWS)
     struct.pack_into(">i", batch, 57, 2**31 - 1)
     assert code_of(lambda: r.decode_records(recrc(batch))) == ErrorCode.INVALID_RECORD
@@ -238,29 +238,29 @@ def test_decompression_is_bounded() -> None:
     assert code_of(lambda: r.decode_records(batch, limit=999_999)) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_an_emptied_batch_has_no_records() -> None:
+def test_emptied_batch_has_no_records() -> None:
     batch = r.pack_batch(b"", 0, last_offset_delta=4, base_timestamp=-1, max_timestamp=-1, attributes=int(Codec.ZSTD))
     assert r.decode_records(batch) == []
 
 
-def test_an_empty_list_is_no_batch() -> None:
+def test_empty_list_is_not_a_batch() -> None:
     with pytest.raises(ValueError, match="at least one"):
         r.build_batch([])
 
 
-def test_a_control_batch_that_compaction_emptied_is_no_marker() -> None:
+def test_control_batch_emptied_by_compaction_is_not_a_marker() -> None:
     emptied = r.pack_batch(b"", 0, base_timestamp=0, max_timestamp=0, attributes=0x30)
     assert code_of(lambda: r.decode_control(emptied)) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_content_of_any_ratio_comes_out(codec: Codec) -> None:
+def test_content_of_any_compression_ratio_round_trips(codec: Codec) -> None:
     content = bytes(5_000_000)
     assert bytes(decompress(codec, compress(codec, content), 5_000_000)) == content
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_a_batch_that_is_stamped_is_the_one_built_for_that_producer(codec: Codec) -> None:
+def test_stamped_batch_equals_one_built_for_that_producer(codec: Codec) -> None:
     """Again and again: a batch may get other numbers, and come to stand outside a transaction."""
     made = bytearray(r.HEADER_SIZE) + r.build_batch(ROWS, codec=codec)[r.HEADER_SIZE :]
     r.put_header(made, len(ROWS), codec, 1000, 1_000_000)
@@ -284,13 +284,13 @@ def test_a_batch_that_is_stamped_is_the_one_built_for_that_producer(codec: Codec
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_heads_are_those_of_the_records(codec: Codec) -> None:
+def test_heads_equal_those_of_the_records(codec: Codec) -> None:
     batch = r.build_batch(ROWS, codec=codec, base_offset=40)
     expected = [(record.offset, record.timestamp, record.key is not None) for record in r.decode_records(batch)]
     assert list(r.iter_heads(batch)) == expected
 
 
-def test_heads_are_decoded_as_far_as_the_caller_goes() -> None:
+def test_heads_are_decoded_lazily() -> None:
     batch = r.build_batch(ROWS)
     del batch[-1]  # the last record is cut off
     struct.pack_into(">i", batch, 8, len(batch) - r.LOG_OVERHEAD)
@@ -301,7 +301,7 @@ def test_heads_are_decoded_as_far_as_the_caller_goes() -> None:
 
 
 @pytest.mark.parametrize("read", [lambda batch: list(r.iter_heads(batch)), r.decode_records])
-def test_batch_that_claims_more_records_than_its_bytes_can_hold_is_refused_first(
+def test_batch_that_claims_more_records_than_its_bytes_can_hold_is_rejected_first(
     read: Callable[[bytearray], object],
 ) -> None:
     batch = r.build_batch(ROWS, codec=Codec.ZSTD)
@@ -315,7 +315,7 @@ def test_batch_that_claims_more_records_than_its_bytes_can_hold_is_refused_first
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_batch_with_another_codec_has_the_same_records(codec: Codec) -> None:
+def test_recompressed_batch_has_the_same_records(codec: Codec) -> None:
     batch = r.build_batch(ROWS, codec=Codec.GZIP, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True)
     found = r.recompress(batch, codec, level=None, limit=10_000)
     header = r.parse_header(found)
@@ -327,7 +327,7 @@ def test_batch_with_another_codec_has_the_same_records(codec: Codec) -> None:
     assert r.decode_records(found) == ROWS
 
 
-def test_header_name_that_is_not_utf8_survives_another_codec() -> None:
+def test_header_name_that_is_not_utf8_survives_recompression() -> None:
     name = b"\xff\xfe".decode(errors=r.LOSSLESS)
     batch = r.build_batch([r.Record(0, 5, b"k", b"v", ((name, b"1"),))])
     found = r.recompress(batch, Codec.LZ4, level=None, limit=10_000)
@@ -335,6 +335,6 @@ def test_header_name_that_is_not_utf8_survives_another_codec() -> None:
     assert record.headers == ((name, b"1"),)
 
 
-def test_batch_whose_records_are_not_numbered_in_order_gets_no_other_codec() -> None:
+def test_batch_with_records_out_of_order_is_not_recompressed() -> None:
     batch = r.build_batch([ROWS[0], ROWS[2]], keep_offsets=True)
     assert code_of(lambda: r.recompress(batch, Codec.LZ4, level=None, limit=10_000)) == ErrorCode.INVALID_RECORD

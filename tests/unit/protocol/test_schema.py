@@ -15,37 +15,37 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from oncelog.protocol.schema import DecodeError, UnsupportedVersionError, encode_versioned, read_version
 
 
-def test_a_field_that_a_version_cannot_carry_is_refused_when_set() -> None:
+def test_field_that_a_version_cannot_encode_is_rejected_when_set() -> None:
     message = HeartbeatRequest(group_id="g", group_instance_id="static")
     assert HeartbeatRequest.decode(message.encode(3), 3) == message
     with pytest.raises(UnsupportedVersionError, match="group_instance_id"):
         message.encode(2)
 
 
-def test_an_ignorable_field_is_left_out() -> None:
+def test_ignorable_field_is_omitted() -> None:
     request = FetchRequest(rack_id="r", session_epoch=-1)
     assert FetchRequest.decode(request.encode(10), 10).rack_id == ""
 
 
-def test_null_where_none_may_be_is_refused() -> None:
+def test_null_in_a_non_nullable_field_is_rejected() -> None:
     with pytest.raises(UnsupportedVersionError, match="group_id"):
         HeartbeatRequest(group_id=None).encode(0)  # type: ignore[arg-type]
     with pytest.raises(DecodeError):
         HeartbeatRequest.decode(b"\xff\xff" + bytes(6), 0)
 
 
-def test_a_version_that_does_not_exist() -> None:
+def test_nonexistent_version() -> None:
     with pytest.raises(UnsupportedVersionError, match="0 to 4, not 5"):
         HeartbeatRequest().encode(5)
 
 
-def test_bytes_behind_the_message_are_an_error() -> None:
+def test_bytes_after_the_message_are_an_error() -> None:
     raw = HeartbeatRequest(group_id="g").encode(4)
     with pytest.raises(DecodeError, match="1 bytes after"):
         HeartbeatRequest.decode(raw + b"\x00", 4)
 
 
-def test_records_are_slices_of_what_came_in() -> None:
+def test_records_are_slices_of_the_input() -> None:
     raw = ProduceRequest(
         acks=-1, topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(records=b"batch")])]
     ).encode(9)
@@ -63,14 +63,14 @@ def test_records_are_passed_on_without_a_copy() -> None:
     assert any(chunk is data for chunk in chunks)
 
 
-def test_an_array_longer_than_its_bytes_is_refused_before_it_is_made() -> None:
+def test_array_longer_than_its_bytes_is_rejected_before_allocation() -> None:
     raw = b"\x7f\xff\xff\xff" + bytes(10)
     with pytest.raises(DecodeError):
         messages(ApiKey.LIST_GROUPS)[1].decode_from(bytes(2) + raw, 0, 0)
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])
-def test_request_headers_come_back(version: int) -> None:
+def test_request_headers_round_trip(version: int) -> None:
     header = RequestHeader(ApiKey.HEARTBEAT, version, 77, "client")
     frame = memoryview(encode_request_header(header) + b"body")
     decoded, pos = decode_request_header(frame)
@@ -78,13 +78,13 @@ def test_request_headers_come_back(version: int) -> None:
     assert frame[pos:] == b"body"
 
 
-def test_a_header_without_a_client_id() -> None:
+def test_header_without_a_client_id() -> None:
     header = RequestHeader(ApiKey.PRODUCE, 13, 1, None)
     assert decode_request_header(memoryview(encode_request_header(header)))[0] == header
 
 
 @pytest.mark.parametrize("cut", range(10))
-def test_a_cut_off_header_is_an_error(cut: int) -> None:
+def test_truncated_header_is_an_error(cut: int) -> None:
     frame = encode_request_header(RequestHeader(ApiKey.PRODUCE, 13, 1, "id"))
     with pytest.raises(DecodeError):
         decode_request_header(memoryview(frame[:cut]))
@@ -96,7 +96,7 @@ def test_api_versions_answers_without_tags() -> None:
     assert decode_response_header(memoryview(b"\x00\x00\x00\x09\x00"), ApiKey.HEARTBEAT, 4) == (9, 5)
 
 
-def test_internal_records_carry_their_version_in_front() -> None:
+def test_internal_records_start_with_their_version() -> None:
     raw = encode_versioned(HeartbeatRequest(group_id="g"), 3)
     assert raw[:2] == b"\x00\x03"
     assert read_version(raw) == 3
@@ -104,7 +104,7 @@ def test_internal_records_carry_their_version_in_front() -> None:
         read_version(b"\x00")
 
 
-def test_error_codes_know_themselves() -> None:
+def test_error_codes_have_names_texts_and_retriability() -> None:
     assert ErrorCode.of(48) is ErrorCode.INVALID_TXN_STATE
     assert ErrorCode.of(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert ErrorCode.NOT_COORDINATOR.retriable
