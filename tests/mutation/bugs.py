@@ -30,21 +30,21 @@ BUGS = {
         "coordinator/transactions/decisions.py",
         "request = _Request.RETRY if retry else _Request.CURRENT",
         "request = _Request.CURRENT",
-        f"{COORDINATOR}::test_a_late_ending_never_reaches_the_next_transaction",
+        f"{COORDINATOR}::test_late_end_never_affects_the_next_transaction",
     ),
     "an ending of a higher epoch is taken": Bug(
         "KAFKA-9600",
         "coordinator/transactions/decisions.py",
         f"if transaction.producer_epoch != epoch:{_THEN_FENCED}",
         f"if transaction.producer_epoch > epoch:{_THEN_FENCED}",
-        f"{COORDINATOR}::test_a_higher_epoch_is_refused",
+        f"{COORDINATOR}::test_higher_epoch_is_rejected",
     ),
     "a commit that lost against the coordinator's abort may be repeated": Bug(
         "KAFKA-20785",
         "coordinator/transactions/decisions.py",
         "(_S.COMPLETE_ABORT, _Request.RETRY, True): _FENCED,",
         "(_S.COMPLETE_ABORT, _Request.RETRY, True): _INVALID,",
-        f"{COORDINATOR}::test_a_commit_that_lost_against_the_coordinators_abort_is_fenced",
+        f"{COORDINATOR}::test_commit_after_the_coordinators_abort_is_fenced",
     ),
     "the coordinator's abort leaves the epoch alone": Bug(
         "KAFKA-6119",
@@ -58,7 +58,7 @@ BUGS = {
         "coordinator/transactions/decisions.py",
         "return _MARKER_RESULTS.get(error, MarkerResult.RETRY)",
         "return _MARKER_RESULTS.get(error, MarkerResult.WRITTEN)",
-        f"{COORDINATOR}::test_no_partition_that_exists_is_ever_skipped",
+        f"{COORDINATOR}::test_existing_partition_is_never_skipped",
     ),
     "a late produce is taken without its transaction": Bug(
         "KAFKA-14402",

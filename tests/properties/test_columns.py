@@ -26,7 +26,7 @@ def headers_of(row: Row) -> list[dict[str, object]]:
 
 
 @given(ROWS, st.sampled_from(Codec), st.integers(100, 2000))
-def test_what_columns_write_the_record_codec_reads(rows: list[Row], codec: Codec, size: int) -> None:
+def test_record_codec_reads_batches_built_from_columns(rows: list[Row], codec: Codec, size: int) -> None:
     encoded = encode_partition(
         pa.array([row[1] for row in rows], pa.binary()),
         pa.array([row[2] for row in rows], pa.binary()),
@@ -46,7 +46,7 @@ def test_what_columns_write_the_record_codec_reads(rows: list[Row], codec: Codec
 
 
 @given(ROWS, st.sampled_from(Codec), st.integers(0, 31))
-def test_what_the_record_codec_writes_columns_read(rows: list[Row], codec: Codec, start: int) -> None:
+def test_columns_read_batches_of_the_record_codec(rows: list[Row], codec: Codec, start: int) -> None:
     data = build_batch([Record(i, *row[:3], tuple(row[3])) for i, row in enumerate(rows)], codec=codec)
     table, next_offset = decode_batches([data], topic="t", partition=1, start_offset=start, include_headers=True)
     assert next_offset == max(start, len(rows))
@@ -58,7 +58,7 @@ def test_what_the_record_codec_writes_columns_read(rows: list[Row], codec: Codec
 
 
 @given(ROWS, st.data())
-def test_damaged_records_are_an_error_or_a_sound_table(rows: list[Row], data: st.DataObject) -> None:
+def test_damaged_records_raise_or_decode_to_a_valid_table(rows: list[Row], data: st.DataObject) -> None:
     batch = build_batch([Record(0, *row[:3], tuple(row[3])) for row in rows])
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(HEADER_SIZE, len(batch) - 1))] = data.draw(st.integers(0, 255))

@@ -13,7 +13,7 @@ from support.fuzzing import TARGETS, damaged, fuzz
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_damage_is_told_in_the_protocols_own_errors(target: str) -> None:
+def test_damage_raises_only_protocol_errors(target: str) -> None:
     seed = random.SystemRandom().randrange(2**31)
     print(f"seed {seed}")
     refused = fuzz(target, 3000, seed)
@@ -28,7 +28,7 @@ def test_memory_is_bounded() -> None:
     assert "no fault" in done.stdout
 
 
-def test_a_fault_is_told_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_is_reported_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
     def target(chance: random.Random) -> tuple[bytes, object]:
         data = damaged(bytes(100), chance)
         return data, lambda: data[100]

@@ -34,7 +34,7 @@ EVERY_VERSION = pytest.mark.parametrize("case", cases() + internal_cases(), ids=
 
 
 @pytest.mark.parametrize(("api", "kind", "cls"), list(message_classes()))
-def test_the_versions_are_those_of_kafka(api: str, kind: str, cls: type[Message]) -> None:
+def test_versions_equal_kafkas(api: str, kind: str, cls: type[Message]) -> None:
     folder = os.path.join(os.path.dirname(kio.schema.__file__), api)
     known = {int(name[1:]) for name in os.listdir(folder) if name[0] == "v" and name[1:].isdigit()}
     assert set(range(cls.MIN_VERSION, cls.MAX_VERSION + 1)) == known
@@ -74,7 +74,7 @@ def _entity(kind: Any) -> Any:
 @WITH_KIO
 @FEW
 @given(data=st.data())
-def test_bytes_are_those_of_kio_both_ways(case: Case, data: st.DataObject) -> None:
+def test_bytes_equal_those_of_kio_both_ways(case: Case, data: st.DataObject) -> None:
     message = data.draw(instances(case.cls, case.version))
     raw = message.encode(case.version)
     theirs, size = parse_with_kio(case, raw)
@@ -86,7 +86,7 @@ def test_bytes_are_those_of_kio_both_ways(case: Case, data: st.DataObject) -> No
 @EVERY_VERSION
 @FEW
 @given(data=st.data())
-def test_what_was_encoded_decodes_to_the_same(case: Case, data: st.DataObject) -> None:
+def test_encoded_messages_round_trip(case: Case, data: st.DataObject) -> None:
     message = data.draw(instances(case.cls, case.version))
     raw = message.encode(case.version)
     assert case.cls.decode(raw, case.version) == message
@@ -96,7 +96,7 @@ def test_what_was_encoded_decodes_to_the_same(case: Case, data: st.DataObject) -
 @EVERY_VERSION
 @FEW
 @given(data=st.data())
-def test_a_message_cut_off_anywhere_is_a_decode_error(case: Case, data: st.DataObject) -> None:
+def test_truncated_message_is_a_decode_error(case: Case, data: st.DataObject) -> None:
     raw = data.draw(instances(case.cls, case.version)).encode(case.version)
     step = max(1, len(raw) // 50)
     for end in range(0, len(raw), step):
@@ -109,7 +109,7 @@ def test_a_message_cut_off_anywhere_is_a_decode_error(case: Case, data: st.DataO
 @EVERY_VERSION
 @FEW
 @given(data=st.data())
-def test_damage_is_a_decode_error_or_another_message(case: Case, data: st.DataObject) -> None:
+def test_damaged_message_is_a_decode_error_or_another_message(case: Case, data: st.DataObject) -> None:
     raw = bytearray(data.draw(instances(case.cls, case.version)).encode(case.version))
     for _ in range(data.draw(st.integers(1, 4))):
         if raw:
@@ -138,7 +138,7 @@ HOSTILE = [b"\xff\xff\xff\xff\x07", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f"
 @EVERY_VERSION
 @FEW
 @given(data=st.data())
-def test_lengths_that_lie_cost_no_memory(case: Case, data: st.DataObject) -> None:
+def test_false_lengths_allocate_no_memory(case: Case, data: st.DataObject) -> None:
     raw = data.draw(instances(case.cls, case.version)).encode(case.version)
     at = data.draw(st.integers(0, len(raw)))
     lying = raw[:at] + data.draw(st.sampled_from(HOSTILE)) + raw[at:]

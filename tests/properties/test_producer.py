@@ -72,7 +72,9 @@ def check_log(cluster: ModelCluster, sent: list[tuple[int, int, Any]]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, rate=st.sampled_from([0.0, 0.2, 0.5]), in_flight=st.sampled_from([1, 2, 5]), largest=largests)
-def test_idempotence(seed: int, rate: float, in_flight: int, largest: int) -> None:
+def test_idempotent_producer_writes_each_record_once_in_order(
+    seed: int, rate: float, in_flight: int, largest: int
+) -> None:
     async def body() -> None:
         cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=2, largest=largest)
         core = make_core(cluster, max_in_flight_requests_per_connection=in_flight)
@@ -88,7 +90,7 @@ def test_idempotence(seed: int, rate: float, in_flight: int, largest: int) -> No
 @settings(max_examples=300, deadline=None)
 @given(seed=seeds, largest=st.sampled_from([100, 5]))
 @example(seed=116, largest=100)  # doubles where a batch in doubt gets new numbers
-def test_expired_batches_leave_no_hole_that_blocks(seed: int, largest: int) -> None:
+def test_expired_batches_leave_no_blocking_gap(seed: int, largest: int) -> None:
     async def body() -> None:
         broken = faults(seed, 0.8, (LOST_REQUEST, LOST_ANSWER, BUSY, LATE))
         cluster = ModelCluster(PARTITIONS, broken, version=2, largest=largest)
@@ -132,7 +134,7 @@ async def try_transaction(
 
 @settings(max_examples=120, deadline=None)
 @given(seed=seeds, rate=st.sampled_from([0.0, 0.15, 0.4]), version=st.sampled_from([1, 2]), largest=largests)
-def test_transactions_are_whole(seed: int, rate: float, version: int, largest: int) -> None:
+def test_transactions_are_atomic(seed: int, rate: float, version: int, largest: int) -> None:
     async def body() -> None:
         chance = random.Random(seed)
         cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=version, largest=largest)
@@ -159,7 +161,7 @@ def test_transactions_are_whole(seed: int, rate: float, version: int, largest: i
     run(body())
 
 
-def test_a_successor_fences() -> None:
+def test_successor_fences() -> None:
     async def body() -> None:
         cluster = ModelCluster(PARTITIONS, lambda: FINE, version=2)
         old, new = (make_core(cluster, transactional_id="tx") for _ in range(2))

@@ -37,9 +37,7 @@ def test_round_trip(rows: list[r.Record], codec: Codec, base_offset: int, sequen
 
 
 @given(ROWS, st.sampled_from(Codec), st.data())
-def test_damage_is_an_error_of_the_protocol_and_nothing_else(
-    rows: list[r.Record], codec: Codec, data: st.DataObject
-) -> None:
+def test_damage_raises_only_protocol_errors(rows: list[r.Record], codec: Codec, data: st.DataObject) -> None:
     batch = r.build_batch(rows, codec=codec)
     for _ in range(3):
         batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))

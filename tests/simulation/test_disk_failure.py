@@ -172,7 +172,7 @@ def run(seed: int, scenario: Callable[[World], Any]) -> int:
 
 
 @pytest.mark.parametrize("lose_power", [True, False], ids=["power", "kill"])
-def test_nothing_acknowledged_is_lost(lose_power: bool) -> None:
+def test_acknowledged_records_are_not_lost(lose_power: bool) -> None:
     failures = 0
     for seed in range(30):
         failures += run(seed, lambda world: suffer(world, lose_power=lose_power))

@@ -28,7 +28,7 @@ def in_world(scenario: Callable[[World], Coroutine[Any, Any, Any]], seed: int = 
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 
-def test_time_passes_at_once() -> None:
+def test_virtual_time_passes_at_once() -> None:
     async def scenario(world: World) -> list[float]:
         before = time.monotonic(), time.time()
         await asyncio.sleep(1000 * HOUR)
@@ -38,7 +38,7 @@ def test_time_passes_at_once() -> None:
     assert time.time() > EPOCH_MS / 1000 + 1000 * HOUR  # the real clock is back
 
 
-def test_callbacks_come_in_the_order_of_their_time() -> None:
+def test_callbacks_run_in_the_order_of_their_time() -> None:
     async def scenario(world: World) -> list[str]:
         seen: list[str] = []
         loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ def test_callbacks_come_in_the_order_of_their_time() -> None:
     assert in_world(scenario) == ["now", "early", "late"]
 
 
-def test_whoever_waits_for_nothing_is_told_so() -> None:
+def test_scenario_that_waits_for_nothing_stalls() -> None:
     async def scenario(world: World) -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -59,7 +59,7 @@ def test_whoever_waits_for_nothing_is_told_so() -> None:
         in_world(scenario)
 
 
-def test_a_loop_that_spins_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spinning_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oncelog.sim.loop.STALL_LIMIT", 1000)
 
     async def scenario(world: World) -> None:
@@ -70,7 +70,7 @@ def test_a_loop_that_spins_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
         in_world(scenario)
 
 
-def test_two_that_wait_for_each_other_are_ended() -> None:
+def test_scenario_beyond_its_time_limit_is_ended() -> None:
     async def scenario(world: World) -> None:
         while True:
             await asyncio.sleep(1)
@@ -79,7 +79,7 @@ def test_two_that_wait_for_each_other_are_ended() -> None:
         World(5).run(scenario, limit_s=HOUR)
 
 
-def test_randomness_is_the_seeds() -> None:
+def test_randomness_is_determined_by_the_seed() -> None:
     async def scenario(world: World) -> list[Any]:
         return [random.random(), os.urandom(8), uuid.uuid4(), random.SystemRandom().random()]
 
@@ -87,7 +87,7 @@ def test_randomness_is_the_seeds() -> None:
     assert in_world(scenario, 1) != in_world(scenario, 2)
 
 
-def test_a_killed_process_does_nothing_more_not_even_clean_up() -> None:
+def test_killed_process_runs_nothing_more_not_even_clean_up() -> None:
     async def scenario(world: World) -> list[str]:
         seen: list[str] = []
 
@@ -110,7 +110,7 @@ def test_a_killed_process_does_nothing_more_not_even_clean_up() -> None:
     assert in_world(scenario) == ["alive", "alive", "late"]
 
 
-def test_an_error_that_nobody_handles_fails_the_run() -> None:
+def test_unhandled_error_fails_the_run() -> None:
     async def scenario(world: World) -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 / 0)
         await asyncio.sleep(1)
@@ -119,7 +119,7 @@ def test_an_error_that_nobody_handles_fails_the_run() -> None:
         in_world(scenario)
 
 
-def test_last_words_of_a_killed_process_are_no_error() -> None:
+def test_errors_in_the_clean_up_of_a_killed_process_are_ignored() -> None:
     """Its coroutines are closed at the end: what they clean up then, nobody waits for."""
 
     async def scenario(world: World) -> None:
@@ -209,7 +209,7 @@ def test_bytes_arrive_in_order_and_in_pieces() -> None:
     in_world(scenario)
 
 
-def test_a_full_pipe_pauses_its_writer() -> None:
+def test_full_pipe_pauses_its_writer() -> None:
     async def scenario(world: World) -> None:
         near, far = await pair(world)
         far.transport.pause_reading()
@@ -223,7 +223,7 @@ def test_a_full_pipe_pauses_its_writer() -> None:
     in_world(scenario)
 
 
-def test_close_sends_everything_first_and_abort_does_not() -> None:
+def test_close_sends_pending_bytes_and_abort_does_not() -> None:
     async def scenario(world: World) -> None:
         near, far = await pair(world)
         near.transport.write(b"last words")
@@ -251,7 +251,7 @@ def test_close_sends_everything_first_and_abort_does_not() -> None:
     in_world(scenario)
 
 
-def test_a_cut_holds_bytes_up_until_it_heals() -> None:
+def test_partition_of_the_network_holds_bytes_until_it_heals() -> None:
     async def scenario(world: World) -> None:
         near, far = await pair(world)
         world.network.cut("client", "server")
@@ -265,7 +265,7 @@ def test_a_cut_holds_bytes_up_until_it_heals() -> None:
     in_world(scenario)
 
 
-def test_a_cut_may_be_one_way() -> None:
+def test_partition_of_the_network_may_be_one_way() -> None:
     async def scenario(world: World) -> None:
         near, far = await pair(world)
         world.network.cut("server", "client", both_ways=False)
@@ -277,7 +277,7 @@ def test_a_cut_may_be_one_way() -> None:
     in_world(scenario)
 
 
-def test_a_dead_process_resets_its_connections_and_frees_its_port() -> None:
+def test_dead_process_resets_its_connections_and_frees_its_port() -> None:
     async def scenario(world: World) -> None:
         near, far = await pair(world)
         process = next(process for process in world._processes if process.name == "server")
@@ -292,7 +292,7 @@ def test_a_dead_process_resets_its_connections_and_frees_its_port() -> None:
     in_world(scenario)
 
 
-def test_a_reset_is_seen_on_both_sides() -> None:
+def test_both_sides_see_a_reset() -> None:
     async def scenario(world: World) -> None:
         near, far = await pair(world)
         world.network.reset()
@@ -302,7 +302,7 @@ def test_a_reset_is_seen_on_both_sides() -> None:
     in_world(scenario)
 
 
-def test_our_server_runs_on_it() -> None:
+def test_our_server_runs_in_the_simulation() -> None:
     async def scenario(world: World) -> None:
         async def start() -> Server:
             server = Server(lambda frame, _: [bytes(frame)[::-1]])
@@ -323,7 +323,7 @@ def test_our_server_runs_on_it() -> None:
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_process_leaves_what_it_wrote() -> None:
+def test_files_of_a_killed_process_keep_what_it_wrote() -> None:
     disk = SimDisk(random.Random(1))
     mount = disk.mount()
     mount.mkdir("a/b")
@@ -336,7 +336,7 @@ def test_a_killed_process_leaves_what_it_wrote() -> None:
     assert disk.mount().read_file("a/b/c") == b"hello"
 
 
-def test_a_process_dies_in_the_middle_of_a_write() -> None:
+def test_process_can_die_during_a_write() -> None:
     left = set()
     for seed in range(50):
         disk = SimDisk(random.Random(seed))
@@ -354,7 +354,7 @@ def test_a_process_dies_in_the_middle_of_a_write() -> None:
     assert left == {5, 6, 7, 8, 9, 10, 11}
 
 
-def test_a_crashed_machine_keeps_what_was_synced_and_some_of_the_rest() -> None:
+def test_crashed_machine_keeps_synced_data_and_part_of_the_rest() -> None:
     left = set()
     for seed in range(100):
         disk = SimDisk(random.Random(seed))
@@ -369,7 +369,7 @@ def test_a_crashed_machine_keeps_what_was_synced_and_some_of_the_rest() -> None:
     assert left == {4, 5, 6, 7, 8}
 
 
-def test_a_crashed_machine_may_forget_a_file_that_was_never_synced() -> None:
+def test_crashed_machine_may_lose_a_file_that_was_not_synced() -> None:
     survived = set()
     for seed in range(20):
         disk = SimDisk(random.Random(seed))
@@ -379,7 +379,7 @@ def test_a_crashed_machine_may_forget_a_file_that_was_never_synced() -> None:
     assert survived == {True, False}
 
 
-def test_the_port_of_the_disk() -> None:
+def test_simulated_disk() -> None:
     disk = SimDisk(random.Random(1)).mount()
     with pytest.raises(FileNotFoundError):
         disk.open("d/f", create=True)
@@ -405,7 +405,7 @@ def test_the_port_of_the_disk() -> None:
         disk.open("nothing")
 
 
-def test_the_loop_is_closed_at_the_end() -> None:
+def test_loop_is_closed_at_the_end() -> None:
     world = World(1)
     world.run(lambda _: asyncio.sleep(1))
     assert isinstance(world.loop, SimLoop)

@@ -11,7 +11,7 @@ from support.raw_client import RawWriter
 LIMIT_S = 600.0
 
 
-def test_a_topic_that_comes_after_its_readers_is_read() -> None:
+def test_topic_created_after_its_readers_is_read() -> None:
     async def scenario(world: World) -> list[bytes | None]:
         broker = await world.start_broker(group_initial_rebalance_delay_ms=0)
         async with aio.Consumer(f"broker-1:{PORT}", group_id="g", auto_offset_reset="earliest") as consumer:

@@ -83,13 +83,13 @@ async def count(world: World) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_number_is_there_once(seed: int) -> None:
+def test_each_number_is_in_the_log_once(seed: int) -> None:
     lives, deaths = World(seed).run(count, limit_s=LIMIT_S)
     assert lives >= LIVES
     assert deaths > 0
 
 
-def test_the_same_seed_gives_the_same_world() -> None:
+def test_same_seed_gives_the_same_world() -> None:
     worlds = [World(99), World(99), World(100)]
     for world in worlds:
         world.run(count, limit_s=LIMIT_S)

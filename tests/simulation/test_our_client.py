@@ -119,7 +119,7 @@ def test_each_record_is_copied_once(seed: int) -> None:
     assert World(seed).run(lambda world: Copy(world).run(), limit_s=LIMIT_S) > 0
 
 
-def test_the_same_seed_gives_the_same_world() -> None:
+def test_same_seed_gives_the_same_world() -> None:
     worlds = [World(77), World(77)]
     for world in worlds:
         world.run(lambda world: Copy(world).run(), limit_s=LIMIT_S)

@@ -66,12 +66,12 @@ async def count(world: World, settings: dict[str, Any]) -> int:
 SYNCED = {"log_flush_interval_messages": 1}
 
 
-def test_every_number_is_there_once_after_losses_of_power() -> None:
+def test_each_number_is_in_the_log_once_after_power_losses() -> None:
     losses = [World(seed).run(lambda world: count(world, SYNCED), limit_s=LIMIT_S) for seed in range(12)]
     assert sum(losses) > 24
 
 
-def test_without_syncs_some_world_loses_something() -> None:
+def test_some_world_without_fsync_loses_records() -> None:
     for seed in range(12):
         try:
             World(seed).run(lambda world: count(world, {}), limit_s=60)

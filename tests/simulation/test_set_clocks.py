@@ -21,7 +21,7 @@ SESSION_MS = 10_000
 
 
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS])
-def test_sessions_do_not_go_by_the_wall_clock(jump_ms: int) -> None:
+def test_sessions_are_independent_of_the_wall_clock(jump_ms: int) -> None:
     async def scenario(world: World) -> None:
         broker = await world.start_broker()
         client = RawWriter("broker-1", PORT, "client")

@@ -13,7 +13,7 @@ from support.transaction_world import ABORTED, COMMITTED, UNKNOWN, run
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
-def test_whole_transactions_or_nothing_of_them(first: int) -> None:
+def test_transactions_are_atomic(first: int) -> None:
     total: Counter[str] = Counter()
     for seed in range(first, first + 20):
         try:
