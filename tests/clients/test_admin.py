@@ -6,7 +6,7 @@ from support.clients.base import Client
 from support.processes import wait_until
 
 
-def test_topics_come_and_go(client: Client, name: str) -> None:
+def test_topics_are_created_and_deleted(client: Client, name: str) -> None:
     client.create_topic(name, 5)
     wait_until(lambda: client.topics().get(name) == 5, "the topic is there")
     client.delete_topic(name)

@@ -46,7 +46,7 @@ def test_both_admins_have_the_same_calls() -> None:
     assert len(calls(Admin)) > 30
 
 
-def test_the_asyncio_one_asks_the_same(server: Server, name: str) -> None:
+def test_asyncio_admin_returns_the_same(server: Server, name: str) -> None:
     async def go() -> None:
         async with aio.Admin(server.bootstrap) as admin:
             (made,) = await admin.create_topics(name, 2)
@@ -58,7 +58,7 @@ def test_the_asyncio_one_asks_the_same(server: Server, name: str) -> None:
     asyncio.run(go())
 
 
-def test_what_is_not_there_yet_is_said(admin: Admin) -> None:
+def test_missing_method_raises_a_helpful_attribute_error(admin: Admin) -> None:
     with pytest.raises(AttributeError, match="no elect_leaders yet, electing leaders"):
         admin.elect_leaders()  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="did you mean describe_topics"):
@@ -70,7 +70,7 @@ def test_what_is_not_there_yet_is_said(admin: Admin) -> None:
     [lambda admin: admin.list_groups(), lambda admin: admin.offsets({("t", 0): 0})],
     ids=["list_groups", "offsets"],
 )
-def test_a_wrong_port_is_given_up_before_the_time_of_a_call(
+def test_wrong_port_fails_before_the_call_times_out(
     call: Callable[[Admin], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from oncelog.client.admin import _shared as admin_face
@@ -93,7 +93,7 @@ def test_a_wrong_port_is_given_up_before_the_time_of_a_call(
 # -- topics ----------------------------------------------------------------------------------------------
 
 
-def test_a_topic_just_made_is_waited_for(
+def test_admin_waits_for_the_metadata_of_a_new_topic(
     server: Server, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The brokers hear of it after the controller has answered, on a busy machine seconds later."""
@@ -117,7 +117,7 @@ def test_a_topic_just_made_is_waited_for(
         admin.create_topics(f"{name}-late")
 
 
-def test_topics_are_made_checked_and_described(admin: Admin, name: str) -> None:
+def test_topics_are_created_checked_and_described(admin: Admin, name: str) -> None:
     (checked,) = admin.create_topics(name, 3, validate_only=True)
     assert (checked.partitions, name in admin.list_topics()) == (3, False)
     (made,) = admin.create_topics(name, assignments=[[1], [1]], configs={"retention.ms": "60000"})

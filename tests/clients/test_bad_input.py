@@ -149,7 +149,7 @@ def served_versions() -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("key", "version"), served_versions(), ids=[f"{ApiKey(key).name}-v{version}" for key, version in served_versions()]
 )
-def test_cut_off_requests_of_every_api_and_version(victim: OncelogCluster, key: int, version: int) -> None:
+def test_truncated_requests_of_every_api_and_version(victim: OncelogCluster, key: int, version: int) -> None:
     """The frame is whole, what is in it is cut: the broker hangs up (or answers, where the rest is optional)."""
     try:
         whole = frame_of(harmless(key), version)
@@ -195,7 +195,7 @@ def test_impossible_lengths(victim: OncelogCluster, length: int) -> None:
     )
 
 
-def test_great_lengths_without_the_bytes_take_no_memory(victim: OncelogCluster) -> None:
+def test_large_lengths_without_the_bytes_allocate_no_memory(victim: OncelogCluster) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(50):
             sock = stack.enter_context(open_socket(victim))
@@ -203,7 +203,7 @@ def test_great_lengths_without_the_bytes_take_no_memory(victim: OncelogCluster) 
         assert ask(victim, ApiVersionsRequest(), 3)
 
 
-def test_great_counts_without_the_items_take_no_memory(victim: OncelogCluster) -> None:
+def test_large_counts_without_the_items_allocate_no_memory(victim: OncelogCluster) -> None:
     for count in (2**31 - 1, 50_000_000):
         with open_socket(victim) as sock:
             header = encode_request_header(RequestHeader(ApiKey.METADATA, 4, 7, "bad"))
@@ -212,7 +212,7 @@ def test_great_counts_without_the_items_take_no_memory(victim: OncelogCluster) -
 
 
 @pytest.mark.parametrize("key", [-1, 4, 999, 2**15 - 1])
-def test_an_api_that_is_not_served(victim: OncelogCluster, key: int) -> None:
+def test_unknown_api(victim: OncelogCluster, key: int) -> None:
     with open_socket(victim) as sock:
         send_frame(sock, struct.pack(">hhih", key, 0, 7, -1))
         assert read_frame(sock) is None
@@ -222,14 +222,14 @@ def test_an_api_that_is_not_served(victim: OncelogCluster, key: int) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in SERVED if key != ApiKey.API_VERSIONS])
-def test_a_version_that_is_not_served(victim: OncelogCluster, key: int) -> None:
+def test_unsupported_version(victim: OncelogCluster, key: int) -> None:
     for version in (-1, SERVED[key].max_version + 1):
         with open_socket(victim) as sock:
             send_frame(sock, struct.pack(">hhih", key, version, 7, -1) + b"\0")
             assert read_frame(sock) is None
 
 
-def test_api_versions_above_ours_is_told_ours(victim: OncelogCluster) -> None:
+def test_api_versions_above_ours_returns_our_versions(victim: OncelogCluster) -> None:
     with open_socket(victim) as sock:
         send_frame(sock, struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 7, -1) + b"\0")
         answer = read_frame(sock)
@@ -240,7 +240,7 @@ def test_api_versions_above_ours_is_told_ours(victim: OncelogCluster) -> None:
     assert (mine.min_version, mine.max_version) == (0, SERVED[ApiKey.API_VERSIONS].max_version)
 
 
-def test_slow_and_silent_clients_delay_nobody_and_are_closed(victim: OncelogCluster) -> None:
+def test_slow_and_silent_clients_delay_no_other_and_are_closed(victim: OncelogCluster) -> None:
     whole = frame_of(MetadataRequest(topics=None), 4)
     with open_socket(victim) as silent, open_socket(victim) as half:
         half.sendall(struct.pack(">i", len(whole)) + whole[:5])
@@ -284,7 +284,7 @@ def patched(position: int, layout: str, value: int, *, fix_crc: bool = True, **o
     return batch
 
 
-def test_the_good_batch_is_good(victim: OncelogCluster) -> None:
+def test_valid_batch_is_accepted(victim: OncelogCluster) -> None:
     assert code_of(victim, good()) == ErrorCode.NONE
     assert code_of(victim, patched(MAGIC, ">b", 2)) == ErrorCode.NONE
 
@@ -313,7 +313,7 @@ IDEMPOTENT = {"producer_id": 4000, "producer_epoch": 0, "base_sequence": 0}
         (good() + good(), ErrorCode.INVALID_RECORD),
     ],
 )
-def test_batches_that_contradict_themselves(victim: OncelogCluster, batch: bytearray, code: ErrorCode) -> None:
+def test_inconsistent_batches(victim: OncelogCluster, batch: bytearray, code: ErrorCode) -> None:
     assert code_of(victim, batch) == code
 
 
@@ -333,7 +333,7 @@ def test_batches_that_contradict_themselves(victim: OncelogCluster, batch: bytea
     ],
     ids=["nothing", "cut", "cut header", "long", "negative", "zero", "magic 3", "magic 1", "magic -1", "codec 7"],
 )
-def test_batches_that_cannot_be_read(victim: OncelogCluster, batch: bytes) -> None:
+def test_undecodable_batches(victim: OncelogCluster, batch: bytes) -> None:
     before = parse_header(good())
     assert before.magic == 2
     assert code_of(victim, batch) != ErrorCode.NONE
@@ -358,7 +358,7 @@ def test_a_decompression_bomb_is_not_unpacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "x" * 250, "a\0b", "../../etc"])
-def test_names_that_are_no_topic_names(victim: OncelogCluster, name: str) -> None:
+def test_illegal_topic_names(victim: OncelogCluster, name: str) -> None:
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
     response = ask(victim, CreateTopicsRequest(topics=[topic]), 5)
     assert response.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION  # type: ignore[attr-defined]

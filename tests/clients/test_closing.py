@@ -43,7 +43,7 @@ def topic(server: Server, admin: Admin, name: str) -> str:
 
 
 @pytest.mark.parametrize("how", READS)
-def test_a_member_that_waits_for_records_is_closed_by_another_thread(
+def test_consumer_waiting_in_poll_can_be_closed_by_another_thread(
     server: Server, admin: Admin, topic: str, how: str
 ) -> None:
     consumer = Consumer(server.bootstrap, group_id=topic, **EARLIEST)
@@ -58,7 +58,7 @@ def test_a_member_that_waits_for_records_is_closed_by_another_thread(
     assert not admin.describe_group(topic).members, "it has left its group"
 
 
-def test_the_thread_that_closes_a_polling_consumer_calls_its_listener(server: Server, admin: Admin, topic: str) -> None:
+def test_thread_that_closes_a_polling_consumer_calls_its_listener(server: Server, admin: Admin, topic: str) -> None:
     called: list[tuple[int, object]] = []
     consumer = Consumer(server.bootstrap, group_id=topic, **EARLIEST)
     consumer.subscribe([topic], on_revoked=lambda gone: called.append((threading.get_ident(), gone)))
@@ -73,7 +73,7 @@ def test_the_thread_that_closes_a_polling_consumer_calls_its_listener(server: Se
 
 
 @pytest.mark.parametrize("tables", [False, True])
-def test_a_loop_learns_at_the_next_item_that_another_thread_has_closed_the_consumer(
+def test_loop_raises_at_the_next_record_after_another_thread_closes_the_consumer(
     server: Server, topic: str, tables: bool
 ) -> None:
     """A loop that ends without an error would mean that it has read all records."""
@@ -87,7 +87,7 @@ def test_a_loop_learns_at_the_next_item_that_another_thread_has_closed_the_consu
         next(loop)
 
 
-def test_a_loop_learns_that_another_task_has_closed_the_consumer(server: Server, topic: str) -> None:
+def test_loop_raises_after_another_task_closes_the_consumer(server: Server, topic: str) -> None:
     async def body() -> None:
         consumer = aio.Consumer(server.bootstrap, **EARLIEST)
         await consumer.start()
@@ -101,7 +101,7 @@ def test_a_loop_learns_that_another_task_has_closed_the_consumer(server: Server,
     asyncio.run(asyncio.wait_for(body(), WITHIN_S))
 
 
-def test_a_listener_may_close_the_consumer_that_polls(server: Server, admin: Admin, topic: str) -> None:
+def test_listener_may_close_the_polling_consumer(server: Server, admin: Admin, topic: str) -> None:
     consumer = Consumer(server.bootstrap, group_id=topic, **EARLIEST)
     consumer.subscribe([topic], on_assigned=lambda _: consumer.close())
     with pytest.raises(errors.ClientClosedError):
@@ -109,7 +109,7 @@ def test_a_listener_may_close_the_consumer_that_polls(server: Server, admin: Adm
     assert not admin.describe_group(topic).members
 
 
-def test_a_coroutine_listener_may_close_the_consumer_that_polls(server: Server, admin: Admin, topic: str) -> None:
+def test_coroutine_listener_may_close_the_polling_consumer(server: Server, admin: Admin, topic: str) -> None:
     async def body() -> None:
         consumer = aio.Consumer(server.bootstrap, group_id=topic, **EARLIEST)
         await consumer.start()
@@ -154,7 +154,7 @@ def test_close_ends_a_commit_that_cannot_complete(server: Server, admin: Admin, 
     assert read(server, name) == []
 
 
-def test_close_lets_a_commit_complete_that_can(server: Server, admin: Admin, name: str, proxy: Proxy) -> None:
+def test_close_waits_for_a_commit_that_can_complete(server: Server, admin: Admin, name: str, proxy: Proxy) -> None:
     admin.create_topics(name)
     producer = Producer(server.bootstrap, transactional_id=name)
     with ThreadPoolExecutor(2) as pool:
@@ -167,7 +167,7 @@ def test_close_lets_a_commit_complete_that_can(server: Server, admin: Admin, nam
     wait_until(lambda: read(server, name) == [b"in a transaction"], "the record is visible")
 
 
-def test_close_aborts_the_transaction_of_a_commit_that_fails_meanwhile(
+def test_close_aborts_the_transaction_if_its_commit_fails(
     server: Server, admin: Admin, name: str, proxy: Proxy
 ) -> None:
     """Otherwise, read_committed readers would wait until the transaction times out."""
@@ -217,9 +217,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("how", LEFT)
-def test_the_process_exits_while_a_loop_over_records_is_alive(
-    server: Server, topic: str, tmp_path: Path, how: str
-) -> None:
+def test_process_exits_during_a_loop_over_records(server: Server, topic: str, tmp_path: Path, how: str) -> None:
     program = f"""
         import sys
         from oncelog import Consumer
@@ -231,7 +229,7 @@ def test_the_process_exits_while_a_loop_over_records_is_alive(
     assert run_program(tmp_path, program, server.bootstrap, topic).returncode == 1
 
 
-def test_an_outcome_that_cannot_come_any_more_does_not_keep_the_process(tmp_path: Path) -> None:
+def test_pending_outcome_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     program = """
         from oncelog import Producer
         producer = Producer("localhost:1")

@@ -47,7 +47,7 @@ def test_topics(tool: Tool, name: str) -> None:
     wait_until(lambda: name not in {item["name"] for item in tool.json("topic", "list")}, "the other one is gone")
 
 
-def test_what_is_unset_must_be_a_setting(tool: Tool, name: str) -> None:
+def test_unset_rejects_unknown_settings(tool: Tool, name: str) -> None:
     tool("topic", "create", name)
     said = tool.fails(1, "topic", "alter", name, "--unset", "retention.mss")
     assert (
@@ -71,7 +71,7 @@ def test_records_are_deleted(tool: Tool, name: str) -> None:
 # -- produce and consume --------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_was_not_there_is_told(tool: Tool, name: str) -> None:
+def test_auto_created_and_missing_topics_are_reported(tool: Tool, name: str) -> None:
     done = tool.run("topic", "produce", name, stdin="1\n")
     assert (done.returncode, done.stderr) == (0, f"oncelog: there was no topic '{name}': the broker has made it\n")
     assert tool.run("topic", "produce", name, stdin="2\n").stderr == ""
@@ -81,7 +81,7 @@ def test_a_topic_that_was_not_there_is_told(tool: Tool, name: str) -> None:
         assert said.count("\n") == 1
 
 
-def test_a_bad_line_in_a_file_keeps_the_others_back(tool: Tool, name: str, tmp_path: Path) -> None:
+def test_bad_line_in_a_file_prevents_sending_the_others(tool: Tool, name: str, tmp_path: Path) -> None:
     tool("topic", "create", name)
     lines = tmp_path / "lines"
     lines.write_text("a:1\nb:2\nbroken\n")
@@ -99,7 +99,7 @@ def test_a_bad_line_in_a_file_keeps_the_others_back(tool: Tool, name: str, tmp_p
     assert consumed(tool, name) == ["1", "2"]
 
 
-def test_all_forms_of_where(tool: Tool, server: Server, name: str) -> None:
+def test_all_formats_of_start_and_end_offsets(tool: Tool, server: Server, name: str) -> None:
     tool("topic", "create", name)
     with Producer(server.bootstrap) as producer:
         for number in range(6):
@@ -117,7 +117,7 @@ def test_all_forms_of_where(tool: Tool, server: Server, name: str) -> None:
         assert "Error: " in tool.fails(2, "topic", "consume", name, *wrong)
 
 
-def test_a_group_leaves_no_lag_behind_a_transaction(tool: Tool, name: str) -> None:
+def test_group_has_no_lag_after_a_transaction(tool: Tool, name: str) -> None:
     tool("topic", "create", name)
     tool("topic", "produce", name, "--transactional-id", name, stdin="1\n2\n")
     assert consumed(tool, name, "--group", name, "-o", "stored") == ["1", "2"]
@@ -171,7 +171,7 @@ def test_members_are_removed(tool: Tool, server: Server, name: str) -> None:
 # -- transactions ---------------------------------------------------------------------------------------------
 
 
-def test_an_ongoing_transaction_is_not_taken_for_a_hanging_one(tool: Tool, server: Server, name: str) -> None:
+def test_ongoing_transaction_is_not_reported_as_hanging(tool: Tool, server: Server, name: str) -> None:
     tool("topic", "create", name)
     with Producer(server.bootstrap, transactional_id=name) as producer:
         producer.begin_transaction()
@@ -196,7 +196,7 @@ def test_an_ongoing_transaction_is_not_taken_for_a_hanging_one(tool: Tool, serve
     assert consumed(tool, name, "--read-committed") == []
 
 
-def test_open_transactions_are_listed_first_and_finished_ones_only_with_all(
+def test_open_transactions_are_listed_first_and_completed_ones_only_with_all(
     tool: Tool, server: Server, name: str
 ) -> None:
     tool("topic", "create", name)
@@ -221,7 +221,7 @@ def test_open_transactions_are_listed_first_and_finished_ones_only_with_all(
         producer.abort_transaction()
 
 
-def test_the_holder_of_a_partition_is_described(tool: Tool, server: Server, name: str) -> None:
+def test_transaction_that_holds_back_a_partition_is_described(tool: Tool, server: Server, name: str) -> None:
     tool("topic", "create", name, "-p", "2")
     with Producer(server.bootstrap, transactional_id=name) as producer:
         producer.begin_transaction()
@@ -246,7 +246,7 @@ def test_the_holder_of_a_partition_is_described(tool: Tool, server: Server, name
     )
 
 
-def test_transactional_ids_that_are_not_there(tool: Tool) -> None:
+def test_unknown_transactional_ids(tool: Tool) -> None:
     for words in (["describe"], ["terminate", "--yes"]):
         said = tool.fails(1, "txn", *words, "nope")
         assert said == (
@@ -280,7 +280,7 @@ def test_the_cluster(tool: Tool, name: str) -> None:
     [["cluster", "alter", "--config", "x=1"], ["cluster", "log-dirs"], ["txn", "producers", "t", "-p", "0"]],
     ids=" ".join,
 )
-def test_no_such_broker_is_said_at_once(tool: Tool, words: list[str]) -> None:
+def test_unknown_broker_is_reported_at_once(tool: Tool, words: list[str]) -> None:
     done = tool.run(*words, "--broker", "7")
     assert done.returncode in (1, 2)
     assert "there is no broker 7" in done.stderr
@@ -289,7 +289,7 @@ def test_no_such_broker_is_said_at_once(tool: Tool, words: list[str]) -> None:
 # -- a broker that comes back ---------------------------------------------------------------------------------
 
 
-def test_a_command_waits_for_a_broker_that_starts_again(new_cluster: Callable[..., OncelogCluster]) -> None:
+def test_command_waits_for_a_restarting_broker(new_cluster: Callable[..., OncelogCluster]) -> None:
     cluster = new_cluster(arguments=("--topic", "there"))
     tool = Tool(cluster.bootstrap)
     cluster.kill()
@@ -371,7 +371,7 @@ def test_other_files_are_dumped(tmp_path: Path, suffix: str, content: bytes, ent
 # -- Python ---------------------------------------------------------------------------------------------------
 
 
-def test_the_package_tells_what_is_in_it() -> None:
+def test_package_lists_its_contents() -> None:
     import oncelog
 
     assert {"Admin", "Consumer", "Producer", "Transaction"} <= set(dir(oncelog))

@@ -21,7 +21,7 @@ def hung_up(cluster: ClusterClient) -> bool:
     return all(connection.closed for connection in cluster._connections._made.values())
 
 
-def test_what_is_idle_is_closed_and_made_anew(server: Server, admin: Admin, name: str) -> None:
+def test_idle_connection_is_closed_and_reopened(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap, **IDLE) as producer:
         for number in range(3):
@@ -44,7 +44,7 @@ def test_what_is_idle_is_closed_and_made_anew(server: Server, admin: Admin, name
         assert consumer.committed([(name, 0)])[name, 0] == 4
 
 
-def test_brokers_forget_the_fetch_sessions_of_a_closed_consumer(server: Server, admin: Admin, name: str) -> None:
+def test_brokers_drop_the_fetch_sessions_of_a_closed_consumer(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
         producer.send(name, b"x").result(30)
@@ -66,7 +66,7 @@ def test_brokers_forget_the_fetch_sessions_of_a_closed_consumer(server: Server, 
     assert session_error(session_id) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_first_calls_at_once_share_a_connection(server: Server, admin: Admin, name: str) -> None:
+def test_concurrent_first_calls_share_a_connection(server: Server, admin: Admin, name: str) -> None:
     topics = [f"{name}-{number}" for number in range(20)]
     for topic in topics:
         admin.create_topics(topic)

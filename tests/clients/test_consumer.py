@@ -15,7 +15,7 @@ from support.servers import Server
 EARLIEST = {"auto_offset_reset": "earliest"}
 
 
-def test_nothing_is_lost_or_doubled_over_pauses_and_seeks(server: Server, admin: Admin, name: str) -> None:
+def test_nothing_is_lost_or_duplicated_over_pauses_and_seeks(server: Server, admin: Admin, name: str) -> None:
     """Fetches go on ahead of what is polled: what they bring must fit to where the consumer stands by then."""
     admin.create_topics(name, 3)
     with Producer(server.bootstrap) as producer:
@@ -47,7 +47,7 @@ def test_nothing_is_lost_or_doubled_over_pauses_and_seeks(server: Server, admin:
         assert consumer.lag() == dict.fromkeys(partitions, 0)
 
 
-def test_records_larger_than_a_fetch_may_be(server: Server, admin: Admin, name: str) -> None:
+def test_record_larger_than_the_fetch_size_is_returned(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
         for size in (10, 300_000, 20):
@@ -61,7 +61,7 @@ def test_records_larger_than_a_fetch_may_be(server: Server, admin: Admin, name: 
     assert found == [10, 300_000, 20]
 
 
-def test_committed_offsets_have_metadata_and_epochs(server: Server, admin: Admin, name: str) -> None:
+def test_committed_offsets_keep_metadata_and_epochs(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 2)
     with Producer(server.bootstrap) as producer:
         producer.send(name, b"1", partition=0)
@@ -77,7 +77,7 @@ def test_committed_offsets_have_metadata_and_epochs(server: Server, admin: Admin
         assert found[name, 0].metadata == "again"
 
 
-def test_what_there_is(server: Server, admin: Admin, name: str) -> None:
+def test_topics_partitions_and_offsets_are_listed(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 2)
     with Producer(server.bootstrap) as producer:
         for number in range(5):
@@ -134,7 +134,7 @@ def test_wakeup_ends_a_poll(server: Server, admin: Admin, name: str) -> None:
         assert [record.value for record in consumer.poll(30)] == [b"still there"]
 
 
-def test_lag_is_what_kafkas_tools_see(server: Server, admin: Admin, name: str) -> None:
+def test_lag_equals_that_of_kafkas_tools(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
         for _ in range(10):
@@ -148,7 +148,7 @@ def test_lag_is_what_kafkas_tools_see(server: Server, admin: Admin, name: str) -
         assert {tp: ends[tp] - offset for tp, offset in admin.committed(name).items()} == consumer.lag()
 
 
-def test_a_server_side_assignor_needs_a_broker_that_has_it(server: Server, admin: Admin, name: str) -> None:
+def test_server_side_assignor_needs_broker_support(server: Server, admin: Admin, name: str) -> None:
     """oncelog has none yet; conformance/test_server_side_assignors.py has what Apache Kafka's do."""
     admin.create_topics(name)
     with Consumer(server.bootstrap, group_id=name, group_protocol="consumer", **EARLIEST) as consumer:
@@ -160,7 +160,7 @@ def test_a_server_side_assignor_needs_a_broker_that_has_it(server: Server, admin
             wait_until(lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "it is a member")
 
 
-def test_a_broker_that_restarts_costs_nothing(own_server: Server) -> None:
+def test_consumer_survives_a_broker_restart(own_server: Server) -> None:
     """The leader's epoch is another one (Apache Kafka): the position is checked, and holds (KIP-320)."""
     with Admin(own_server.bootstrap) as admin:
         admin.create_topics("t")
@@ -178,13 +178,13 @@ def test_a_broker_that_restarts_costs_nothing(own_server: Server) -> None:
         assert [record.value for record in consumer.poll(60)] == [b"after"]
 
 
-def test_a_missing_topic_is_made_where_that_is_allowed(server: Server, admin: Admin, name: str) -> None:
+def test_missing_topic_is_created_if_allowed(server: Server, admin: Admin, name: str) -> None:
     with Consumer(server.bootstrap, group_id=name, allow_auto_create_topics=True, **EARLIEST) as consumer:
         consumer.subscribe([name])
         wait_until(lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "it is there")
 
 
-def test_misuse_says_what_to_do(server: Server, admin: Admin, name: str) -> None:
+def test_misuse_errors_say_what_to_do(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Consumer(server.bootstrap) as consumer:
         for call, words in (

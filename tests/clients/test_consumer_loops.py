@@ -45,7 +45,7 @@ def consumer(server: Server, topic: str) -> Iterator[Consumer]:
         yield made
 
 
-def test_a_seek_holds_at_once(consumer: Consumer, topic: str) -> None:
+def test_seek_in_a_loop_takes_effect_at_once(consumer: Consumer, topic: str) -> None:
     at = {3: lambda: consumer.seek(topic, 0, 8), 4: lambda: consumer.seek(topic, 0, 1)}
     assert loop(consumer, at, 7) == [0, 1, 2, 8, 1, 2, 3]
     assert consumer.positions() == {(topic, 0): 4}
@@ -60,14 +60,14 @@ SEEKS: dict[str, tuple[Callable[[Consumer], object], list[int]]] = {
 
 
 @pytest.mark.parametrize("to", SEEKS)
-def test_so_does_every_other_seek(consumer: Consumer, topic: str, to: str) -> None:
+def test_every_kind_of_seek_takes_effect_at_once(consumer: Consumer, topic: str, to: str) -> None:
     seek, expected = SEEKS[to]
     consumer.commit({(topic, 0): 5})
     consumer.seek(topic, 0, 0)
     assert loop(consumer, {3: lambda: seek(consumer)}, 5) == expected
 
 
-def test_a_seek_that_is_the_last_word_stays(consumer: Consumer, topic: str) -> None:
+def test_seek_at_the_end_of_a_loop_is_kept(consumer: Consumer, topic: str) -> None:
     assert loop(consumer, {3: lambda: consumer.seek(topic, 0, 7)}, 3) == [0, 1, 2]
     assert consumer.positions() == {(topic, 0): 7}
     assert [record.offset for record in consumer.poll(30, 1)] == [7]
@@ -88,7 +88,7 @@ def both(server: Server, topic: str, act: Callable[[Consumer, ConsumerRecord, in
     return found
 
 
-def test_a_seek_in_one_partition_leaves_the_other(server: Server, topic: str) -> None:
+def test_seek_in_one_partition_does_not_affect_another(server: Server, topic: str) -> None:
     def act(consumer: Consumer, record: ConsumerRecord, number: int) -> None:
         if number == 4:
             consumer.seek(topic, record.partition, 9)
@@ -99,7 +99,7 @@ def test_a_seek_in_one_partition_leaves_the_other(server: Server, topic: str) ->
     assert len(found) == 15
 
 
-def test_a_paused_partition_gives_nothing_more_and_loses_nothing(server: Server, topic: str) -> None:
+def test_paused_partition_returns_no_records_and_loses_none(server: Server, topic: str) -> None:
     def act(consumer: Consumer, record: ConsumerRecord, number: int) -> None:
         if number == 4:
             consumer.pause([(topic, record.partition)])
@@ -112,7 +112,7 @@ def test_a_paused_partition_gives_nothing_more_and_loses_nothing(server: Server,
     assert [each for each in found if each[0] == first] == [f"{first}:{offset}" for offset in range(10)]
 
 
-def test_a_partition_that_is_given_up_gives_nothing_more(server: Server, topic: str) -> None:
+def test_unassigned_partition_returns_no_more_records(server: Server, topic: str) -> None:
     def act(consumer: Consumer, record: ConsumerRecord, number: int) -> None:
         if number == 4:
             consumer.assign([(topic, 1 - record.partition)])
@@ -121,7 +121,7 @@ def test_a_partition_that_is_given_up_gives_nothing_more(server: Server, topic: 
     assert {each[0] for each in found[4:]} == {str(1 - int(found[0][0]))}
 
 
-def test_one_that_is_assigned_anew_begins_anew(server: Server, topic: str) -> None:
+def test_reassigned_partition_is_read_from_the_start(server: Server, topic: str) -> None:
     def act(consumer: Consumer, record: ConsumerRecord, number: int) -> None:
         if number == 4:
             consumer.assign([(topic, 1 - record.partition)])
@@ -131,12 +131,12 @@ def test_one_that_is_assigned_anew_begins_anew(server: Server, topic: str) -> No
     assert [each[2] for each in found] == list("01230123")
 
 
-def test_closing_ends_the_loop(server: Server, topic: str) -> None:
+def test_close_ends_the_loop(server: Server, topic: str) -> None:
     found = both(server, topic, lambda consumer, record, number: number == 3 and consumer.close(), 99)
     assert len(found) == 3
 
 
-def test_the_same_for_asyncio(server: Server, topic: str) -> None:
+def test_seek_and_close_in_an_asyncio_loop(server: Server, topic: str) -> None:
     async def body() -> list[int]:
         found: list[int] = []
         async with aio.Consumer(server.bootstrap, **EARLIEST) as consumer:

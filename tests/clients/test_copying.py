@@ -14,7 +14,7 @@ SETTINGS = {"group.min.session.timeout.ms": "500"}
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_nothing_is_lost_or_doubled(module_server: Server, name: str, tmp_path: Path, strategy: str) -> None:
+def test_nothing_is_lost_or_duplicated(module_server: Server, name: str, tmp_path: Path, strategy: str) -> None:
     options = {
         "partition_assignment_strategy": strategy,
         "session_timeout_ms": 1_500,

@@ -91,7 +91,7 @@ def over_the_wire(
     asyncio.run(run())
 
 
-def test_served_versions_are_apache_kafkas(server: Server, name: str) -> None:
+def test_served_versions_equal_apache_kafkas(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
         response: Any = await wire.connection.call(request)
@@ -105,7 +105,7 @@ def test_served_versions_are_apache_kafkas(server: Server, name: str) -> None:
     over_the_wire(server, name, body)
 
 
-def test_a_session_names_its_partitions_once(server: Server, name: str) -> None:
+def test_session_names_its_partitions_once(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
         await wire.produce(plain(b"one"))
         first = await wire.fetch(0, epoch=0)
@@ -125,7 +125,7 @@ def test_a_session_names_its_partitions_once(server: Server, name: str) -> None:
     over_the_wire(server, name, body)
 
 
-def test_a_fetch_waits_for_the_record_that_comes(server: Server, name: str) -> None:
+def test_fetch_waits_for_the_next_record(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
         host, port = server.bootstrap.split(":")
         other = Wire(await connect(host, int(port)), wire.topic, wire.topic_id)
@@ -141,7 +141,7 @@ def test_a_fetch_waits_for_the_record_that_comes(server: Server, name: str) -> N
     over_the_wire(server, name, body)
 
 
-def test_min_bytes_holds_an_answer_back(server: Server, name: str) -> None:
+def test_min_bytes_delays_the_answer(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
         host, port = server.bootstrap.split(":")
         other = Wire(await connect(host, int(port)), wire.topic, wire.topic_id)
@@ -172,7 +172,7 @@ def test_fetch_errors(server: Server, name: str) -> None:
     over_the_wire(server, name, body)
 
 
-def test_offsets_by_time_and_place(server: Server, name: str) -> None:
+def test_offsets_by_time_and_special_values(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
         await wire.produce(plain(b"a", b"b", timestamp=1000))
         await wire.produce(plain(b"c", b"d", timestamp=3000))
@@ -193,7 +193,7 @@ def test_offsets_by_time_and_place(server: Server, name: str) -> None:
     over_the_wire(server, name, body)
 
 
-def test_a_damaged_batch_is_refused_and_the_next_one_taken(server: Server, name: str) -> None:
+def test_damaged_batch_is_rejected_and_the_next_one_accepted(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
         damaged = plain(b"payload")
         damaged[-3] ^= 0x40
@@ -237,14 +237,14 @@ def test_retries_gaps_and_stale_sequences(server: Server, name: str) -> None:
     over_the_wire(server, name, body)
 
 
-def test_no_more_replicas_in_sync_are_asked_for_than_there_are(server: Server, name: str) -> None:
+def test_min_insync_replicas_above_the_replica_count_is_capped(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
         assert (await wire.produce(plain(b"a"))).error_code == 0
 
     over_the_wire(server, name, body, {"min.insync.replicas": "2"})
 
 
-def test_an_impossible_number_of_acknowledgements(server: Server, name: str) -> None:
+def test_invalid_acks(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
         assert (await wire.produce(plain(b"a"), acks=2)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
 

@@ -47,14 +47,14 @@ def error_of(future: Future[Any]) -> str:
     return str(refused.value.args[0].name()).lstrip("_")
 
 
-def test_librdkafka_hears_that_security_is_disabled(librdkafka: AdminClient) -> None:
+def test_librdkafka_gets_security_disabled(librdkafka: AdminClient) -> None:
     """librdkafka drops the error of DescribeAcls."""
     assert librdkafka.describe_acls(EVERY_ACL).result(30) == []
     assert error_of(librdkafka.create_acls([ONE_ACL])[ONE_ACL]) == "SECURITY_DISABLED"
     assert error_of(librdkafka.delete_acls([EVERY_ACL])[EVERY_ACL]) == "SECURITY_DISABLED"
 
 
-def test_librdkafka_finds_no_users(librdkafka: AdminClient) -> None:
+def test_librdkafka_lists_no_users(librdkafka: AdminClient) -> None:
     everyone = librdkafka.describe_user_scram_credentials()
     assert isinstance(everyone, Future)
     assert everyone.result(30) == {}

@@ -52,7 +52,7 @@ class Beats:
         patch.setattr(ClientConnection, "call", counting)
 
 
-def test_a_heartbeat_that_fails_is_told_and_the_next_poll_goes_on(
+def test_failed_heartbeat_is_raised_once_and_the_next_poll_succeeds(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = Beats(monkeypatch)
@@ -86,7 +86,9 @@ def test_a_heartbeat_that_fails_is_told_and_the_next_poll_goes_on(
         consumer.commit()
 
 
-def test_a_leader_that_waits_for_metadata_lives(server: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leader_that_waits_for_metadata_sends_heartbeats(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the answer to JoinGroup and its SyncGroup nothing but heartbeats keeps its session."""
     beats = Beats(monkeypatch)
     count = ClassicMember._count_partitions
@@ -102,7 +104,7 @@ def test_a_leader_that_waits_for_metadata_lives(server: Server, topic: str, monk
         assert len(member.consumer.poll(30)) == RECORDS
 
 
-def test_positions_that_were_not_found_are_looked_for_again(
+def test_position_lookup_is_retried_after_a_failure(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One poll, without a group: there is nothing else to wake it."""
@@ -134,7 +136,7 @@ class Interrupted(SimpleQueue):  # type: ignore[type-arg]
     [lambda consumer: consumer.poll(30), lambda consumer: next(consumer.tables())],
     ids=["poll", "tables"],
 )
-def test_what_an_interrupt_took_comes_again(
+def test_records_of_an_interrupted_call_are_returned_again(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch, read: Callable[[Consumer], Any]
 ) -> None:
     with Consumer(server.bootstrap, group_id=topic, enable_auto_commit=True, **EARLIEST) as consumer:
@@ -147,9 +149,7 @@ def test_what_an_interrupt_took_comes_again(
         assert len(read(consumer)) == RECORDS
 
 
-def test_offsets_that_are_never_committed_are_told_once(
-    server: Server, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rejected_auto_commits_are_logged_once(server: Server, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     """Here because the group has members, of which this consumer is none."""
     options = EARLIEST | {"enable_auto_commit": True, "auto_commit_interval_ms": 0}
     with members(server.bootstrap, topic, 1, **CLASSIC) as (member,):
@@ -164,7 +164,7 @@ def test_offsets_that_are_never_committed_are_told_once(
     assert "UNKNOWN_MEMBER_ID" in told
 
 
-def test_closing_ends_though_nobody_answers(server: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_if_the_broker_does_not_answer(server: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call = ClientConnection.call
 
     async def silent(connection: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:

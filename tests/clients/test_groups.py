@@ -15,7 +15,7 @@ from support.servers import Server
 from .conftest import CLIENTS
 
 
-def test_a_group_goes_on_where_it_committed(client: Client, name: str) -> None:
+def test_group_continues_from_its_committed_offsets(client: Client, name: str) -> None:
     client.create_topic(name)
     client.send(name, [Outgoing(b"%d" % i) for i in range(100)])
     group = f"{name}-group"
@@ -47,7 +47,9 @@ def test_two_members_share_the_partitions(client: Client, name: str) -> None:
     assert group in client.groups()
 
 
-def test_clients_continue_each_others_groups(client: Client, other_client: Client, name: str) -> None:
+def test_clients_of_different_libraries_continue_each_others_groups(
+    client: Client, other_client: Client, name: str
+) -> None:
     client.create_topic(name)
     client.send(name, [Outgoing(b"%d" % i) for i in range(20)])
     group = f"{name}-group"
@@ -84,7 +86,7 @@ def test_all_libraries_in_one_group(server: Server, name: str) -> None:
         wait_until(lambda: share(members, 6), "those who are left share them", timeout=60)
 
 
-def test_a_static_member_comes_back_to_its_partitions(client: Client, name: str) -> None:
+def test_static_member_returns_to_its_partitions(client: Client, name: str) -> None:
     client.create_topic(name, 4)
     group = f"{name}-group"
     with client.member(group, name, "one") as first:
@@ -111,7 +113,7 @@ def test_a_silent_member_is_replaced(client: Client, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's, where a connect failed
-def test_a_group_lives_through_a_kill(own_server: Server, name: str) -> None:
+def test_group_survives_a_kill(own_server: Server, name: str) -> None:
     clients = one_of_each(own_server.bootstrap)
     count = len(clients)
     clients[0].create_topic(name, count)

@@ -27,7 +27,7 @@ def count(admin: Admin, group: str) -> int:
     return len(admin.describe_group(group).members)
 
 
-def test_a_member_whose_join_is_held_leaves(server: Server, admin: Admin, name: str) -> None:
+def test_member_with_a_delayed_join_leaves(server: Server, admin: Admin, name: str) -> None:
     partitions = partitions_of(admin, name)
     with members(server.bootstrap, name, 2, **LASTING) as (first, second):
         first.subscribe([name])
@@ -39,7 +39,7 @@ def test_a_member_whose_join_is_held_leaves(server: Server, admin: Admin, name: 
         settle([first], partitions)
 
 
-def test_a_member_whose_new_join_is_held_leaves(server: Server, admin: Admin, name: str) -> None:
+def test_member_with_a_delayed_rejoin_leaves(server: Server, admin: Admin, name: str) -> None:
     partitions = partitions_of(admin, name)
     with members(server.bootstrap, name, 3, **LASTING) as (first, second, third):
         for each in (first, second):
@@ -61,7 +61,7 @@ def test_a_member_whose_new_join_is_held_leaves(server: Server, admin: Admin, na
         pytest.param(SyncGroupRequest, 1, id="syncing"),
     ],
 )
-def test_a_member_closed_while_it_joins_leaves(
+def test_member_closed_during_its_join_leaves(
     server: Server, admin: Admin, name: str, request_type: type[Message], number: int
 ) -> None:
     partitions = partitions_of(admin, name)

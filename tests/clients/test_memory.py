@@ -57,7 +57,7 @@ def sent(cluster: OncelogCluster, request: Message, version: int) -> socket.sock
     return connection
 
 
-def test_refused_requests_leave_no_memory_behind(cluster: OncelogCluster, grown_mb: Callable[[], float]) -> None:
+def test_rejected_requests_leak_no_memory(cluster: OncelogCluster, grown_mb: Callable[[], float]) -> None:
     """Each kept the memory of its request until a full garbage collection."""
     too_large = batch([bytes(9 * MB)])
     assignments = [SyncGroupRequestAssignment(member_id="m", assignment=bytes(9 * MB))]
@@ -73,9 +73,7 @@ def test_refused_requests_leave_no_memory_behind(cluster: OncelogCluster, grown_
     assert grown_mb() < LIMIT_MB
 
 
-def test_clients_that_do_not_read_cost_no_more_than_the_budget(
-    cluster: OncelogCluster, grown_mb: Callable[[], float]
-) -> None:
+def test_unread_responses_stay_within_the_budget(cluster: OncelogCluster, grown_mb: Callable[[], float]) -> None:
     """A client that reads gets all requested records."""
     partitions = 250
     with Wire(cluster.bootstrap) as wire:
@@ -101,9 +99,7 @@ def test_clients_that_do_not_read_cost_no_more_than_the_budget(
             connection.close()
 
 
-def test_requests_that_wait_cost_little_more_than_themselves(
-    cluster: OncelogCluster, grown_mb: Callable[[], float]
-) -> None:
+def test_waiting_requests_hold_no_read_buffer(cluster: OncelogCluster, grown_mb: Callable[[], float]) -> None:
     """Each held a read buffer of 256 KiB."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(5000))]
     request = JoinGroupRequest(

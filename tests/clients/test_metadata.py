@@ -14,7 +14,7 @@ from support.servers import Server
 OFTEN = {"metadata_max_age_ms": 50, "retry_backoff_max_ms": 50}
 
 
-def test_new_partitions_get_records_without_an_error_first(server: Server, name: str) -> None:
+def test_new_partitions_get_records_without_a_preceding_error(server: Server, name: str) -> None:
     with (
         Admin(server.bootstrap) as admin,
         Producer(server.bootstrap, linger_ms=0, **OFTEN) as producer,
@@ -34,7 +34,7 @@ def test_new_partitions_get_records_without_an_error_first(server: Server, name:
             consumer.poll(0.05)
 
 
-def test_a_topic_that_is_not_there_is_said_once(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_subscribed_topic_is_logged_once(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
     def said() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.name == watch_log.name]
 
@@ -51,7 +51,7 @@ def test_a_topic_that_is_not_there_is_said_once(server: Server, name: str, caplo
 
 
 @pytest.mark.parametrize("offset", [None, 0])
-def test_so_is_one_that_is_assigned(
+def test_missing_assigned_topic_is_logged_once(
     server: Server, name: str, caplog: pytest.LogCaptureFixture, offset: int | None
 ) -> None:
     def said() -> list[str]:
@@ -73,7 +73,7 @@ def test_so_is_one_that_is_assigned(
     assert f"assigned topic '{name}-typo': no such topic" in said()[0]
 
 
-def test_a_consumer_closed_in_no_time_leaves_no_task(server: Server, name: str) -> None:
+def test_consumer_closed_with_timeout_zero_leaves_no_task(server: Server, name: str) -> None:
     with Admin(server.bootstrap) as admin, Producer(server.bootstrap) as producer:
         admin.create_topics(name, 1)
         producer.send(name, b"there").result(30)

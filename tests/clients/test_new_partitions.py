@@ -16,7 +16,7 @@ from support.servers import Server
 WITHIN_S = 60.0
 
 
-def test_a_partition_that_was_just_added_can_be_sent_to(server: Server, admin: Admin, name: str) -> None:
+def test_added_partition_can_be_sent_to(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 2)
     with Producer(server.bootstrap) as producer:
         producer.send(name, b"a", partition=1).result(WITHIN_S)
@@ -28,7 +28,7 @@ def test_a_partition_that_was_just_added_can_be_sent_to(server: Server, admin: A
     assert read(server, name, 4) == [b"d", b"a", b"b", b"c"]
 
 
-def test_so_it_can_be_in_asyncio(server: Server, admin: Admin, name: str) -> None:
+def test_added_partition_can_be_sent_to_with_asyncio(server: Server, admin: Admin, name: str) -> None:
     async def body() -> None:
         async with aio.Producer(server.bootstrap) as producer:
             await producer.send(name, b"a", partition=1)
@@ -42,7 +42,7 @@ def test_so_it_can_be_in_asyncio(server: Server, admin: Admin, name: str) -> Non
     asyncio.run(asyncio.wait_for(body(), WITHIN_S))
 
 
-def test_a_table_of_which_a_part_was_sent_already_goes_on_in_a_new_partition(
+def test_partly_sent_table_continues_in_added_partition(
     server: Server, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_batches, "PIECE_ROWS", 10)
@@ -60,9 +60,7 @@ def test_a_table_of_which_a_part_was_sent_already_goes_on_in_a_new_partition(
     assert read(server, name, 2) == [b"%d" % number for number in numbers]
 
 
-def test_a_partition_that_stays_away_is_named_with_the_time_that_was_waited(
-    server: Server, admin: Admin, name: str
-) -> None:
+def test_error_names_missing_partition_and_wait_time(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 2)
     with Producer(server.bootstrap, max_block_ms=300) as producer:
         with pytest.raises(errors.UnknownTopicError, match=r"partitions 0 to 1, not 7, after 300 ms \(max_block_ms\)"):
@@ -71,9 +69,7 @@ def test_a_partition_that_stays_away_is_named_with_the_time_that_was_waited(
             producer.send_table(name, pa.table({"value": ["x"], "partition": [7]}))
 
 
-def test_a_topic_that_is_created_again_with_fewer_partitions_is_asked_for_with_patience(
-    server: Server, admin: Admin, name: str
-) -> None:
+def test_metadata_requests_for_recreated_topic_back_off(server: Server, admin: Admin, name: str) -> None:
     """The producer requested metadata 12,000 times a second."""
     admin.create_topics(name, 3)
     with Producer(server.bootstrap, retry_backoff_ms=100, linger_ms=0) as producer:
@@ -101,7 +97,7 @@ def test_a_topic_that_is_created_again_with_fewer_partitions_is_asked_for_with_p
             producer.close(0)
 
 
-def test_a_partition_that_was_just_added_can_be_read(server: Server, admin: Admin, name: str) -> None:
+def test_added_partition_can_be_read(server: Server, admin: Admin, name: str) -> None:
     """The consumer kept metadata with two partitions for metadata.max.age.ms."""
     admin.create_topics(name, 2)
     with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:

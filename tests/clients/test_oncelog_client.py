@@ -25,7 +25,7 @@ COMMITTED = {"isolation_level": "read_committed", "auto_offset_reset": "earliest
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_come_back_as_they_went(server: Server, admin: Admin, name: str, codec: str) -> None:
+def test_records_round_trip(server: Server, admin: Admin, name: str, codec: str) -> None:
     admin.create_topics(name, 2)
     with Producer(server.bootstrap, compression_type=codec) as producer:
         first = producer.send(name, b"value", b"key", partition=1, timestamp=1234, headers=[("h", b"x"), ("n", None)])
@@ -45,7 +45,7 @@ def test_records_come_back_as_they_went(server: Server, admin: Admin, name: str,
 
 
 @pytest.mark.parametrize("acks", ["all", "0"])
-def test_a_records_own_time_comes_back(server: Server, admin: Admin, name: str, acks: str) -> None:
+def test_record_timestamp_round_trips(server: Server, admin: Admin, name: str, acks: str) -> None:
     """As Java's `RecordMetadata.timestamp()`, from the future and from a callback."""
     admin.create_topics(name)
     told: list[int] = []
@@ -59,7 +59,7 @@ def test_a_records_own_time_comes_back(server: Server, admin: Admin, name: str, 
     assert told == [first, second, third]
 
 
-def test_a_brokers_time_comes_back_where_the_topic_has_it(server: Server, admin: Admin, name: str) -> None:
+def test_log_append_time_is_returned(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, configs={"message.timestamp.type": "LogAppendTime"})
     with Producer(server.bootstrap) as producer:
         place = producer.send(name, b"x", timestamp=123).result(30)
@@ -89,7 +89,7 @@ def test_round_robin_and_keys(server: Server, admin: Admin, name: str) -> None:
         assert places[0] == places[1]
 
 
-def test_a_record_takes_one_turn_though_it_waits_for_memory(server: Server, admin: Admin, name: str) -> None:
+def test_send_yields_once_per_record_when_it_waits_for_memory(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 5)
     with Producer(server.bootstrap, partitioner="round_robin", buffer_memory=10_000) as producer:
         futures = [producer.send(name, b"x" * 1_000, headers={"a": "b"}) for _ in range(60)]
@@ -124,7 +124,7 @@ def test_errors_of_single_records(server: Server, admin: Admin, name: str) -> No
             producer.send(name, b"x" * 2_000_000)
 
 
-def test_small_memory_waits_instead_of_failing(server: Server, admin: Admin, name: str) -> None:
+def test_send_waits_if_buffer_memory_is_small(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap, buffer_memory=20_000, batch_size=4_000) as producer:
         futures = [producer.send(name, b"x" * 1_000) for _ in range(300)]
@@ -196,7 +196,7 @@ def test_positions(server: Server, admin: Admin, name: str) -> None:
             consumer.poll(30)
 
 
-def test_one_by_one_the_position_is_behind_the_record_at_hand(server: Server, admin: Admin, name: str) -> None:
+def test_position_during_iteration_is_after_the_current_record(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
         for i in range(20):
@@ -349,7 +349,7 @@ def test_no_broker() -> None:
 # -- a broker that dies -----------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(own_server: Server) -> None:
+def test_nothing_is_lost_or_duplicated_when_the_broker_is_killed(own_server: Server) -> None:
     topic = "killed"
     with Admin(own_server.bootstrap) as admin:
         admin.create_topics(topic, 2)

@@ -56,7 +56,9 @@ def shows(wire: Wire, topic_id: UUID, *expected: bytes, partition: int = 0) -> N
 
 
 @pytest.mark.parametrize("decision", ["commit", "abort"])
-def test_it_is_ended_after_the_death_of_its_process(wire: Wire, bootstrap: str, name: str, decision: str) -> None:
+def test_prepared_transaction_is_completed_after_its_process_dies(
+    wire: Wire, bootstrap: str, name: str, decision: str
+) -> None:
     topic_id = wire.create_topic(name, 2)
     script = f"""
         import os, signal
@@ -95,7 +97,7 @@ def test_it_is_ended_after_the_death_of_its_process(wire: Wire, bootstrap: str, 
                 transaction.commit()
 
 
-def test_it_outlives_the_broker(own_server: Server, name: str) -> None:
+def test_prepared_transaction_survives_a_broker_restart(own_server: Server, name: str) -> None:
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name, 2)
     handle = prepared(own_server.bootstrap, name, b"0", b"1")
@@ -110,7 +112,7 @@ def test_it_outlives_the_broker(own_server: Server, name: str) -> None:
         shows(wire, topic_id, b"1", partition=1)
 
 
-def test_offsets_alone(wire: Wire, bootstrap: str, name: str) -> None:
+def test_prepared_transaction_with_offsets_only(wire: Wire, bootstrap: str, name: str) -> None:
     wire.create_topic(name)
     with Producer(bootstrap, transactional_id=name) as producer, producer.transaction() as within:
         within.send_offsets(name, {(name, 0): 5})
@@ -127,7 +129,7 @@ def test_offsets_alone(wire: Wire, bootstrap: str, name: str) -> None:
             transaction.commit(1)
 
 
-def test_asyncio(wire: Wire, bootstrap: str, name: str) -> None:
+def test_prepared_transaction_with_asyncio(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
 
     async def body() -> None:
@@ -147,7 +149,7 @@ def test_asyncio(wire: Wire, bootstrap: str, name: str) -> None:
 # -- somebody else was faster -----------------------------------------------------------------------------------------
 
 
-def test_its_time_out_was_faster(wire: Wire, bootstrap: str, name: str) -> None:
+def test_resume_after_the_transaction_timed_out(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
     handle = prepared(bootstrap, name, b"late", transaction_timeout_ms=2_000)
     until_state(wire, name, "CompleteAbort")
@@ -159,7 +161,7 @@ def test_its_time_out_was_faster(wire: Wire, bootstrap: str, name: str) -> None:
     shows(wire, topic_id)
 
 
-def test_a_newer_producer_was_faster(wire: Wire, bootstrap: str, name: str) -> None:
+def test_resume_after_a_newer_producer_took_over(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
     handle = prepared(bootstrap, name, b"old")
     with (
@@ -175,7 +177,9 @@ def test_a_newer_producer_was_faster(wire: Wire, bootstrap: str, name: str) -> N
     shows(wire, topic_id, b"new")
 
 
-def test_who_comes_after_newer_producers_learns_it_from_the_log(wire: Wire, bootstrap: str, name: str) -> None:
+def test_resume_after_several_newer_producers_finds_the_outcome_in_the_log(
+    wire: Wire, bootstrap: str, name: str
+) -> None:
     """The coordinator knows the newer transaction only."""
     topic_id = wire.create_topic(name)
     handle = prepared(bootstrap, name, b"old")
@@ -198,7 +202,7 @@ def test_who_comes_after_newer_producers_learns_it_from_the_log(wire: Wire, boot
             transaction.commit()
 
 
-def test_many_holders_decide_at_once(wire: Wire, bootstrap: str, name: str) -> None:
+def test_concurrent_holders_agree_on_the_outcome(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
     handle = prepared(bootstrap, name, b"x")
     outcomes: list[str] = []
@@ -225,7 +229,7 @@ def test_many_holders_decide_at_once(wire: Wire, bootstrap: str, name: str) -> N
 
 
 @pytest.mark.parametrize("late", ["commit", "abort"])
-def test_a_late_holder_does_not_end_the_next_transaction(wire: Wire, bootstrap: str, name: str, late: str) -> None:
+def test_late_holder_does_not_end_the_next_transaction(wire: Wire, bootstrap: str, name: str, late: str) -> None:
     """In the old protocol EndTxn of the former transaction ends the next one if both have the same epoch."""
     topic_id = wire.create_topic(name)
     with Producer(bootstrap, transactional_id=name) as producer:
@@ -261,7 +265,7 @@ def ended_by_another(producer: Producer, bootstrap: str, topic: str, *, commit: 
             transaction.abort()
 
 
-def test_its_own_abort_does_not_hide_that_another_has_committed(wire: Wire, bootstrap: str, name: str) -> None:
+def test_abort_reports_that_another_holder_committed(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
     with Producer(bootstrap, transactional_id=name) as producer:
         ended_by_another(producer, bootstrap, name, commit=True)
@@ -270,7 +274,7 @@ def test_its_own_abort_does_not_hide_that_another_has_committed(wire: Wire, boot
     shows(wire, topic_id, b"x")
 
 
-def test_its_own_commit_says_that_another_holder_may_have_aborted(wire: Wire, bootstrap: str, name: str) -> None:
+def test_commit_reports_that_another_holder_may_have_aborted(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
     with Producer(bootstrap, transactional_id=name) as producer:
         ended_by_another(producer, bootstrap, name, commit=False)
@@ -282,7 +286,7 @@ def test_its_own_commit_says_that_another_holder_may_have_aborted(wire: Wire, bo
     shows(wire, topic_id, b"y")
 
 
-def test_what_cannot_be_committed_is_not_prepared(wire: Wire, bootstrap: str, name: str) -> None:
+def test_transaction_with_failed_records_cannot_be_prepared(wire: Wire, bootstrap: str, name: str) -> None:
     wire.create_topic(name, max_message_bytes="500")
     with Producer(bootstrap, transactional_id=name) as producer:
         producer.begin_transaction()
@@ -317,7 +321,7 @@ def from_text(old: str, new: str) -> PreparedTransaction:
     return PreparedTransaction.from_text(HANDLE.to_text().replace(old, new))
 
 
-def test_the_handle_travels() -> None:
+def test_handle_can_be_serialized() -> None:
     assert PreparedTransaction.from_text(HANDLE.to_text()) == HANDLE
     assert pickle.loads(pickle.dumps(HANDLE)) == HANDLE
     assert "\n" not in HANDLE.to_text()
@@ -334,6 +338,6 @@ def test_the_handle_travels() -> None:
         (lambda: Transaction.resume(HANDLE, "a:1", transactional_id="other"), "the handle is of 'id'"),
     ],
 )
-def test_what_is_no_handle_is_refused(make: Callable[[], object], words: str) -> None:
+def test_invalid_handles_are_rejected(make: Callable[[], object], words: str) -> None:
     with pytest.raises(errors.OncelogError, match=words):
         make()

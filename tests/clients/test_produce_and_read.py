@@ -29,7 +29,7 @@ def without_place(records: list[Seen]) -> list[tuple[bytes | None, bytes | None,
     return [(record.key, record.value, record.headers) for record in records]
 
 
-def test_records_of_every_shape_come_back(client: Client, other_client: Client, name: str) -> None:
+def test_records_of_every_shape_round_trip(client: Client, other_client: Client, name: str) -> None:
     client.create_topic(name)
     assert client.send(name, ODD_RECORDS) == list(range(len(ODD_RECORDS)))
     found = other_client.read(name, committed=False)
@@ -38,7 +38,7 @@ def test_records_of_every_shape_come_back(client: Client, other_client: Client, 
     assert found[6].timestamp == 1_234_567_890_123
 
 
-def test_a_record_of_nothing(server: Server, other_client: Client, name: str) -> None:
+def test_record_without_key_and_value(server: Server, other_client: Client, name: str) -> None:
     client = ConfluentClient(server.bootstrap)  # the others refuse to send one
     client.create_topic(name)
     client.send(name, [Outgoing(None), Outgoing(b"something")])
@@ -58,7 +58,7 @@ def test_every_codec(client: Client, other_client: Client, name: str, codec: str
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_every_level_of_acknowledgement(client: Client, name: str, acks: str) -> None:
+def test_every_value_of_acks(client: Client, name: str, acks: str) -> None:
     client.create_topic(name)
     offsets = client.send(name, [Outgoing(b"%d" % i) for i in range(50)], acks=acks)
     assert len(offsets) == 50

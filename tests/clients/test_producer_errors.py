@@ -68,7 +68,9 @@ def answers(proxy: Proxy, fates: list[Fate]) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
-def test_within_a_transaction(wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int) -> None:
+def test_every_error_within_a_transaction(
+    wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
+) -> None:
     """One producer after the other meets each error in its second of three transactions."""
     set_transaction_version(wire, version)
     topic_id = wire.create_topic(name)
@@ -111,7 +113,7 @@ UNTOLD = "UNKNOWN_PRODUCER_ID"
 """Sent again, for this answer does not tell where the log starts, which would tell what it means."""
 
 
-def test_without_transactions(wire: Wire, proxy: Proxy, module_server: Server, name: str) -> None:
+def test_every_error_without_transactions(wire: Wire, proxy: Proxy, module_server: Server, name: str) -> None:
     topic_id = wire.create_topic(name)
     expected: list[bytes] = []
     for code in (*PASSING, UNTOLD, *RENEWED, "INVALID_RECORD", "UNKNOWN_SERVER_ERROR", "TOPIC_AUTHORIZATION_FAILED"):
@@ -132,7 +134,7 @@ def test_without_transactions(wire: Wire, proxy: Proxy, module_server: Server, n
     assert wire.values(topic_id) == expected
 
 
-def test_an_answer_that_keeps_coming_is_given_up_in_time(
+def test_retriable_error_that_repeats_fails_after_the_delivery_timeout(
     wire: Wire, proxy: Proxy, module_server: Server, name: str
 ) -> None:
     topic_id = wire.create_topic(name)
@@ -150,7 +152,7 @@ def test_an_answer_that_keeps_coming_is_given_up_in_time(
 
 
 @pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
-def test_what_follows_a_refused_batch_does_not_hold_up_the_abort(
+def test_batches_after_a_rejected_one_do_not_delay_the_abort(
     wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
 ) -> None:
     """Batches behind the refused one are out of order for good: nobody may wait for them."""
@@ -175,7 +177,7 @@ def test_what_follows_a_refused_batch_does_not_hold_up_the_abort(
 
 
 @pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
-def test_a_transaction_in_which_a_batch_expires_is_aborted_not_retried(
+def test_transaction_with_an_expired_batch_is_aborted_without_a_retry(
     wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
 ) -> None:
     set_transaction_version(wire, version)

@@ -22,7 +22,7 @@ def test_new_partitions_get_records(server: Server, admin: Admin, name: str) -> 
         assert producer.partitions_for(name) == 4
 
 
-def test_keys_can_be_ignored(server: Server, admin: Admin, name: str) -> None:
+def test_partitioner_can_ignore_keys(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 3)
     with Producer(server.bootstrap, {"partitioner.ignore.keys": "true"}, batch_size=1, linger_ms=0) as producer:
         assert len({producer.send(name, b"x", b"key").result(30).partition for _ in range(30)}) > 1
@@ -35,7 +35,9 @@ def test_keys_can_be_ignored(server: Server, admin: Admin, name: str) -> None:
 @pytest.mark.parametrize(
     ("codec", "weak", "strong"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -50, 19)], ids=["gzip", "lz4", "zstd"]
 )
-def test_levels_act(server: Server, admin: Admin, name: str, codec: str, weak: int, strong: int) -> None:
+def test_compression_levels_take_effect(
+    server: Server, admin: Admin, name: str, codec: str, weak: int, strong: int
+) -> None:
     """lz4's level 9 is Kafka's default and stands for its quick compressor."""
     sizes = []
     for level in (weak, strong):

@@ -51,7 +51,7 @@ def batches(wire: Wire, topic: Any) -> list[BatchHeader]:
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_a_batch_that_is_too_large_goes_in_parts(wire: Wire, server: Server, name: str, codec: str) -> None:
+def test_batch_that_is_too_large_is_split(wire: Wire, server: Server, name: str, codec: str) -> None:
     topic = wire.create_topic(name, max_message_bytes="2000")
     chance = random.Random(7)
     values = [chance.randbytes(100) for _ in range(900)]
@@ -66,7 +66,7 @@ def test_a_batch_that_is_too_large_goes_in_parts(wire: Wire, server: Server, nam
     assert {header.producer_epoch for header in written} == {0}
 
 
-def test_the_record_that_is_too_large_fails_alone(wire: Wire, server: Server, name: str) -> None:
+def test_only_the_oversized_record_fails(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name, max_message_bytes="2000")
     values = [b"x" * (5_000 if i == 13 else 100) for i in range(40)]
     with Producer(server.bootstrap, **LARGE) as producer:
@@ -78,7 +78,7 @@ def test_the_record_that_is_too_large_fails_alone(wire: Wire, server: Server, na
 
 
 @pytest.mark.parametrize("options", [{"acks": 1}, {"max_in_flight_requests_per_connection": 1}])
-def test_in_parts_without_idempotence_or_pipelining(
+def test_batch_is_split_without_idempotence_or_pipelining(
     wire: Wire, server: Server, name: str, options: dict[str, Any]
 ) -> None:
     topic = wire.create_topic(name, max_message_bytes="2000")
@@ -88,7 +88,7 @@ def test_in_parts_without_idempotence_or_pipelining(
     assert sorted(map(int, wire.values(topic))) == list(range(300))  # type: ignore[arg-type]
 
 
-def test_in_parts_within_a_transaction_and_as_tables(wire: Wire, server: Server, name: str) -> None:
+def test_batch_is_split_within_a_transaction_and_as_tables(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name, max_message_bytes="2000")
     table = pa.table({"value": [b"%0100d" % i for i in range(300)]})
     with Producer(server.bootstrap, transactional_id=name, **LARGE) as producer, producer.transaction() as within:
@@ -100,7 +100,7 @@ def test_in_parts_within_a_transaction_and_as_tables(wire: Wire, server: Server,
     assert [int(value or b"") for value in wire.values(topic)[:300]] == list(range(300))
 
 
-def test_a_lost_answer_to_a_part_doubles_nothing(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_lost_answer_to_a_split_batch_duplicates_nothing(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     topic = wire.create_topic(name, max_message_bytes="2000")
     proxy.rule = lambda request: LOSE_ANSWER if request.number % 3 == 2 else PASS
     with Producer(server.bootstrap, **LARGE) as producer:
@@ -120,7 +120,7 @@ def compacted(wire: Wire, name: str) -> str:
     return name
 
 
-def test_what_failed_unseen_is_told_when_the_producer_is_closed(server: Server, compacted: str) -> None:
+def test_close_reports_failures_that_were_not_read(server: Server, compacted: str) -> None:
     def blocking() -> None:
         with Producer(server.bootstrap) as producer:
             for _ in range(3):
@@ -139,7 +139,7 @@ def test_what_failed_unseen_is_told_when_the_producer_is_closed(server: Server, 
         asyncio.run(body())
 
 
-def test_the_error_of_the_block_is_not_replaced(server: Server, compacted: str) -> None:
+def test_close_does_not_replace_the_error_of_the_block(server: Server, compacted: str) -> None:
     def broken() -> None:
         with Producer(server.bootstrap) as producer:
             producer.send(compacted, b"without a key")
@@ -165,12 +165,14 @@ def refused(result: Callable[[float], object]) -> None:
     ],
     ids=["exception", "result", "callback"],
 )
-def test_what_was_looked_at_is_not_told_again(server: Server, compacted: str, look: Callable[[Any], object]) -> None:
+def test_close_does_not_report_failures_that_were_read(
+    server: Server, compacted: str, look: Callable[[Any], object]
+) -> None:
     with Producer(server.bootstrap) as producer:
         look(producer.send(compacted, b"without a key"))
 
 
-def test_callbacks_come_in_order_and_disturb_nobody(
+def test_callbacks_run_in_order_and_their_errors_are_logged(
     wire: Wire, server: Server, compacted: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[tuple[int | None, str]] = []
@@ -192,7 +194,7 @@ def test_callbacks_come_in_order_and_disturb_nobody(
     assert "use oncelog.aio there" in caplog.text, "a blocking call in a callback"
 
 
-def test_records_of_a_refused_batch_know_why(server: Server, compacted: str) -> None:
+def test_records_of_a_rejected_batch_raise_its_error(server: Server, compacted: str) -> None:
     with Producer(server.bootstrap, linger_ms=500) as producer:
         futures = [producer.send(compacted, b"x", key) for key in (b"a", None, b"c")]
         producer.flush()
@@ -202,7 +204,7 @@ def test_records_of_a_refused_batch_know_why(server: Server, compacted: str) -> 
     assert ["because of another record in it" in text for text in said] == [True, False, True]
 
 
-def test_a_process_that_ends_with_records_unsent_says_so(wire: Wire, server: Server, name: str) -> None:
+def test_exiting_process_reports_unsent_records(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     script = f"""
         from oncelog import Producer
@@ -220,7 +222,9 @@ def test_a_process_that_ends_with_records_unsent_says_so(wire: Wire, server: Ser
 # -- time-outs --------------------------------------------------------------------------------------------------------
 
 
-def test_closing_early_says_what_may_be_in_the_log(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_close_with_a_short_timeout_reports_what_may_be_in_the_log(
+    wire: Wire, server: Server, proxy: Proxy, name: str
+) -> None:
     wire.create_topic(name, 2)
     producer = Producer(server.bootstrap, linger_ms=0, max_in_flight_requests_per_connection=1)
     producer.send(name, b"before", partition=0).result(30)
@@ -243,7 +247,7 @@ def test_closing_early_says_what_may_be_in_the_log(wire: Wire, server: Server, p
         producer.send(name, b"late")
 
 
-def test_full_memory_blocks_no_longer_than_told_and_never_in_a_callback(
+def test_send_waits_at_most_max_block_ms_and_never_in_a_callback(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
     wire.create_topic(name)
@@ -285,14 +289,14 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_an_address_that_does_not_answer_is_named_in_time(silent: str) -> None:
+def test_unreachable_address_is_reported_in_time(silent: str) -> None:
     with Producer(silent, max_block_ms=300) as producer, pytest.raises(errors.TimedOutError, match=f"300 ms.*{silent}"):
         producer.send("t", b"x")
     with pytest.raises(errors.TimedOutError, match=f"300 ms.*{silent}"):
         Producer(silent, transactional_id="t", max_block_ms=300, socket_connection_setup_timeout_ms=100)
 
 
-def test_a_broker_that_advertises_a_wrong_address_is_named(
+def test_wrong_advertised_address_is_reported(
     wire: Wire, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire.create_topic(name)

@@ -23,7 +23,7 @@ def fail_inside(producer: Producer, topic: str) -> None:
         raise KeyError
 
 
-def test_commit_abort_and_nothing(server: Server, admin: Admin, name: str) -> None:
+def test_commit_abort_and_empty_transaction(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 2)
     with Producer(server.bootstrap, transactional_id=name) as producer:
         with producer.transaction() as txn:
@@ -39,7 +39,7 @@ def test_commit_abort_and_nothing(server: Server, admin: Admin, name: str) -> No
     assert read(server, name, 2, committed=False) == [b"1", b"aborted", b"3", b"2"]
 
 
-def test_a_successor_fences_and_aborts(server: Server, admin: Admin, name: str) -> None:
+def test_successor_fences_the_producer_and_aborts(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     old = Producer(server.bootstrap, transactional_id=name)
     old.begin_transaction()
@@ -65,7 +65,7 @@ def test_a_successor_fences_and_aborts(server: Server, admin: Admin, name: str) 
     assert read(server, name) == [b"new"]
 
 
-def test_misuse_says_what_to_do(server: Server, admin: Admin, name: str) -> None:
+def test_misuse_errors_say_what_to_do(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer, pytest.raises(errors.UsageError, match="transactional_id"):
         producer.begin_transaction()
@@ -80,7 +80,7 @@ def test_misuse_says_what_to_do(server: Server, admin: Admin, name: str) -> None
         Producer(server.bootstrap, transactional_id=name, transaction_timeout_ms=2**31 - 1)
 
 
-def test_recovers_from_a_time_out(server: Server, admin: Admin, name: str) -> None:
+def test_producer_recovers_from_a_transaction_timeout(server: Server, admin: Admin, name: str) -> None:
     """The coordinator has aborted: the commit is refused, the same producer goes on with its next transaction."""
     admin.create_topics(name)
     with Producer(server.bootstrap, transactional_id=name, transaction_timeout_ms=1_000) as producer:
@@ -95,7 +95,7 @@ def test_recovers_from_a_time_out(server: Server, admin: Admin, name: str) -> No
     assert read(server, name) == [b"in time"]
 
 
-def test_detached_transaction_is_ended_by_another(server: Server, admin: Admin, name: str) -> None:
+def test_detached_transaction_is_ended_by_another_process(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 2)
     producer = Producer(server.bootstrap, transactional_id=name)
     producer.begin_transaction()
@@ -147,7 +147,7 @@ def test_read_process_write(server: Server, admin: Admin, name: str) -> None:
     assert [int(value or b"") for value in read(server, sink, 2)] == [*range(0, 400, 2), *range(1, 400, 2)]
 
 
-def test_a_zombie_consumers_offsets_are_refused(server: Server, admin: Admin, name: str) -> None:
+def test_offsets_of_a_zombie_consumer_are_rejected(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
         producer.send(name, b"x")
@@ -167,7 +167,7 @@ def test_a_zombie_consumers_offsets_are_refused(server: Server, admin: Admin, na
     wait_until(lambda: admin.committed(name) == {(name, 0): 1}, "the offset is committed")
 
 
-def test_a_commit_that_a_group_refuses_leaves_nothing_to_abort(server: Server, admin: Admin, name: str) -> None:
+def test_commit_that_the_group_rejects_leaves_nothing_to_abort(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with (
         Consumer(server.bootstrap, group_id=name) as consumer,
@@ -187,7 +187,7 @@ def test_a_commit_that_a_group_refuses_leaves_nothing_to_abort(server: Server, a
     assert read(server, name, 1) == [b"after it", b"after it"]
 
 
-def test_what_a_rebalance_took_away_is_not_committed_without_its_offsets(
+def test_records_of_revoked_partitions_are_not_committed_without_their_offsets(
     server: Server, admin: Admin, name: str
 ) -> None:
     admin.create_topics(name, 2)
@@ -215,7 +215,7 @@ def test_what_a_rebalance_took_away_is_not_committed_without_its_offsets(
     assert admin.committed(name) == {}
 
 
-def test_offsets_are_not_committed_both_ways(server: Server, name: str) -> None:
+def test_offsets_cannot_be_committed_both_ways(server: Server, name: str) -> None:
     with (
         Producer(server.bootstrap, transactional_id=name) as producer,
         Consumer(server.bootstrap, group_id=name, enable_auto_commit=True) as consumer,

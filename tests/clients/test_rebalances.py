@@ -42,7 +42,7 @@ def test_members_share_evenly_and_take_over(server: Server, admin: Admin, name: 
         settle(group[1:], partitions)
 
 
-def test_cooperative_members_keep_what_they_have(server: Server, admin: Admin, name: str) -> None:
+def test_cooperative_members_keep_their_partitions(server: Server, admin: Admin, name: str) -> None:
     partitions = partitions_of(admin, name, 4)
     fill(server, partitions)
     with members(server.bootstrap, name, 2, **COOPERATIVE, **CLASSIC) as group:
@@ -66,7 +66,7 @@ def test_cooperative_members_keep_what_they_have(server: Server, admin: Admin, n
         assert sorted(first.of("revoked")) == sorted([*moved, *partitions])
 
 
-def test_cooperative_members_read_on_during_a_rebalance(server: Server, admin: Admin, name: str) -> None:
+def test_cooperative_members_continue_reading_during_a_rebalance(server: Server, admin: Admin, name: str) -> None:
     """The second member joins and does not poll for a while: the first goes on with all that stays."""
     partitions = partitions_of(admin, name, 4)
     with members(server.bootstrap, name, 2, **COOPERATIVE, **CLASSIC) as group:
@@ -122,7 +122,7 @@ def test_listeners_may_commit_and_seek(server: Server, admin: Admin, name: str) 
     assert committed == [{(name, 0): 5, (name, 1): 3}]
 
 
-def test_what_a_listener_raises_comes_out_of_poll_once(server: Server, admin: Admin, name: str) -> None:
+def test_listener_error_is_raised_by_poll_once(server: Server, admin: Admin, name: str) -> None:
     partitions = partitions_of(admin, name, 2)
     fill(server, partitions)
 
@@ -137,7 +137,7 @@ def test_what_a_listener_raises_comes_out_of_poll_once(server: Server, admin: Ad
         assert consumer.poll(30)
 
 
-def test_who_does_not_poll_loses_its_partitions(server: Server, admin: Admin, name: str) -> None:
+def test_member_that_does_not_poll_loses_its_partitions(server: Server, admin: Admin, name: str) -> None:
     partitions = partitions_of(admin, name, 2)
     fill(server, partitions)
     slow = Watched(server.bootstrap, name, max_poll_interval_ms=500, **CLASSIC)
@@ -161,7 +161,7 @@ def test_who_does_not_poll_loses_its_partitions(server: Server, admin: Admin, na
     slow.consumer.close()
 
 
-def test_a_poll_that_waits_long_is_a_poll(server: Server, admin: Admin, name: str) -> None:
+def test_long_poll_counts_as_polling(server: Server, admin: Admin, name: str) -> None:
     """Here for offsets that an open transaction holds: the time that it waits is not the user's."""
     partitions = partitions_of(admin, name, 1)
     fill(server, partitions)
@@ -184,7 +184,7 @@ def test_a_poll_that_waits_long_is_a_poll(server: Server, admin: Admin, name: st
             assert member.told == [("assigned", partitions)]
 
 
-def test_a_static_member_comes_back_without_a_rebalance(server: Server, admin: Admin, name: str) -> None:
+def test_static_member_returns_without_a_rebalance(server: Server, admin: Admin, name: str) -> None:
     partitions = partitions_of(admin, name, 4)
     with members(server.bootstrap, name, 1, group_instance_id="stays", **CLASSIC) as (other,):
         first = Watched(server.bootstrap, name, group_instance_id="restarts", **CLASSIC)
@@ -203,7 +203,7 @@ def test_a_static_member_comes_back_without_a_rebalance(server: Server, admin: A
             assert other.consumer.group_metadata().generation_id == generation
 
 
-def test_auto_commit_when_partitions_go_and_at_the_end(server: Server, admin: Admin, name: str) -> None:
+def test_auto_commit_at_revocation_and_close(server: Server, admin: Admin, name: str) -> None:
     partitions = partitions_of(admin, name, 2)
     fill(server, partitions)
     options = {"enable_auto_commit": True, "auto_commit_interval_ms": 2**31 - 1, **CLASSIC}
@@ -224,7 +224,7 @@ def test_auto_commit_when_partitions_go_and_at_the_end(server: Server, admin: Ad
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_new_partitions_and_topics_are_found(
+def test_new_partitions_and_topics_are_discovered(
     server: Server, admin: Admin, name: str, strategy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"partition_assignment_strategy": strategy, **CLASSIC}

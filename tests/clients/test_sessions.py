@@ -12,7 +12,7 @@ SETTINGS = {"group.min.session.timeout.ms": "500"}
 SESSION_S = 1.0
 
 
-def test_a_member_lives_on_while_its_assignment_waits_to_be_taken(module_server: Server, name: str) -> None:
+def test_member_stays_alive_until_the_user_polls_its_assignment(module_server: Server, name: str) -> None:
     """It has joined in the background, and the user comes back to poll only after the session's time."""
     options = CLASSIC | {"session_timeout_ms": round(SESSION_S * 1000)}
     with (

@@ -81,13 +81,13 @@ class OneArray:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_any_frame_is_sent(server: Server, topic: str, frame: str) -> None:
+def test_every_kind_of_frame_can_be_sent(server: Server, topic: str, frame: str) -> None:
     assert send(server, topic, FRAMES[frame]()) == {(topic, 0): 0}
     got = read(server, topic, 2)
     assert (got["key"].to_pylist(), got["value"].to_pylist()) == ([b"a", None], [b"1", b"2"])
 
 
-def test_polars_and_duckdb_read_what_comes(server: Server, topic: str) -> None:
+def test_polars_and_duckdb_read_the_tables(server: Server, topic: str) -> None:
     send(server, topic, pl.DataFrame({"id": [1, 2], "name": ["a", "b"]}), value=Json())
     got = read(server, topic, 2, value=Json(ORDERS), headers=True)
     assert duckdb.sql('select sum(value.id), max(value.name), min("offset") from got').fetchall() == [(3, "b", 0)]
@@ -98,7 +98,7 @@ def test_polars_and_duckdb_read_what_comes(server: Server, topic: str) -> None:
     assert address == got["offset"].chunk(0).buffers()[1].address
 
 
-def test_taking_a_frame_copies_nothing() -> None:
+def test_tables_are_passed_to_other_libraries_without_a_copy() -> None:
     frame = pl.DataFrame({"value": ["x" * 1000] * 1000})
     before = pa.total_allocated_bytes()
     (piece,) = table_batches._in_pieces(table_batches._batches_of(frame))
@@ -106,7 +106,7 @@ def test_taking_a_frame_copies_nothing() -> None:
     assert pa.total_allocated_bytes() - before < 10_000
 
 
-def test_what_is_no_table_is_refused(server: Server, topic: str) -> None:
+def test_invalid_tables_are_rejected(server: Server, topic: str) -> None:
     with Producer(server.bootstrap, max_block_ms=2_000) as producer:
         for data, message in (
             ([b"x"], "PyCapsule"),
@@ -130,9 +130,7 @@ def test_what_is_no_table_is_refused(server: Server, topic: str) -> None:
 # -- pieces, partitions, times ----------------------------------------------------------------------------------------
 
 
-def test_a_stream_goes_in_pieces_and_keeps_its_order(
-    server: Server, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stream_is_sent_in_pieces_in_order(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_batches, "PIECE_ROWS", 700)
     with Admin(server.bootstrap) as admin:
         admin.create_topics(name, 3)
@@ -150,7 +148,7 @@ def test_a_stream_goes_in_pieces_and_keeps_its_order(
         assert mine == sorted(mine)
 
 
-def test_where_rows_go(server: Server, name: str) -> None:
+def test_partitions_of_rows(server: Server, name: str) -> None:
     with Admin(server.bootstrap) as admin:
         admin.create_topics(name, 4)
     places = [(name, index) for index in range(4)]
@@ -170,7 +168,7 @@ def test_where_rows_go(server: Server, name: str) -> None:
             producer.send_table(name, pa.table({"value": ["4"]}))
 
 
-def test_headers_go_by_the_names_of_their_fields(server: Server, topic: str) -> None:
+def test_header_fields_are_found_by_name(server: Server, topic: str) -> None:
     headers = pa.array([[{"value": b"1", "key": b"a"}], None])
     send(server, topic, pa.table({"value": [b"x", b"y"], "headers": headers}))
     found = read(server, topic, 2, headers=True)
@@ -179,16 +177,14 @@ def test_headers_go_by_the_names_of_their_fields(server: Server, topic: str) -> 
         send(server, topic, pa.table({"value": [b"z"], "headers": pa.array([[{"name": b"a", "value": b"1"}]])}))
 
 
-def test_times_that_are_given_and_those_that_are_not(server: Server, topic: str) -> None:
+def test_given_and_missing_timestamps(server: Server, topic: str) -> None:
     times = pa.array([1_000_000, None], pa.timestamp("us", "UTC"))
     send(server, topic, pa.table({"value": ["a", "b"], "timestamp": times}))
     first, second = read(server, topic, 2)["timestamp"].to_pylist()
     assert (first.year, second.year > 2000) == (1970, True)
 
 
-def test_a_row_that_is_too_large_keeps_all_others_back(
-    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oversized_row_prevents_sending_the_others(server: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_batches, "PIECE_ROWS", 1)
     with Producer(server.bootstrap, compression_type="gzip") as producer:
         with pytest.raises(errors.RecordTooLargeError, match="max_request_size = 1048576"):
@@ -196,7 +192,7 @@ def test_a_row_that_is_too_large_keeps_all_others_back(
         assert producer.send(topic, b"first").result(30).offset == 0
 
 
-def test_what_unpacks_to_much_comes_in_several_tables(
+def test_large_decompressed_batches_are_returned_as_several_tables(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Producer(server.bootstrap, compression_type="zstd") as producer:
@@ -240,13 +236,13 @@ def test_values_and_keys_in_a_format(server: Server, topic: str, form: str) -> N
     assert read(server, topic, 4)["value"].to_pylist() == raw * 2
 
 
-def test_a_null_value_stays_a_tombstone(server: Server, topic: str) -> None:
+def test_null_value_remains_a_tombstone(server: Server, topic: str) -> None:
     send(server, topic, pa.table({"key": ["a", "b"], "value": pa.array([{"id": 1}, None])}), value=Json())
     assert read(server, topic, 2)["value"].to_pylist() == [b'{"id":1}', None]
     assert read(server, topic, 2, value=Json(ORDERS))["value"].to_pylist() == [{"id": 1, "name": None}, None]
 
 
-def test_what_lies_before_a_bad_value_comes_first(server: Server, topic: str) -> None:
+def test_rows_before_a_bad_value_are_returned_first(server: Server, topic: str) -> None:
     send(server, topic, pa.table({"value": ['{"id": 1}', '{"id": 2}', "no JSON", '{"id": 4}', '{"id": "x"}']}))
     with Consumer(server.bootstrap, **EARLIEST) as consumer:
         consumer.assign([(topic, 0)])
@@ -265,7 +261,7 @@ def test_what_lies_before_a_bad_value_comes_first(server: Server, topic: str) ->
     assert [row and row["id"] for row in got["value"].to_pylist()] == [1, 2, None, 4, None]
 
 
-def test_schemas_by_their_ids(server: Server, topic: str) -> None:
+def test_schemas_are_looked_up_by_id(server: Server, topic: str) -> None:
     older = {**ORDER, "fields": ORDER["fields"][:1]}
     asked = []
 
@@ -283,7 +279,7 @@ def test_schemas_by_their_ids(server: Server, topic: str) -> None:
         read(server, topic, 3, value=Avro(schemas={2: ORDER}))
 
 
-def test_rows_that_do_not_fit_a_schema_are_refused(server: Server, topic: str) -> None:
+def test_rows_that_do_not_match_the_schema_are_rejected(server: Server, topic: str) -> None:
     with Producer(server.bootstrap) as producer:
         for columns, form, message in (
             ({"id": [1, None]}, Avro(ORDER), "Avro: row 1 does not fit"),
@@ -299,7 +295,7 @@ def test_rows_that_do_not_fit_a_schema_are_refused(server: Server, topic: str) -
 # -- asyncio ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_for_asyncio(server: Server, topic: str) -> None:
+def test_tables_with_asyncio(server: Server, topic: str) -> None:
     async def there_and_back() -> tuple[dict[tuple[str, int], int], list[dict[str, Any]]]:
         async with aio.Producer(server.bootstrap, transactional_id=topic, buffer_memory=30_000) as producer:
             async with producer.transaction():
@@ -320,7 +316,7 @@ def test_the_same_for_asyncio(server: Server, topic: str) -> None:
     assert [row["id"] for row in rows] == list(range(2_000))
 
 
-def test_a_loop_does_not_stand_still_while_kernels_are_compiled(
+def test_event_loop_runs_while_kernels_are_compiled(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[threading.Thread] = []
@@ -340,7 +336,7 @@ def test_a_loop_does_not_stand_still_while_kernels_are_compiled(
     assert threading.main_thread() not in asked
 
 
-def test_a_failed_batch_is_told(server: Server, name: str) -> None:
+def test_failed_batch_of_a_table_is_raised(server: Server, name: str) -> None:
     with Admin(server.bootstrap) as admin:
         admin.create_topics(name, configs={"max.message.bytes": "2000"})
 

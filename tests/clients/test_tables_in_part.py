@@ -55,7 +55,7 @@ def values(server: Server, topic: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_a_bad_row_leaves_what_was_sent_and_what_was_not(server: Server, topic: str) -> None:
+def test_bad_row_reports_sent_and_unsent_rows(server: Server, topic: str) -> None:
     rows = pa.table({"partition": [0, 1, 0, 2, 0], "value": [b"0", b"1", TOO_LARGE, b"3", b"4"]})
     with Producer(server.bootstrap) as producer:
         with pytest.raises(errors.PartlySentError, match=r"2 rows .*larger than max_request_size") as caught:
@@ -78,7 +78,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def test_after_a_time_out_the_rest_is_sent_once(server: Server, topic: str, proxy: Proxy) -> None:
+def test_unsent_rows_after_a_timeout_are_sent_once(server: Server, topic: str, proxy: Proxy) -> None:
     held = True
     proxy.rule = lambda request: HOLD if held else PASS
     with Producer(server.bootstrap, **SMALL) as producer:
@@ -99,7 +99,7 @@ def test_after_a_time_out_the_rest_is_sent_once(server: Server, topic: str, prox
         assert of_key == sorted(of_key)
 
 
-def test_the_same_for_asyncio(server: Server, topic: str, proxy: Proxy) -> None:
+def test_unsent_rows_after_a_timeout_are_sent_once_with_asyncio(server: Server, topic: str, proxy: Proxy) -> None:
     held = True
     proxy.rule = lambda request: HOLD if held else PASS
 
@@ -119,7 +119,7 @@ def test_the_same_for_asyncio(server: Server, topic: str, proxy: Proxy) -> None:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_a_failing_reader_is_the_cause(server: Server, topic: str) -> None:
+def test_error_of_the_reader_is_the_cause(server: Server, topic: str) -> None:
     def source() -> Iterator[pa.RecordBatch]:
         yield from numbered(3).to_batches(1)
         raise OSError("the file is gone")
@@ -133,7 +133,7 @@ def test_a_failing_reader_is_the_cause(server: Server, topic: str) -> None:
         assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_nothing_is_said_of_a_part_where_nothing_was_sent(server: Server, topic: str, proxy: Proxy) -> None:
+def test_error_mentions_no_sent_rows_if_nothing_was_sent(server: Server, topic: str, proxy: Proxy) -> None:
     held = True
     proxy.rule = lambda request: HOLD if held else PASS
     with Producer(server.bootstrap, **SMALL) as producer:
@@ -145,7 +145,7 @@ def test_nothing_is_said_of_a_part_where_nothing_was_sent(server: Server, topic:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_half_a_table_cannot_be_committed(server: Server, name: str, topic: str) -> None:
+def test_partly_sent_table_cannot_be_committed(server: Server, name: str, topic: str) -> None:
     with Producer(server.bootstrap, transactional_id=name) as producer:
         producer.begin_transaction()
         with pytest.raises(errors.RecordTooLargeError):
@@ -160,7 +160,7 @@ def test_half_a_table_cannot_be_committed(server: Server, name: str, topic: str)
     assert sorted(values(server, topic, 3)) == [b"0", b"1", b"2"]
 
 
-def test_nor_can_a_cancelled_one(server: Server, name: str, topic: str, proxy: Proxy) -> None:
+def test_cancelled_table_cannot_be_committed(server: Server, name: str, topic: str, proxy: Proxy) -> None:
     held = True
     proxy.rule = lambda request: HOLD if held else PASS
 
@@ -187,7 +187,7 @@ def test_nor_can_a_cancelled_one(server: Server, name: str, topic: str, proxy: P
     assert sorted(values(server, topic, 3)) == [b"0", b"1", b"2"]
 
 
-def test_a_table_of_which_nothing_was_sent_leaves_the_transaction_whole(server: Server, name: str, topic: str) -> None:
+def test_unsent_table_does_not_affect_the_transaction(server: Server, name: str, topic: str) -> None:
     with Producer(server.bootstrap, transactional_id=name) as producer, producer.transaction() as transaction:
         with pytest.raises(errors.RecordTooLargeError):
             transaction.send_table(topic, pa.table({"value": [b"small", TOO_LARGE]}))

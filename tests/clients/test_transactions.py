@@ -28,7 +28,7 @@ def test_commit_and_abort(client: Client, other_client: Client, name: str) -> No
     ]  # fmt: skip
 
 
-def test_the_same_id_ends_its_predecessors_transaction(client: Client, other_client: Client, name: str) -> None:
+def test_same_id_aborts_the_previous_producers_transaction(client: Client, other_client: Client, name: str) -> None:
     client.create_topic(name)
     predecessor = client.transactions(f"{name}-id")
     predecessor.begin()
@@ -123,7 +123,7 @@ def test_three_clients_agree_before_and_after_kill(own_server: Server) -> None:
     )
 
 
-def test_what_was_acknowledged_survives_a_kill(own_server: Server) -> None:
+def test_acknowledged_records_survive_a_kill(own_server: Server) -> None:
     clients = [make(own_server.bootstrap) for make in CLIENTS.values()]
     for client in clients:
         client.create_topic(client.name, 2)

@@ -64,7 +64,7 @@ def clean(wire: Wire) -> Iterator[Wire]:
     )
 
 
-def test_layers_of_a_brokers_setting(clean: Wire, name: str) -> None:
+def test_precedence_of_a_broker_setting(clean: Wire, name: str) -> None:
     """This broker's own, then that of all, then what it was started with; a topic's own above all of them."""
     wire, key = clean, "message.max.bytes"
     wire.create_topic(name)
@@ -106,7 +106,7 @@ DYNAMIC = {
 
 
 @pytest.mark.parametrize("broker", [ME, ""])
-def test_what_changes_while_a_broker_runs(clean: Wire, broker: str) -> None:
+def test_settings_that_change_while_a_broker_runs(clean: Wire, broker: str) -> None:
     answer = alter(clean, BROKER, broker, *((key, SET, text) for key, text in DYNAMIC.items()))
     assert not answer.error_code, answer
     source = DYNAMIC_BROKER if broker else DYNAMIC_DEFAULT
@@ -125,14 +125,14 @@ def test_what_changes_while_a_broker_runs(clean: Wire, broker: str) -> None:
 
 @pytest.mark.parametrize("broker", [ME, ""])
 @pytest.mark.parametrize("key", ["num.partitions", "auto.create.topics.enable", "log.dirs", "log.retention.hours"])
-def test_what_is_fixed_at_the_start(wire: Wire, key: str, broker: str) -> None:
+def test_settings_that_are_fixed_at_the_start(wire: Wire, key: str, broker: str) -> None:
     answer = alter(wire, BROKER, broker, (key, SET, "1"))
     assert answer.error_code == code("INVALID_REQUEST")
     assert "Cannot update these configs dynamically" in answer.error_message
     assert key in answer.error_message
 
 
-def test_a_brokers_values_are_checked(wire: Wire) -> None:
+def test_values_of_broker_settings_are_checked(wire: Wire) -> None:
     answer = alter(wire, BROKER, ME, ("log.segment.bytes", SET, "100"))
     assert answer.error_code == code("INVALID_REQUEST")
     for part in ("log.segment.bytes", "100", "1048576"):
@@ -143,7 +143,7 @@ def test_a_brokers_values_are_checked(wire: Wire) -> None:
     assert value(wire, BROKER, ME, "log.segment.bytes")[1] != DYNAMIC_BROKER
 
 
-def test_a_setting_that_nobody_knows(clean: Wire, server: Server) -> None:
+def test_unknown_setting(clean: Wire, server: Server) -> None:
     """DIFFERS: Kafka keeps it for plugins, which oncelog has not: there it is a mistake."""
     answer = alter(clean, BROKER, ME, ("log.retention.mss", SET, "1"))
     assert answer.error_code == (0 if server.name == "apache-kafka" else code("INVALID_REQUEST"))
@@ -164,7 +164,7 @@ ASK_FOR_VERSIONS = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1)
 """A request of version 0 without a client id."""
 
 
-def test_max_connections_acts_at_once(own_server: Server) -> None:
+def test_max_connections_takes_effect_at_once(own_server: Server) -> None:
     """DIFFERS: Kafka lets one connection more wait unaccepted, ours is closed at once; neither is served.
 
     On a server of its own: where others have connections open, Kafka closes the one that was used longest ago.
@@ -221,7 +221,7 @@ def test_levels_of_loggers(wire: Wire, server: Server) -> None:
         ("x", ("root", SET, "INFO"), "INVALID_REQUEST"),
     ],
 )
-def test_levels_that_are_refused(wire: Wire, broker: str, op: Op, error: str) -> None:
+def test_invalid_logger_levels_are_rejected(wire: Wire, broker: str, op: Op, error: str) -> None:
     assert alter(wire, LOGGER, broker, op).error_code == code(error)
 
 
@@ -229,7 +229,7 @@ def test_levels_that_are_refused(wire: Wire, broker: str, op: Op, error: str) ->
     ("kind", "op"),
     [(CLIENT_METRICS, ("interval.ms", SET, "1000")), (GROUP, ("consumer.session.timeout.ms", SET, "45000"))],
 )
-def test_resources_that_oncelog_has_not(wire: Wire, server: Server, name: str, kind: int, op: Op) -> None:
+def test_unsupported_resource_types(wire: Wire, server: Server, name: str, kind: int, op: Op) -> None:
     """DIFFERS: they belong to protocols (KIP-714, 848, 932, 1071) that are refused clearly."""
     kafka = server.name == "apache-kafka"
     answer = alter(wire, kind, name, op)

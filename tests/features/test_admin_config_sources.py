@@ -28,7 +28,7 @@ def synonyms(entry: Any) -> list[tuple[str, str | None, int]]:
     return [(each.name, each.value, each.source) for each in entry.synonyms]
 
 
-def test_what_was_given_and_what_was_not(start_server: Callable[..., Server], name: str) -> None:
+def test_sources_of_given_and_default_settings(start_server: Callable[..., Server], name: str) -> None:
     """DIFFERS: a setting that was given under its second name is told with that name; Kafka leaves it out."""
     server = start_server(GIVEN)
     ours = server.name == "oncelog"
@@ -56,13 +56,13 @@ def test_what_was_given_and_what_was_not(start_server: Callable[..., Server], na
         becomes(wire, TOPIC, name, "retention.ms", ("60000", DYNAMIC_BROKER))
 
 
-def test_what_has_no_value(wire: Wire) -> None:
+def test_setting_without_a_value(wire: Wire) -> None:
     """Nothing was given, and there is no default: no value, from nowhere."""
     found = shown(wire, BROKER, ME)["advertised.listeners"]
     assert (found.value, found.config_source, synonyms(found)) == (None, DEFAULT, [])
 
 
-def test_types(wire: Wire) -> None:
+def test_types_of_settings(wire: Wire) -> None:
     broker = shown(wire, BROKER, ME)
     assert {key: broker[key].config_type for key in LISTS} == dict.fromkeys(LISTS, LIST)
     assert broker["default.replication.factor"].config_type == INT

@@ -70,7 +70,7 @@ def test_append_and_subtract_lists(wire: Wire, name: str) -> None:
 
 @pytest.mark.parametrize("op", [APPEND, SUBTRACT])
 @pytest.mark.parametrize("key", ["retention.ms", "no.such.setting"])
-def test_only_lists_are_appended_to(wire: Wire, name: str, op: int, key: str) -> None:
+def test_only_lists_can_be_appended_to(wire: Wire, name: str, op: int, key: str) -> None:
     wire.create_topic(name)
     answer = alter(wire, TOPIC, name, (key, op, "1"))
     assert answer.error_code == code("INVALID_CONFIG")
@@ -111,7 +111,7 @@ def test_only_lists_are_appended_to(wire: Wire, name: str, op: int, key: str) ->
         ("preallocate", "yes", "true"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_key_and_bound(wire: Wire, name: str, key: str, text: str, bound: str) -> None:
+def test_invalid_value_is_named_with_its_key_and_bound(wire: Wire, name: str, key: str, text: str, bound: str) -> None:
     wire.create_topic(name)
     answer = alter(wire, TOPIC, name, (key, SET, text), ("retention.bytes", SET, "5"))
     assert answer.error_code == code("INVALID_CONFIG")
@@ -120,7 +120,7 @@ def test_a_wrong_value_is_named_with_its_key_and_bound(wire: Wire, name: str, ke
     assert value(wire, TOPIC, name, "retention.bytes") == ("-1", DEFAULT)
 
 
-def test_settings_must_fit_each_other(wire: Wire, name: str) -> None:
+def test_settings_must_be_consistent(wire: Wire, name: str) -> None:
     wire.create_topic(name, max_compaction_lag_ms="5")
     answer = alter(wire, TOPIC, name, ("min.compaction.lag.ms", SET, "6"))
     assert answer.error_code == code("INVALID_CONFIG")
@@ -143,13 +143,13 @@ def test_settings_must_fit_each_other(wire: Wire, name: str) -> None:
         ([], "NONE"),
     ],
 )
-def test_requests_that_are_malformed(wire: Wire, name: str, ops: list[Op], error: str) -> None:
+def test_malformed_requests(wire: Wire, name: str, ops: list[Op], error: str) -> None:
     wire.create_topic(name)
     assert alter(wire, TOPIC, name, *ops).error_code == code(error)
     assert value(wire, TOPIC, name, "retention.ms") == ("604800000", DEFAULT)
 
 
-def test_an_unknown_operation(wire: Wire, server: Server, name: str) -> None:
+def test_unknown_operation(wire: Wire, server: Server, name: str) -> None:
     """DIFFERS: KRaft's controller runs into a null and answers UNKNOWN_SERVER_ERROR."""
     wire.create_topic(name)
     answer = alter(wire, TOPIC, name, ("retention.ms", 9, "1"))
@@ -157,7 +157,7 @@ def test_an_unknown_operation(wire: Wire, server: Server, name: str) -> None:
     assert answer.error_code == code(error)
 
 
-def test_resources_that_are_not_there(wire: Wire, name: str) -> None:
+def test_unknown_resources(wire: Wire, name: str) -> None:
     op = ("retention.ms", SET, "1")
     assert alter(wire, TOPIC, name, op).error_code == code("UNKNOWN_TOPIC_OR_PARTITION")
     assert alter(wire, TOPIC, name, ("retention.ms", SET, "x")).error_code == code("INVALID_CONFIG")
@@ -168,7 +168,7 @@ def test_resources_that_are_not_there(wire: Wire, name: str) -> None:
     assert alter(wire, 3, name, op).error_code == code("INVALID_REQUEST")
 
 
-def test_a_resource_that_comes_twice(wire: Wire, name: str) -> None:
+def test_resource_named_twice(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.create_topic(f"{name}-b")
     op = ("retention.ms", SET, "1")
@@ -195,7 +195,7 @@ def test_validate_only_changes_nothing(wire: Wire, name: str) -> None:
     assert value(wire, TOPIC, name, "retention.ms") == ("604800000", DEFAULT)
 
 
-def test_values_are_told_in_their_plain_form(wire: Wire, name: str) -> None:
+def test_values_are_returned_normalized(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     ops = ("retention.ms", SET, " 0077 "), ("preallocate", SET, "TRUE"), ("cleanup.policy", SET, "compact , delete")
     assert not alter(wire, TOPIC, name, *ops).error_code
@@ -230,7 +230,7 @@ def test_alter_configs_is_checked(wire: Wire, name: str) -> None:
 # -- the change acts at once -------------------------------------------------------------------------------------------
 
 
-def test_max_message_bytes_acts_at_once(wire: Wire, name: str) -> None:
+def test_max_message_bytes_takes_effect_at_once(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     big = batch([b"x" * 5000])
     put(wire, name, big)
@@ -240,14 +240,14 @@ def test_max_message_bytes_acts_at_once(wire: Wire, name: str) -> None:
     takes(wire, name, big)
 
 
-def test_min_insync_replicas_of_one_replica(wire: Wire, name: str) -> None:
+def test_min_insync_replicas_with_one_replica(wire: Wire, name: str) -> None:
     """Bounded by the number of replicas (`Partition.effectiveMinIsr`): with one there is nothing to lack."""
     wire.create_topic(name)
     set_topic(wire, name, "min.insync.replicas", "2")
     put(wire, name, batch([b"x"]))
 
 
-def test_timestamp_type_acts_at_once(wire: Wire, name: str) -> None:
+def test_timestamp_type_takes_effect_at_once(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     old = int(time.time() * 1000) - 60_000
     assert put(wire, name, batch([b"x"], timestamp=old)).log_append_time_ms == -1
@@ -261,7 +261,7 @@ def test_timestamp_type_acts_at_once(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize(("key", "shift"), [("before", -60_000), ("after", 60_000)])
-def test_timestamp_limits_act_at_once(wire: Wire, name: str, key: str, shift: int) -> None:
+def test_timestamp_limits_take_effect_at_once(wire: Wire, name: str, key: str, shift: int) -> None:
     wire.create_topic(name)
     records = batch([b"x"], timestamp=int(time.time() * 1000) + shift)
     put(wire, name, records)
@@ -277,7 +277,7 @@ def test_a_resource_is_described_once(wire: Wire, server: Server, name: str) -> 
     assert len(results) == (1 if server.name == "oncelog" else 3)
 
 
-def test_a_batch_that_outgrows_the_limit_when_stored_is_refused(wire: Wire, name: str) -> None:
+def test_batch_that_exceeds_the_limit_when_recompressed_is_rejected(wire: Wire, name: str) -> None:
     wire.create_topic(name, compression_type="uncompressed")
     records = batch([bytes(10_000_000)], codec=Codec.ZSTD)
     assert len(records) < 1000
@@ -285,7 +285,7 @@ def test_a_batch_that_outgrows_the_limit_when_stored_is_refused(wire: Wire, name
     assert wire.offset(name) == 0
 
 
-def test_compression_type_and_level_act_at_once(wire: Wire, name: str) -> None:
+def test_compression_type_and_level_take_effect_at_once(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     values = [b"%d of many that are much alike" % number for number in range(500)]
 
@@ -309,7 +309,7 @@ def segments(server: Server, name: str) -> int:
     return len(list(server.partition_dir(name).glob("*.log")))
 
 
-def test_segment_bytes_acts_at_once(wire: Wire, server: Server, name: str) -> None:
+def test_segment_bytes_takes_effect_at_once(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     data = batch([b"x" * 600_000])
     for _ in range(3):
@@ -321,7 +321,7 @@ def test_segment_bytes_acts_at_once(wire: Wire, server: Server, name: str) -> No
     assert segments(server, name) == 3
 
 
-def test_segment_ms_acts_at_once(wire: Wire, server: Server, name: str) -> None:
+def test_segment_ms_takes_effect_at_once(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     now = int(time.time() * 1000)
     for step in range(3):
@@ -334,7 +334,7 @@ def test_segment_ms_acts_at_once(wire: Wire, server: Server, name: str) -> None:
     assert segments(server, name) == 3
 
 
-def test_segment_jitter_is_taken_off(wire: Wire, server: Server, name: str) -> None:
+def test_segment_jitter_is_subtracted(wire: Wire, server: Server, name: str) -> None:
     """At most segment.ms: with as much jitter as that, some of these segments are rolled before their time."""
     wire.create_topic(name, segment_ms="1000000", segment_jitter_ms="1000000")
     now = int(time.time() * 1000) - 20_000_000
@@ -343,7 +343,7 @@ def test_segment_jitter_is_taken_off(wire: Wire, server: Server, name: str) -> N
     assert segments(server, name) > 11, "without jitter, each holds two"
 
 
-def test_segments_of_partitions_do_not_all_end_at_once(wire: Wire, server: Server, name: str) -> None:
+def test_segments_of_different_partitions_roll_at_different_times(wire: Wire, server: Server, name: str) -> None:
     """That is what the jitter is for: at half of segment.ms, about every second of these has ended."""
     wire.create_topic(name, 24, segment_ms="1000000", segment_jitter_ms="1000000")
     now = int(time.time() * 1000) - 20_000_000
@@ -355,7 +355,7 @@ def test_segments_of_partitions_do_not_all_end_at_once(wire: Wire, server: Serve
     assert ends == {1, 2}
 
 
-def test_cleanup_policy_acts_at_once(wire: Wire, name: str) -> None:
+def test_cleanup_policy_takes_effect_at_once(wire: Wire, name: str) -> None:
     """Records of a compacted topic have keys."""
     wire.create_topic(name)
     put(wire, name, batch([b"x"]))
@@ -368,7 +368,9 @@ def test_cleanup_policy_acts_at_once(wire: Wire, name: str) -> None:
 RETENTION = {"log.retention.check.interval.ms": "50", "log.initial.task.delay.ms": "50"}
 
 
-def test_retention_acts_at_once_and_settings_outlive_the_broker(start_server: Callable[..., Server], name: str) -> None:
+def test_retention_takes_effect_at_once_and_settings_survive_a_restart(
+    start_server: Callable[..., Server], name: str
+) -> None:
     server = start_server(RETENTION)
     with Wire(server.bootstrap) as wire:
         wire.create_topic(name, retention_ms="-1")

@@ -9,7 +9,7 @@ from support.transactions import marker, producers, written
 from support.wire import Wire, code
 
 
-def test_an_answered_marker_is_seen_by_consumers(wire: Wire, name: str) -> None:
+def test_consumers_see_a_marker_once_it_is_acknowledged(wire: Wire, name: str) -> None:
     """With `flush.messages` it is synced first; whoever asks after the answer finds it below the last stable offset."""
     wire.create_topic(name, 2, flush_messages="1")
     who = wire.session(name)

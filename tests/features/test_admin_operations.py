@@ -29,7 +29,7 @@ def operations(field: int) -> set[int]:
 
 
 @pytest.mark.parametrize("version", [8, 10, 11, 12, 13])
-def test_of_topics(wire: Wire, name: str, version: int) -> None:
+def test_authorized_operations_of_topics(wire: Wire, name: str, version: int) -> None:
     """Of one that does not exist, too; all topics at once as well."""
     wire.create_topic(name)
     names = [MetadataRequestTopic(name=each) for each in (name, f"{name}-missing")]
@@ -44,7 +44,7 @@ def test_of_topics(wire: Wire, name: str, version: int) -> None:
         assert answer.cluster_authorized_operations == NOT_ASKED
 
 
-def test_of_topics_by_id(wire: Wire, name: str) -> None:
+def test_authorized_operations_of_topics_by_id(wire: Wire, name: str) -> None:
     """Of an id that no topic has, nothing is said."""
     topic_id, unknown = wire.create_topic(name), uuid4()
     topics = [MetadataRequestTopic(name=None, topic_id=each) for each in (topic_id, unknown)]
@@ -56,12 +56,12 @@ def test_of_topics_by_id(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
-def test_of_the_cluster_with_metadata(wire: Wire, version: int) -> None:
+def test_authorized_operations_of_the_cluster_in_metadata(wire: Wire, version: int) -> None:
     answer = wire.call(MetadataRequest(topics=[], include_cluster_authorized_operations=True), version)
     assert operations(answer.cluster_authorized_operations) == OF_CLUSTER
 
 
-def test_of_the_cluster(wire: Wire) -> None:
+def test_authorized_operations_of_the_cluster(wire: Wire) -> None:
     low, high = wire.versions[DescribeClusterRequest.API_KEY]
     for version in range(low, min(high, DescribeClusterRequest.MAX_VERSION) + 1):
         answer = wire.call(DescribeClusterRequest(include_cluster_authorized_operations=True), version)
@@ -70,7 +70,7 @@ def test_of_the_cluster(wire: Wire) -> None:
         assert answer.cluster_authorized_operations == NOT_ASKED
 
 
-def test_of_groups(wire: Wire, name: str) -> None:
+def test_authorized_operations_of_groups(wire: Wire, name: str) -> None:
     """Before version 6 a group that does not exist is a dead one without an error, and has operations."""
     wire.find_coordinator(name, 0)
     request = DescribeGroupsRequest(groups=[name], include_authorized_operations=True)
@@ -84,7 +84,7 @@ def test_of_groups(wire: Wire, name: str) -> None:
             assert operations(found.authorized_operations) == OF_GROUP
 
 
-def test_nothing_is_said_unasked(wire: Wire, name: str) -> None:
+def test_authorized_operations_are_omitted_unless_requested(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     answer = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 10)
     assert answer.topics[0].topic_authorized_operations == answer.cluster_authorized_operations == NOT_ASKED

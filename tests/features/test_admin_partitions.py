@@ -67,7 +67,7 @@ def has(wire: Wire, name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_a_topic_grows(wire: Wire, name: str, version: int) -> None:
+def test_partitions_are_added(wire: Wire, name: str, version: int) -> None:
     topic_id = wire.create_topic(name, 2)
     assert not settled(lambda: wire.produce(name, batch([b"before"]), partition=1)).error_code
     answer = grow(wire, (name, 5, None), version=version)[name]
@@ -80,7 +80,7 @@ def test_a_topic_grows(wire: Wire, name: str, version: int) -> None:
     assert settled(lambda: wire.produce(name, batch([b"first"]), partition=3)).base_offset == 0
 
 
-def test_assigned_by_hand(wire: Wire, name: str) -> None:
+def test_partitions_are_added_with_manual_assignment(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     assert not grow(wire, (name, 3, [[ME], [ME]]))[name].error_code
     has(wire, name, 3)
@@ -88,7 +88,7 @@ def test_assigned_by_hand(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 2])
-def test_a_topic_does_not_shrink(wire: Wire, name: str, count: int) -> None:
+def test_partition_count_cannot_decrease(wire: Wire, name: str, count: int) -> None:
     wire.create_topic(name, 2)
     answer = grow(wire, (name, count, None))[name]
     assert answer.error_code == code("INVALID_PARTITIONS")
@@ -97,7 +97,7 @@ def test_a_topic_does_not_shrink(wire: Wire, name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("ids", [[], [[ME]], [[ME], [ME], [ME]], [[], []], [[ME], [17]], [[ME], [ME, ME]]])
-def test_assignments_that_cannot_be(wire: Wire, name: str, ids: list[list[int]]) -> None:
+def test_invalid_assignments(wire: Wire, name: str, ids: list[list[int]]) -> None:
     wire.create_topic(name)
     assert grow(wire, (name, 3, ids))[name].error_code == code("INVALID_REPLICA_ASSIGNMENT")
     assert len(partitions(wire, name)) == 1
@@ -138,7 +138,7 @@ def test_too_many_partitions_in_all(wire: Wire, server: Server, name: str) -> No
     assert codes == [0, 0, refusal] if server.name == "oncelog" else sorted(codes) == sorted([0, 0, refusal])
 
 
-def test_internal_topics_keep_their_partitions(start_server: Callable[..., Server], name: str) -> None:
+def test_internal_topics_cannot_get_partitions(start_server: Callable[..., Server], name: str) -> None:
     """DIFFERS: Kafka lets it happen; keys of the old number's partitions are looked for in others then."""
     server = start_server({"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"})
     with Wire(server.bootstrap) as wire:
@@ -147,7 +147,7 @@ def test_internal_topics_keep_their_partitions(start_server: Callable[..., Serve
         assert answer.error_code == (0 if server.name == "apache-kafka" else code("INVALID_REQUEST"))
 
 
-def test_more_partitions_outlive_the_broker(own_server: Server, name: str) -> None:
+def test_added_partitions_survive_a_restart(own_server: Server, name: str) -> None:
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name)
         assert not grow(wire, (name, 3, None))[name].error_code
@@ -215,7 +215,7 @@ def test_pages(wire: Wire, name: str) -> None:
     assert numbers(page(wire, names, limit=0)) == numbers(page(wire, names, limit=1)) == [(first, [0])]
 
 
-def test_a_cursor_without_topics_goes_through_all(wire: Wire, name: str) -> None:
+def test_cursor_without_topics_pages_through_all(wire: Wire, name: str) -> None:
     topic = f"zzzz-{name}"
     wire.create_topic(topic, 2)
     answer = page(wire, [], (topic, 1), limit=1)
@@ -226,7 +226,7 @@ def test_a_cursor_without_topics_goes_through_all(wire: Wire, name: str) -> None
     assert numbers(page(wire, [topic], (topic, 7))) == [(topic, [])]
 
 
-def test_topics_that_are_not_there(wire: Wire, name: str) -> None:
+def test_unknown_topics(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     answer = page(wire, [f"{name}-x", "a/b", name])
     assert {each.name: each.error_code for each in answer.topics} == {
@@ -238,13 +238,13 @@ def test_topics_that_are_not_there(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("cursor", [("zz", 0), (None, -1)])
-def test_cursors_that_are_refused(wire: Wire, name: str, cursor: tuple[str | None, int]) -> None:
+def test_invalid_cursors_are_rejected(wire: Wire, name: str, cursor: tuple[str | None, int]) -> None:
     wire.create_topic(name)
     answer = page(wire, [name], (cursor[0] or name, cursor[1]))
     assert [(each.name, each.error_code) for each in answer.topics] == [(name, code("INVALID_REQUEST"))]
 
 
-def test_the_brokers_own_limit(start_server: Callable[..., Server], name: str) -> None:
+def test_brokers_limit_of_partitions_per_page(start_server: Callable[..., Server], name: str) -> None:
     server = start_server({"max.request.partition.size.limit": "2"})
     with Wire(server.bootstrap) as wire:
         wire.create_topic(name, 3)
@@ -268,7 +268,7 @@ def end_of(
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_where_an_epoch_ended(wire: Wire, name: str, version: int) -> None:
+def test_end_offset_of_a_leader_epoch(wire: Wire, name: str, version: int) -> None:
     wire.create_topic(name)
     until(lambda: end_of(wire, name, 0, version=version), lambda found: found == (0, 0, 0), "an empty log is known")
     assert not settled(lambda: wire.produce(name, batch([b"a", b"b", b"c"]))).error_code
@@ -278,7 +278,7 @@ def test_where_an_epoch_ended(wire: Wire, name: str, version: int) -> None:
     assert end_of(wire, name, -1, version=version) == (0, -1, -1)
 
 
-def test_epochs_and_partitions_that_are_not_known(wire: Wire, name: str) -> None:
+def test_unknown_epochs_and_partitions(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     assert not settled(lambda: wire.produce(name, batch([b"a"]))).error_code
     assert end_of(wire, name, 0, 1) == (code("UNKNOWN_LEADER_EPOCH"), -1, -1)

@@ -62,7 +62,7 @@ def test_a_partition_with_a_leader_needs_no_election(wire: Wire, name: str, vers
 
 
 @ELECTIONS
-def test_an_election_of_all_leaves_out_what_has_a_leader(
+def test_election_of_all_omits_partitions_with_a_leader(
     wire: Wire, name: str, version: int, election_type: int
 ) -> None:
     wire.create_topic(name, 2)
@@ -72,20 +72,20 @@ def test_an_election_of_all_leaves_out_what_has_a_leader(
     assert not any(partitions for _, partitions in elections(answer))
 
 
-def test_an_election_of_nothing(wire: Wire) -> None:
+def test_election_of_no_partitions(wire: Wire) -> None:
     answer = wire.call(ElectLeadersRequest(election_type=7, topic_partitions=[], timeout_ms=0))
     assert (answer.error_code, answer.replica_election_results) == (0, [])
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_unknown_type_of_election_is_refused(wire: Wire, name: str, version: int) -> None:
+def test_unknown_election_type_is_rejected(wire: Wire, name: str, version: int) -> None:
     topics = [ElectLeadersTopic(topic=name, partitions=[0])]
     answer = wire.call(ElectLeadersRequest(election_type=2, topic_partitions=topics), version)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert elections(answer) == [(name, [(0, ErrorCode.INVALID_REQUEST, "Unknown election type 2")])]
 
 
-def test_an_election_without_time_times_out(wire: Wire, name: str) -> None:
+def test_election_with_timeout_zero_times_out(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     topics = [ElectLeadersTopic(topic=name, partitions=[0])]
     answer = wire.call(ElectLeadersRequest(topic_partitions=topics, timeout_ms=0))
@@ -117,9 +117,7 @@ def reassign(wire: Wire, request: AlterPartitionReassignmentsRequest, version: i
 
 
 @pytest.mark.parametrize(("version", "change"), [(0, True), (1, True), (1, False)])
-def test_a_partition_can_be_reassigned_to_the_replicas_that_it_has(
-    wire: Wire, name: str, version: int, change: bool
-) -> None:
+def test_partition_can_be_reassigned_to_its_own_replicas(wire: Wire, name: str, version: int, change: bool) -> None:
     wire.create_topic(name, 2)
     missing = f"{name}-missing"
     here = [ReassignablePartition(partition_index=index, replicas=[ME]) for index in (0, 1, 7)]
@@ -144,7 +142,7 @@ def test_a_partition_can_be_reassigned_to_the_replicas_that_it_has(
         ([-1], "broker -1, but no such broker is registered."),
     ],
 )
-def test_other_replicas_are_refused(wire: Wire, name: str, version: int, replicas: list[int], what: str) -> None:
+def test_other_replicas_are_rejected(wire: Wire, name: str, version: int, replicas: list[int], what: str) -> None:
     wire.create_topic(name)
     wanted = [ReassignablePartition(partition_index=0, replicas=replicas)]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=name, partitions=wanted)])
@@ -152,7 +150,7 @@ def test_other_replicas_are_refused(wire: Wire, name: str, version: int, replica
     assert reassign(wire, request, version) == [(name, 0, ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)]
 
 
-def test_a_cancelled_reassignment_is_not_in_progress(wire: Wire, name: str) -> None:
+def test_cancelling_a_reassignment_that_is_not_in_progress_fails(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wanted = [ReassignablePartition(partition_index=0, replicas=None)]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=name, partitions=wanted)])
@@ -160,7 +158,7 @@ def test_a_cancelled_reassignment_is_not_in_progress(wire: Wire, name: str) -> N
     assert code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_reassignment_without_time_times_out(wire: Wire, name: str) -> None:
+def test_reassignment_with_timeout_zero_times_out(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wanted = [ReassignablePartition(partition_index=0, replicas=[ME])]
     topics = [ReassignableTopic(name=name, partitions=wanted)]

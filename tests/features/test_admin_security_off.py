@@ -108,7 +108,7 @@ def test_there_are_no_client_quotas(wire: Wire, version: int) -> None:
         ),
     ],
 )
-def test_an_invalid_quota_filter_is_refused(
+def test_invalid_quota_filter_is_rejected(
     wire: Wire, components: list[tuple[str, int, str | None]], error: str, message: str
 ) -> None:
     wanted = [ComponentData(entity_type=kind, match_type=how, match=match) for kind, how, match in components]

@@ -31,7 +31,7 @@ def wanted(name: str, partitions: int = 1) -> CreatableTopic:
 
 
 @pytest.mark.parametrize("timeout_ms", OVER)
-def test_topics_are_not_made_once_the_time_is_over(wire: Wire, name: str, timeout_ms: int) -> None:
+def test_topics_are_not_created_after_the_timeout(wire: Wire, name: str, timeout_ms: int) -> None:
     topics = [wanted(name), wanted(f"{name}-none", 0), wanted("a/b")]
     answer = wire.call(CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms))
     assert {each.name: each.error_code for each in answer.topics} == {
@@ -46,7 +46,7 @@ def test_topics_are_not_made_once_the_time_is_over(wire: Wire, name: str, timeou
 
 
 @pytest.mark.parametrize("timeout_ms", OVER)
-def test_partitions_are_not_added_once_the_time_is_over(wire: Wire, name: str, timeout_ms: int) -> None:
+def test_partitions_are_not_added_after_the_timeout(wire: Wire, name: str, timeout_ms: int) -> None:
     wire.create_topic(name)
     grown = [CreatePartitionsTopic(name=name, count=3, assignments=None)]
     grown.append(CreatePartitionsTopic(name=f"{name}-missing", count=3, assignments=None))
@@ -57,7 +57,7 @@ def test_partitions_are_not_added_once_the_time_is_over(wire: Wire, name: str, t
 
 
 @pytest.mark.parametrize("timeout_ms", OVER)
-def test_topics_are_not_deleted_once_the_time_is_over(wire: Wire, name: str, timeout_ms: int) -> None:
+def test_topics_are_not_deleted_after_the_timeout(wire: Wire, name: str, timeout_ms: int) -> None:
     topic_id = wire.create_topic(name)
     missing = f"{name}-missing"
     doomed = [DeleteTopicState(name=name), DeleteTopicState(name=missing)]
@@ -71,7 +71,7 @@ def test_topics_are_not_deleted_once_the_time_is_over(wire: Wire, name: str, tim
     assert partition_count(wire, name) == 1
 
 
-def test_what_has_no_change_to_make_does_not_wait(wire: Wire, name: str) -> None:
+def test_request_without_valid_items_does_not_time_out(wire: Wire, name: str) -> None:
     """Requests of which nothing is left to do are answered at once, with what is wrong with them."""
     twice = wire.call(CreateTopicsRequest(topics=[wanted(name), wanted(name)], timeout_ms=0))
     assert {(each.name, each.error_code) for each in twice.topics} == {(name, code("INVALID_REQUEST"))}
@@ -86,7 +86,7 @@ def test_what_has_no_change_to_make_does_not_wait(wire: Wire, name: str) -> None
     assert wire.call(CreateTopicsRequest(topics=[], timeout_ms=0)).topics == []
 
 
-def test_one_millisecond_may_be_enough_and_tells_when_not(wire: Wire, name: str) -> None:
+def test_timeout_of_one_millisecond_reports_the_outcome(wire: Wire, name: str) -> None:
     answer = wire.call(CreateTopicsRequest(topics=[wanted(name)], timeout_ms=1)).topics[0]
     assert answer.error_code in {0, TIMED_OUT}
     wire.create_topic(f"{name}-after")

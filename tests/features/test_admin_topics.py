@@ -80,7 +80,7 @@ def exists(wire: Wire, name: str) -> Any:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5, 6, 7])
-def test_a_topic_is_made(wire: Wire, name: str, version: int) -> None:
+def test_topic_is_created(wire: Wire, name: str, version: int) -> None:
     answer = create(wire, wanted(name, 2, configs={"retention.ms": "5"}), version=version)
     assert not answer.error_code, answer
     found = exists(wire, name)
@@ -95,12 +95,12 @@ def test_a_topic_is_made(wire: Wire, name: str, version: int) -> None:
         assert answer.topic_id == found.topic_id != NO_UUID
 
 
-def test_the_brokers_defaults(wire: Wire, name: str) -> None:
+def test_topic_is_created_with_broker_defaults(wire: Wire, name: str) -> None:
     answer = create(wire, wanted(name, -1, -1))
     assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 1, 1)
 
 
-def test_assigned_by_hand(wire: Wire, name: str) -> None:
+def test_topic_is_created_with_manual_assignment(wire: Wire, name: str) -> None:
     answer = create(wire, wanted(name, -1, -1, assignments={1: [ME], 0: [ME]}))
     assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 2, 1)
     assert [each.replica_nodes for each in exists(wire, name).partitions] == [[ME]] * 2
@@ -131,7 +131,9 @@ def test_assigned_by_hand(wire: Wire, name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_is_refused(wire: Wire, name: str, topic: dict[str, Any], error: str, validate_only: bool) -> None:
+def test_invalid_topics_are_rejected(
+    wire: Wire, name: str, topic: dict[str, Any], error: str, validate_only: bool
+) -> None:
     answer = create(wire, wanted(name, **topic), validate_only=validate_only)
     assert answer.error_code == code(error)
     assert answer.error_message
@@ -139,7 +141,7 @@ def test_what_is_refused(wire: Wire, name: str, topic: dict[str, Any], error: st
 
 
 @pytest.mark.parametrize("version", [4, 7])
-def test_a_refused_setting_is_not_repeated_as_a_whole(wire: Wire, server: Server, name: str, version: int) -> None:
+def test_error_message_shortens_a_rejected_setting(wire: Wire, server: Server, name: str, version: int) -> None:
     # DIFFERS[long error messages]: Kafka repeats all of what was refused, and cannot send the message then
     refusal = code("INVALID_CONFIG" if server.name == "oncelog" else "UNKNOWN_SERVER_ERROR")
     for key, value in (("x" * 32_760, "1"), ("retention.ms", "x" * 32_760)):
@@ -149,7 +151,7 @@ def test_a_refused_setting_is_not_repeated_as_a_whole(wire: Wire, server: Server
 
 
 @pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "a b", "a\x00b", "ä", "a:b", "x" * (LONG_NAME + 1)])
-def test_names_that_are_not_legal(wire: Wire, bad: str) -> None:
+def test_illegal_names(wire: Wire, bad: str) -> None:
     assert create(wire, wanted(bad)).error_code == code("INVALID_TOPIC_EXCEPTION")
 
 
@@ -161,7 +163,7 @@ def test_the_longest_name(wire: Wire, server: Server, name: str) -> None:
     assert not delete(wire, name=longest).error_code
 
 
-def test_names_that_differ_in_dots_and_underscores(wire: Wire, name: str) -> None:
+def test_names_that_differ_only_in_dots_and_underscores(wire: Wire, name: str) -> None:
     dotted, underscored = f"{name}.a", f"{name}_a"
     assert not create(wire, wanted(dotted)).error_code
     exists(wire, dotted)
@@ -171,11 +173,11 @@ def test_names_that_differ_in_dots_and_underscores(wire: Wire, name: str) -> Non
     assert create(wire, wanted(dotted)).error_code == code("TOPIC_ALREADY_EXISTS")
 
 
-def test_the_name_of_kafkas_own_log(wire: Wire) -> None:
+def test_name_of_kafkas_metadata_log_is_reserved(wire: Wire) -> None:
     assert create(wire, wanted("__cluster_metadata")).error_code == code("INVALID_REQUEST")
 
 
-def test_validate_only_makes_nothing(wire: Wire, name: str) -> None:
+def test_validate_only_creates_nothing(wire: Wire, name: str) -> None:
     answer = create(wire, wanted(name, 3, configs={"retention.ms": "5"}), validate_only=True)
     assert (answer.error_code, answer.num_partitions) == (0, 3)
     assert {each.name: each.value for each in answer.configs}["retention.ms"] == "5"
@@ -206,19 +208,19 @@ def test_too_many_partitions_in_all(wire: Wire, name: str) -> None:
 
 @pytest.mark.parametrize("count", [200_000, 2**31 - 1])
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_negative_count_does_not_hide_a_large_one(wire: Wire, name: str, count: int, validate_only: bool) -> None:
+def test_negative_count_does_not_offset_a_large_one(wire: Wire, name: str, count: int, validate_only: bool) -> None:
     topics = wanted(f"{name}-a", count), wanted(f"{name}-b", -count)
     answers = create_all(wire, *topics, validate_only=validate_only)
     assert {each.error_code for each in answers.values()} == {code("POLICY_VIOLATION")}
 
 
-def test_topics_named_twice_do_not_count(wire: Wire, name: str) -> None:
+def test_topics_named_twice_are_not_counted(wire: Wire, name: str) -> None:
     twice = wanted(f"{name}-a", 6000)
     answers = create_all(wire, twice, twice, wanted(f"{name}-b"), validate_only=True)
     assert [answers[f"{name}-{each}"].error_code for each in "ab"] == [code("INVALID_REQUEST"), 0]
 
 
-def test_a_refused_assignment_is_not_repeated_as_a_whole(wire: Wire, name: str) -> None:
+def test_error_message_shortens_a_rejected_assignment(wire: Wire, name: str) -> None:
     topic = wanted(name, -1, -1, assignments={0: list(range(100_000))})
     answer = create(wire, topic, version=4)
     assert answer.error_code == code("INVALID_REPLICA_ASSIGNMENT")
@@ -245,7 +247,7 @@ def delete(wire: Wire, name: str | None = None, topic_id: UUID = NO_UUID, versio
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
-def test_deleted_by_name(wire: Wire, name: str, version: int) -> None:
+def test_topic_is_deleted_by_name(wire: Wire, name: str, version: int) -> None:
     wire.create_topic(name)
     answer = delete(wire, name, version=version)
     assert (answer.name, answer.error_code) == (name, 0)
@@ -254,14 +256,14 @@ def test_deleted_by_name(wire: Wire, name: str, version: int) -> None:
     assert delete(wire, name, version=version).error_code == gone
 
 
-def test_deleted_by_id(wire: Wire, name: str) -> None:
+def test_topic_is_deleted_by_id(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     answer = delete(wire, topic_id=topic_id)
     assert (answer.name, answer.topic_id, answer.error_code) == (name, topic_id, 0)
     assert delete(wire, topic_id=topic_id).error_code == code("UNKNOWN_TOPIC_ID")
 
 
-def test_made_anew_it_is_empty_and_another(wire: Wire, name: str) -> None:
+def test_recreated_topic_is_empty_and_has_another_id(wire: Wire, name: str) -> None:
     before = wire.create_topic(name)
     assert not settled(lambda: wire.produce(name, batch([b"old"]))).error_code
     assert not delete(wire, name).error_code
@@ -275,7 +277,7 @@ def test_made_anew_it_is_empty_and_another(wire: Wire, name: str) -> None:
     assert wire.fetch(before).error_code == code("UNKNOWN_TOPIC_ID")
 
 
-def test_deletions_that_are_refused(wire: Wire, name: str) -> None:
+def test_invalid_deletions_are_rejected(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     refused = code("INVALID_REQUEST")
     assert delete(wire, None).error_code == refused
@@ -293,7 +295,7 @@ def test_each_deletion_has_its_own_error(wire: Wire, name: str) -> None:
     assert [each.error_code for each in answers] == [0, 0, code("UNKNOWN_TOPIC_OR_PARTITION")]
 
 
-def test_internal_topics_stay(wire: Wire, server: Server, name: str) -> None:
+def test_internal_topics_cannot_be_deleted(wire: Wire, server: Server, name: str) -> None:
     """DIFFERS: Kafka would delete them, with all offsets and transactions in them; it is not tried here."""
     wire.find_coordinator(name)
     if server.name == "oncelog":
@@ -305,7 +307,7 @@ def test_internal_topics_stay(wire: Wire, server: Server, name: str) -> None:
 # -- Metadata ----------------------------------------------------------------------------------------------------------
 
 
-def test_metadata_makes_what_is_missing(wire: Wire, name: str) -> None:
+def test_metadata_creates_missing_topics(wire: Wire, name: str) -> None:
     assert metadata(wire, name).error_code == code("UNKNOWN_TOPIC_OR_PARTITION")
     assert metadata(wire, name, make=True).error_code in {
         0,
@@ -317,7 +319,7 @@ def test_metadata_makes_what_is_missing(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["a/b", "..", "x" * (LONG_NAME + 1)])
-def test_metadata_makes_no_illegal_names(wire: Wire, bad: str) -> None:
+def test_metadata_creates_no_illegal_names(wire: Wire, bad: str) -> None:
     assert metadata(wire, bad, make=True).error_code == code("INVALID_TOPIC_EXCEPTION")
 
 
@@ -328,7 +330,9 @@ def test_metadata_describes_a_topic_once(wire: Wire, name: str) -> None:
     assert [each.name for each in wire.call(request, 12).topics] == [name]
 
 
-def test_metadata_makes_no_more_than_a_request_may_create(start_server: Callable[..., Server], name: str) -> None:
+def test_metadata_creates_at_most_as_many_partitions_as_a_request_may(
+    start_server: Callable[..., Server], name: str
+) -> None:
     with Wire(start_server({"num.partitions": "5001"}).bootstrap) as wire:
         topics = [MetadataRequestTopic(name=f"{name}-{each}") for each in "ab"]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
@@ -338,7 +342,7 @@ def test_metadata_makes_no_more_than_a_request_may_create(start_server: Callable
         assert [each.error_code for each in wire.call(MetadataRequest(topics=topics), 12).topics] == [unknown] * 2
 
 
-def test_metadata_of_what_collides(wire: Wire, name: str) -> None:
+def test_metadata_of_a_colliding_name(wire: Wire, name: str) -> None:
     wire.create_topic(f"{name}.a")
     found = metadata(wire, f"{name}_a", make=True)
     assert found.error_code in {code("INVALID_TOPIC_EXCEPTION"), code("UNKNOWN_TOPIC_OR_PARTITION")}

@@ -51,7 +51,7 @@ def fatal(consumer: Consumer) -> KafkaError:
     raise AssertionError("nothing is told in half a minute")
 
 
-def test_everybody_is_told_at_once_and_classic_groups_go_on(classic: Server, name: str) -> None:
+def test_consumer_protocol_is_rejected_at_once_and_classic_groups_still_work(classic: Server, name: str) -> None:
     with Wire(classic.bootstrap) as wire:
         wire.create_topic(name)
         served = wire.versions

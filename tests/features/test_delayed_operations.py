@@ -100,7 +100,7 @@ def put(wire: Wire, topic: str, *values: bytes, partition: int = 0) -> int:
 # -- DelayedFetch ------------------------------------------------------------------------------------------------------
 
 
-def test_an_append_ends_the_wait(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_append_completes_the_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
     waiting.fetch((topic_id, 0, 1))
@@ -110,7 +110,7 @@ def test_an_append_ends_the_wait(wire: Wire, waiting: Waiting, name: str) -> Non
     assert waiting.values() == [b"after"]
 
 
-def test_min_bytes_are_waited_for(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_fetch_waits_for_min_bytes(wire: Wire, waiting: Waiting, name: str) -> None:
     topic_id = wire.create_topic(name)
     put(wire, name, b"first")
     waiting.fetch((topic_id, 0, 0), min_bytes=2000)
@@ -121,7 +121,7 @@ def test_min_bytes_are_waited_for(wire: Wire, waiting: Waiting, name: str) -> No
     assert waiting.values() == [b"first", b"small", b"small", b"small", b"x" * 2000]
 
 
-def test_what_is_there_is_enough(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_available_records_complete_the_fetch_at_once(wire: Wire, waiting: Waiting, name: str) -> None:
     topic_id = wire.create_topic(name)
     put(wire, name, b"x" * 2000)
     assert waiting.fetch((topic_id, 0, 0), min_bytes=2000).values() == [b"x" * 2000]
@@ -129,7 +129,7 @@ def test_what_is_there_is_enough(wire: Wire, waiting: Waiting, name: str) -> Non
     assert waiting.fetch((topic_id, 0, 1), max_wait_ms=0).values() == []
 
 
-def test_the_time_ends_the_wait(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_timeout_completes_the_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
     """What has come of it is told, though it is less than was asked for."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"x")
@@ -137,7 +137,7 @@ def test_the_time_ends_the_wait(wire: Wire, waiting: Waiting, name: str) -> None
     assert waiting.fetch((topic_id, 0, 0), min_bytes=1 << 20, max_wait_ms=20).values() == [b"x"]
 
 
-def test_any_of_several_partitions_ends_the_wait(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_append_to_any_partition_completes_the_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
     first = wire.create_topic(name, 2)
     second = wire.create_topic(f"{name}-b")
     put(wire, name, b"before", partition=1)
@@ -153,7 +153,7 @@ def test_any_of_several_partitions_ends_the_wait(wire: Wire, waiting: Waiting, n
     assert waiting.values() == [b"two"]
 
 
-def test_bytes_of_several_partitions_count_together(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_min_bytes_counts_all_partitions(wire: Wire, waiting: Waiting, name: str) -> None:
     topic_id = wire.create_topic(name, 2)
     put(wire, name, b"x" * 600)
     put(wire, name, b"y" * 600, partition=1)
@@ -165,7 +165,7 @@ def test_bytes_of_several_partitions_count_together(wire: Wire, waiting: Waiting
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_end_of_a_transaction_ends_the_wait(wire: Wire, waiting: Waiting, name: str, commit: bool) -> None:
+def test_end_of_a_transaction_completes_the_fetch(wire: Wire, waiting: Waiting, name: str, commit: bool) -> None:
     """A reader of committed records waits for the last stable offset, not for the append."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
@@ -184,7 +184,7 @@ def test_the_end_of_a_transaction_ends_the_wait(wire: Wire, waiting: Waiting, na
     assert part.last_stable_offset == 3
 
 
-def test_a_reader_of_all_does_not_wait_for_the_transaction(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_read_uncommitted_fetch_does_not_wait_for_the_transaction(wire: Wire, waiting: Waiting, name: str) -> None:
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
     who = wire.session(name)
@@ -195,7 +195,7 @@ def test_a_reader_of_all_does_not_wait_for_the_transaction(wire: Wire, waiting: 
     assert not wire.end(name, who, False).error_code
 
 
-def test_a_transaction_elsewhere_ends_nothing(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_transaction_in_another_partition_does_not_complete_the_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
     """The end of the first transaction makes its own batch stable, which is not enough yet."""
     topic_id = wire.create_topic(name)
     first, second = wire.session(f"{name}-1"), wire.session(f"{name}-2")
@@ -214,7 +214,7 @@ def test_a_transaction_elsewhere_ends_nothing(wire: Wire, waiting: Waiting, name
     assert waiting.values() == [b"x", b"x"]
 
 
-def test_a_deleted_topic_ends_the_wait(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_deleted_topic_completes_the_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
     """The consumer learns that there is no such topic, rather than nothing for ever."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"x")
@@ -228,7 +228,7 @@ def test_a_deleted_topic_ends_the_wait(wire: Wire, waiting: Waiting, name: str) 
     assert part.error_code in {code(error) for error in gone}
 
 
-def test_an_error_in_one_partition_ends_the_wait_of_all(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_error_in_one_partition_completes_the_whole_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
     topic_id = wire.create_topic(name, 2)
     put(wire, name, b"x")
     put(wire, name, b"x", partition=1)
@@ -237,7 +237,7 @@ def test_an_error_in_one_partition_ends_the_wait_of_all(wire: Wire, waiting: Wai
     assert codes == {0: 0, 1: code("OFFSET_OUT_OF_RANGE")}
 
 
-def test_requests_behind_a_waiting_one_wait_with_it(wire: Wire, waiting: Waiting, name: str) -> None:
+def test_requests_after_a_waiting_one_wait_too(wire: Wire, waiting: Waiting, name: str) -> None:
     """One connection is served in order; the others are not held up."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
@@ -249,7 +249,7 @@ def test_requests_behind_a_waiting_one_wait_with_it(wire: Wire, waiting: Waiting
     assert waiting.wire.receive(behind, version).responses == []
 
 
-def test_many_wait_for_the_same(wire: Wire, server: Server, name: str) -> None:
+def test_many_fetches_wait_for_the_same_partition(wire: Wire, server: Server, name: str) -> None:
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
     crowd = [Waiting(server).fetch((topic_id, 0, 1)) for _ in range(20)]
@@ -259,7 +259,7 @@ def test_many_wait_for_the_same(wire: Wire, server: Server, name: str) -> None:
         each.wire.close()
 
 
-def test_who_has_hung_up_holds_up_nobody(wire: Wire, server: Server, name: str) -> None:
+def test_disconnected_client_does_not_delay_others(wire: Wire, server: Server, name: str) -> None:
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
     gone = Waiting(server).fetch((topic_id, 0, 1), max_wait_ms=2**31 - 1)
@@ -270,7 +270,7 @@ def test_who_has_hung_up_holds_up_nobody(wire: Wire, server: Server, name: str) 
     stays.wire.close()
 
 
-def test_who_hangs_up_ends_the_wait(wire: Wire, server: Server, waiting: Waiting, name: str) -> None:
+def test_disconnect_ends_the_wait(wire: Wire, server: Server, waiting: Waiting, name: str) -> None:
     """DIFFERS: Kafka does not read on a connection that waits, and sees it end only when the time is up."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"x")
@@ -284,7 +284,7 @@ def test_who_hangs_up_ends_the_wait(wire: Wire, server: Server, waiting: Waiting
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_produce_without_time_to_wait(wire: Wire, name: str, acks: int) -> None:
+def test_produce_with_timeout_zero(wire: Wire, name: str, acks: int) -> None:
     """The time-out is for the followers: there are none."""
     wire.create_topic(name)
     put(wire, name, b"before")
@@ -295,7 +295,7 @@ def test_produce_without_time_to_wait(wire: Wire, name: str, acks: int) -> None:
     assert (answer.error_code, answer.base_offset) == (0, 1)
 
 
-def test_delete_records_without_time_to_wait(wire: Wire, name: str) -> None:
+def test_delete_records_with_timeout_zero(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     put(wire, name, b"a", b"b", b"c")
     part = DeleteRecordsPartition(partition_index=0, offset=2)

@@ -13,7 +13,7 @@ OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
 THEN = 1_600_000_000_000
 
 
-def test_the_answer_has_the_original_offset_and_timestamp(wire: Wire, name: str) -> None:
+def test_duplicate_gets_the_original_offset_and_timestamp(wire: Wire, name: str) -> None:
     topic = wire.create_topic(name)
     who = wire.session()
     wire.produce(name, batch([b"x"] * 3))
@@ -28,7 +28,7 @@ def test_the_answer_has_the_original_offset_and_timestamp(wire: Wire, name: str)
     assert wire.values(topic).count(b"a") == 1
 
 
-def test_where_the_broker_sets_the_time_it_is_that_of_then(wire: Wire, name: str) -> None:
+def test_duplicate_gets_the_original_log_append_time(wire: Wire, name: str) -> None:
     wire.create_topic(name, message_timestamp_type="LogAppendTime")
     who = wire.session()
     one = batch([b"a"], who, 0, timestamp=THEN)
@@ -37,7 +37,7 @@ def test_where_the_broker_sets_the_time_it_is_that_of_then(wire: Wire, name: str
     assert [wire.produce(name, one).log_append_time_ms for _ in range(3)] == [written_at] * 3
 
 
-def test_the_sequences_say_what_is_a_duplicate_and_not_the_contents(wire: Wire, name: str) -> None:
+def test_duplicates_are_recognized_by_sequence_and_not_by_content(wire: Wire, name: str) -> None:
     topic = wire.create_topic(name)
     who = wire.session()
     assert wire.produce(name, batch([b"a", b"b"], who, 0)).base_offset == 0
@@ -49,7 +49,7 @@ def test_the_sequences_say_what_is_a_duplicate_and_not_the_contents(wire: Wire, 
     ("first", "count"),
     [(0, 4), (2, 4), (0, 1), (1, 1), (3, 2), (4, 3), (6, 3), (0, 8), (1, 6), (5, 3)],
 )
-def test_a_partial_overlap_is_no_duplicate(wire: Wire, name: str, first: int, count: int) -> None:
+def test_partial_overlap_is_not_a_duplicate(wire: Wire, name: str, first: int, count: int) -> None:
     wire.create_topic(name)
     who = wire.session()
     for sequence, records in ((0, 2), (2, 3), (5, 2)):  # 0-1, 2-4, 5-6
@@ -59,7 +59,7 @@ def test_a_partial_overlap_is_no_duplicate(wire: Wire, name: str, first: int, co
     assert wire.offset(name) == 7
 
 
-def test_what_is_older_than_the_five_is_out_of_order(wire: Wire, name: str) -> None:
+def test_batch_older_than_the_last_five_is_out_of_order(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     for sequence in range(7):
@@ -68,7 +68,7 @@ def test_what_is_older_than_the_five_is_out_of_order(wire: Wire, name: str) -> N
     assert codes == [OUT_OF_ORDER] * 2 + [0] * 5
 
 
-def test_without_acknowledgement_a_duplicate_is_no_error(wire: Wire, server: Server, name: str) -> None:
+def test_duplicate_with_acks_0_is_not_an_error(wire: Wire, server: Server, name: str) -> None:
     """An error would close the connection."""
     wire.create_topic(name)
     who = wire.session()
@@ -80,7 +80,7 @@ def test_without_acknowledgement_a_duplicate_is_no_error(wire: Wire, server: Ser
         assert connection.offset(name) == 1
 
 
-def test_a_duplicate_in_a_transaction(wire: Wire, name: str) -> None:
+def test_duplicate_in_a_transaction(wire: Wire, name: str) -> None:
     topic = wire.create_topic(name)
     who = wire.session(name)
     offsets = [written(wire, name, who, name, [b"a", b"b"], 0).base_offset for _ in range(3)]

@@ -35,7 +35,7 @@ def only_batch(wire: Wire, topic: UUID) -> BatchHeader:
         ({"acks": 1, "enable_idempotence": False}, False),
     ],
 )
-def test_what_is_written_has_a_producer_id_or_none(
+def test_records_have_a_producer_id_if_idempotence_is_enabled(
     wire: Wire, server: Server, name: str, options: dict[str, Any], idempotent: bool
 ) -> None:
     topic = wire.create_topic(name)
@@ -60,7 +60,7 @@ CONFLICTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("option", "confluents"), CONFLICTS)
 @pytest.mark.parametrize("demand", ["enable_idempotence", "transactional_id"])
-def test_an_explicit_conflict_names_both_options(
+def test_explicit_conflict_names_both_options(
     server: Server, option: dict[str, Any], confluents: dict[str, Any], demand: str
 ) -> None:
     """librdkafka refuses the same."""
@@ -73,12 +73,12 @@ def test_an_explicit_conflict_names_both_options(
         ConfluentProducer({"bootstrap.servers": server.bootstrap, **confluents, **dotted})
 
 
-def test_a_transactional_id_needs_idempotence(server: Server) -> None:
+def test_transactional_id_needs_idempotence(server: Server) -> None:
     with pytest.raises(ConfigError, match="transactional_id needs enable_idempotence"):
         Producer(server.bootstrap, transactional_id="some-id", enable_idempotence=False)
 
 
-def test_it_needs_no_transactions(wire: Wire, server: Server, name: str) -> None:
+def test_idempotence_works_without_transactions(wire: Wire, server: Server, name: str) -> None:
     """Nothing of a transaction is to be seen: any reader has the record at once."""
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, enable_idempotence=True) as producer:

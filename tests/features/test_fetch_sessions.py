@@ -41,7 +41,7 @@ def told(answer: FetchResponse) -> dict[UUID, int]:
     return {topic.topic_id: topic.partitions[0].error_code for topic in answer.responses}
 
 
-def test_a_topic_that_is_deleted_can_be_forgotten(wire: Wire, name: str) -> None:
+def test_deleted_topic_can_be_forgotten(wire: Wire, name: str) -> None:
     """Its error would end each wait at once otherwise, and name a partition that the client has not asked for."""
     stays, goes = wire.create_topic(name), wire.create_topic(f"{name}-goes")
     for topic in (name, f"{name}-goes"):

@@ -34,13 +34,13 @@ def test_a_new_group_gathers_members_before_its_first_generation(module_server: 
     finish(members)
 
 
-def test_the_rebalance_time_out_bounds_the_gathering(module_server: Server, name: str) -> None:
+def test_rebalance_timeout_bounds_the_initial_delay(module_server: Server, name: str) -> None:
     member = Member(module_server.bootstrap, name, rebalance_timeout_ms=SHORT_MS)
     assert (member.join().error_code, member.generation) == (0, 1)
     finish([member])
 
 
-def test_who_waits_for_the_others_outlives_its_session(module_server: Server, name: str) -> None:
+def test_member_that_waits_for_others_does_not_expire(module_server: Server, name: str) -> None:
     """The rebalance time-out ends the wait; who did not come is out, who waited leads."""
     first, second = make_impatient(stable(module_server.bootstrap, name, 2))
     second.ask_to_join(session_timeout_ms=SHORT_MS, protocols={"range": subscription("other")})
@@ -51,7 +51,7 @@ def test_who_waits_for_the_others_outlives_its_session(module_server: Server, na
     finish([second])
 
 
-def test_the_last_one_to_join_ends_the_wait(module_server: Server, name: str) -> None:
+def test_last_member_to_join_ends_the_wait(module_server: Server, name: str) -> None:
     first, second = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=600_000)
     first.ask_to_join(protocols={"range": subscription("other")})
     until(second.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
@@ -59,7 +59,7 @@ def test_the_last_one_to_join_ends_the_wait(module_server: Server, name: str) ->
     assert [first.take().error_code, second.take().error_code] == [0, 0]
 
 
-def test_a_member_that_leaves_or_whose_session_ends_is_waited_for_no_longer(module_server: Server, name: str) -> None:
+def test_group_does_not_wait_for_members_that_left_or_expired(module_server: Server, name: str) -> None:
     """Only the member that falls silent has a short session, and only from then on: a slow machine expires no other."""
     first, second = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=600_000)
     first.ask_to_join(protocols={"range": subscription("other")})
@@ -72,7 +72,7 @@ def test_a_member_that_leaves_or_whose_session_ends_is_waited_for_no_longer(modu
     finish([first])
 
 
-def test_a_sync_waits_for_the_leaders(module_server: Server, name: str) -> None:
+def test_sync_waits_for_the_leaders_assignment(module_server: Server, name: str) -> None:
     members = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=600_000)
     for each in members:
         each.ask_to_join(protocols={"range": subscription("other")})

@@ -50,7 +50,7 @@ def until_state(wire: Wire, group: str, wanted: str) -> None:
 # -- JoinGroup -------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_joins_in_two_steps_and_is_given_what_the_leader_assigns(wire: Wire, name: str) -> None:
+def test_member_joins_in_two_steps_and_gets_the_leaders_assignment(wire: Wire, name: str) -> None:
     wire.find_coordinator(name, 0)
     first = settled(lambda: wire.call(join_request(name)))
     assert first.error_code == MEMBER_ID_REQUIRED
@@ -69,19 +69,19 @@ def test_a_member_joins_in_two_steps_and_is_given_what_the_leader_assigns(wire: 
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_before_version_4_one_step_is_enough(wire: Wire, name: str, version: int) -> None:
+def test_join_before_version_4_takes_one_step(wire: Wire, name: str, version: int) -> None:
     wire.find_coordinator(name, 0)
     options = {} if version else {"rebalance_timeout_ms": -1}
     answer = settled(lambda: wire.call(join_request(name, **options), version))
     assert (answer.error_code, answer.generation_id) == (0, 1)
 
 
-def test_a_member_id_that_nobody_was_given_is_unknown(wire: Wire, name: str) -> None:
+def test_invented_member_id_is_unknown(wire: Wire, name: str) -> None:
     wire.find_coordinator(name, 0)
     assert settled(lambda: wire.call(join_request(name, "made-up"))).error_code == UNKNOWN_MEMBER_ID
 
 
-def test_a_pending_member_id_is_waited_for_until_it_expires(wire: Wire, module_server: Server, name: str) -> None:
+def test_group_waits_for_a_pending_member_id_until_it_expires(wire: Wire, module_server: Server, name: str) -> None:
     (only,) = stable(module_server.bootstrap, name)
     pending = wire.call(join_request(name, session_timeout_ms=MIN_SESSION_MS)).member_id
     answer = only.join()  # the join phase ends when the id is forgotten
@@ -102,7 +102,7 @@ def test_a_pending_member_may_leave(wire: Wire, module_server: Server, name: str
     ("session_ms", "refused"),
     [(MIN_SESSION_MS - 1, True), (MIN_SESSION_MS, False), (1_800_000, False), (1_800_001, True)],
 )
-def test_session_time_outs_have_bounds(wire: Wire, name: str, session_ms: int, refused: bool) -> None:
+def test_session_timeouts_have_bounds(wire: Wire, name: str, session_ms: int, refused: bool) -> None:
     wire.find_coordinator(name, 0)
     answer = settled(lambda: wire.call(join_request(name, session_timeout_ms=session_ms)))
     assert answer.error_code == (code("INVALID_SESSION_TIMEOUT") if refused else MEMBER_ID_REQUIRED)
@@ -115,7 +115,7 @@ def test_a_group_needs_an_id_and_a_protocol(wire: Wire, name: str) -> None:
     assert wire.call(join_request(name, protocol_type="")).error_code == INCONSISTENT
 
 
-def test_what_no_other_member_speaks_is_refused(wire: Wire, module_server: Server, name: str) -> None:
+def test_protocol_that_no_other_member_supports_is_rejected(wire: Wire, module_server: Server, name: str) -> None:
     protocols = {"range": b"r", "roundrobin": b"rr"}
     (only,) = stable(module_server.bootstrap, name, protocols=protocols)
     refused = [{"protocols": {"sticky": b"s"}}, {"protocols": protocols, "protocol_type": "connect"}]
@@ -132,7 +132,7 @@ def test_what_no_other_member_speaks_is_refused(wire: Wire, module_server: Serve
     assert {each.metadata for each in leader.joined.members} == {b"rr", b"2"}
 
 
-def test_a_full_group_takes_nobody(wire: Wire, module_server: Server, name: str) -> None:
+def test_full_group_rejects_new_members(wire: Wire, module_server: Server, name: str) -> None:
     stable(module_server.bootstrap, name, 3)
     answer = wire.call(join_request(name))
     assert (answer.error_code, answer.member_id) == (code("GROUP_MAX_SIZE_REACHED"), "")
@@ -142,7 +142,7 @@ def test_a_full_group_takes_nobody(wire: Wire, module_server: Server, name: str)
 # -- rebalances ------------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_joins_again_unchanged_makes_no_rebalance(module_server: Server, name: str) -> None:
+def test_unchanged_follower_that_rejoins_triggers_no_rebalance(module_server: Server, name: str) -> None:
     leader, follower = stable(module_server.bootstrap, name, 2)
     generation = leader.generation
     again = follower.join()
@@ -152,7 +152,9 @@ def test_a_follower_that_joins_again_unchanged_makes_no_rebalance(module_server:
 
 
 @pytest.mark.parametrize("who", ["leader", "follower that changed"])
-def test_the_leader_or_a_changed_follower_makes_one(module_server: Server, name: str, who: str) -> None:
+def test_rejoin_of_the_leader_or_a_changed_follower_triggers_a_rebalance(
+    module_server: Server, name: str, who: str
+) -> None:
     leader, follower = stable(module_server.bootstrap, name, 2)
     generation = leader.generation
     first, second = (leader, follower) if who == "leader" else (follower, leader)
@@ -163,9 +165,7 @@ def test_the_leader_or_a_changed_follower_makes_one(module_server: Server, name:
     assert [(each.error_code, each.generation_id) for each in answers] == [(0, generation + 1)] * 2
 
 
-def test_the_assignment_waits_for_the_leader_and_old_ones_are_gone(
-    wire: Wire, module_server: Server, name: str
-) -> None:
+def test_sync_waits_for_the_leader_and_drops_old_assignments(wire: Wire, module_server: Server, name: str) -> None:
     members = stable(module_server.bootstrap, name, 2)
     for each in members:
         each.ask_to_join(protocols={"range": subscription("other")})
@@ -180,7 +180,7 @@ def test_the_assignment_waits_for_the_leader_and_old_ones_are_gone(
     assert follower.sync().assignment == b"new"  # it may ask again
 
 
-def test_who_joins_while_the_assignment_is_made_sends_all_back(module_server: Server, name: str) -> None:
+def test_join_during_the_assignment_restarts_the_rebalance(module_server: Server, name: str) -> None:
     members = stable(module_server.bootstrap, name, 2)
     for each in members:
         each.ask_to_join(protocols={"range": subscription("other")})
@@ -200,7 +200,7 @@ def test_who_joins_while_the_assignment_is_made_sends_all_back(module_server: Se
     finish(sorted((leader, follower, new), key=lambda each: not each.leads))
 
 
-def test_who_does_not_join_again_in_time_is_out(wire: Wire, module_server: Server, name: str) -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed(wire: Wire, module_server: Server, name: str) -> None:
     """The rebalance time-out of the group is the longest of its members'."""
     leader, follower = make_impatient(stable(module_server.bootstrap, name, 2))
     again = leader.join()
@@ -210,7 +210,7 @@ def test_who_does_not_join_again_in_time_is_out(wire: Wire, module_server: Serve
     assert state(wire, name) == "Stable"
 
 
-def test_who_does_not_ask_for_the_assignment_in_time_is_out(wire: Wire, module_server: Server, name: str) -> None:
+def test_member_that_does_not_sync_in_time_is_removed(wire: Wire, module_server: Server, name: str) -> None:
     """KAFKA-12907: after the rebalance time-out the generation goes on without those who never sent SyncGroup."""
     members = make_impatient(stable(module_server.bootstrap, name, 2))
     for each in members:
@@ -226,7 +226,7 @@ def test_who_does_not_ask_for_the_assignment_in_time_is_out(wire: Wire, module_s
     finish([follower])
 
 
-def test_a_silent_member_is_out_after_its_session(wire: Wire, module_server: Server, name: str) -> None:
+def test_silent_member_is_removed_after_its_session_timeout(wire: Wire, module_server: Server, name: str) -> None:
     leader, follower = stable(module_server.bootstrap, name, 2)
     follower.ask_to_join(session_timeout_ms=MIN_SESSION_MS, protocols={"range": subscription("other")})
     until(leader.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
@@ -242,7 +242,7 @@ def test_a_silent_member_is_out_after_its_session(wire: Wire, module_server: Ser
 # -- SyncGroup and Heartbeat -----------------------------------------------------------------------------------------
 
 
-def test_strangers_and_former_generations_are_told(wire: Wire, module_server: Server, name: str) -> None:
+def test_unknown_members_and_old_generations_are_rejected(wire: Wire, module_server: Server, name: str) -> None:
     (only,) = stable(module_server.bootstrap, name)
     assert only.heartbeat(generation_id=0) == ILLEGAL_GENERATION
     assert only.heartbeat(generation_id=2) == ILLEGAL_GENERATION
@@ -255,7 +255,7 @@ def test_strangers_and_former_generations_are_told(wire: Wire, module_server: Se
     assert only.heartbeat() == 0
 
 
-def test_sync_names_the_protocol(module_server: Server, name: str) -> None:
+def test_sync_checks_the_protocol(module_server: Server, name: str) -> None:
     (only,) = stable(module_server.bootstrap, name)
     assert only.sync(protocol_name="sticky").error_code == INCONSISTENT
     assert only.sync(protocol_type="connect").error_code == INCONSISTENT
@@ -268,7 +268,7 @@ def test_sync_names_the_protocol(module_server: Server, name: str) -> None:
     )
 
 
-def test_a_cooperative_member_keeps_what_it_owned(module_server: Server, name: str) -> None:
+def test_cooperative_member_keeps_its_partitions(module_server: Server, name: str) -> None:
     """KIP-429 is the members' business: what they say they own reaches the leader as it is."""
     owned = subscription("t", owned=b"what I own")
     members = stable(module_server.bootstrap, name, 2, protocols={"cooperative-sticky": subscription("t")})
@@ -280,7 +280,9 @@ def test_a_cooperative_member_keeps_what_it_owned(module_server: Server, name: s
 # -- LeaveGroup ------------------------------------------------------------------------------------------------------
 
 
-def test_several_leave_at_once_each_with_its_own_error(wire: Wire, module_server: Server, name: str) -> None:
+def test_several_members_leave_in_one_request_each_with_its_own_error(
+    wire: Wire, module_server: Server, name: str
+) -> None:
     members = stable(module_server.bootstrap, name, 3)
     leaving = [MemberIdentity(member_id=each.member_id, reason="the test says so") for each in members[1:]]
     request = LeaveGroupRequest(group_id=name, members=[*leaving, MemberIdentity(member_id="stranger")])
@@ -296,7 +298,7 @@ def test_several_leave_at_once_each_with_its_own_error(wire: Wire, module_server
     finish(members[:1])
 
 
-def test_before_version_3_the_error_is_the_answers(wire: Wire, module_server: Server, name: str) -> None:
+def test_leave_before_version_3_has_only_a_top_level_error(wire: Wire, module_server: Server, name: str) -> None:
     (only,) = stable(module_server.bootstrap, name)
     stranger = LeaveGroupRequest(group_id=name, member_id="stranger")
     assert wire.call(stranger, 2).error_code == UNKNOWN_MEMBER_ID
@@ -304,7 +306,7 @@ def test_before_version_3_the_error_is_the_answers(wire: Wire, module_server: Se
     assert state(wire, name) == "Empty"
 
 
-def test_who_leaves_while_others_join_ends_the_waiting(module_server: Server, name: str) -> None:
+def test_leaving_member_completes_the_join_phase(module_server: Server, name: str) -> None:
     leader, follower = stable(module_server.bootstrap, name, 2)
     leader.ask_to_join()
     until(follower.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
@@ -335,7 +337,7 @@ def test_groups_are_listed_by_state_and_type(wire: Wire, module_server: Server, 
 
 
 @pytest.mark.parametrize("version", [0, 5, 6])
-def test_a_group_that_is_not_there_is_dead(wire: Wire, name: str, version: int) -> None:
+def test_missing_group_is_described_as_dead(wire: Wire, name: str, version: int) -> None:
     wire.find_coordinator(name, 0)
     found = describe(wire, name, version=version)
     assert (found.error_code, found.group_state, found.members) == (
@@ -346,9 +348,7 @@ def test_a_group_that_is_not_there_is_dead(wire: Wire, name: str, version: int) 
     assert found.error_message == (f"Group {name} not found." if version >= 6 else None)
 
 
-def test_a_group_is_described_with_what_members_said_and_were_given(
-    wire: Wire, module_server: Server, name: str
-) -> None:
+def test_group_description_has_subscriptions_and_assignments(wire: Wire, module_server: Server, name: str) -> None:
     (only,) = stable(module_server.bootstrap, name)
     found = describe(wire, name, include_authorized_operations=True)
     assert (found.group_state, found.protocol_type, found.protocol_data) == ("Stable", "consumer", "range")
@@ -363,7 +363,7 @@ def test_a_group_is_described_with_what_members_said_and_were_given(
 # -- DeleteGroups ----------------------------------------------------------------------------------------------------
 
 
-def test_only_groups_without_members_are_deleted(wire: Wire, module_server: Server, name: str) -> None:
+def test_only_empty_groups_are_deleted(wire: Wire, module_server: Server, name: str) -> None:
     (only,) = stable(module_server.bootstrap, name)
     missing = f"{name}-none"
     assert delete_groups(wire, name, missing, name) == {

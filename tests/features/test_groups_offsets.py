@@ -65,7 +65,7 @@ def topic(wire: Wire, name: str) -> str:
 # -- who may commit --------------------------------------------------------------------------------------------------
 
 
-def test_who_assigns_by_hand_needs_no_group(wire: Wire, topic: str) -> None:
+def test_commit_with_manual_assignment_needs_no_group(wire: Wire, topic: str) -> None:
     assert commit(wire, topic, {0: 5, 1: 6}, group_id=topic) == [0, 0]
     assert offsets_of(wire, topic) == {(topic, 0): 5, (topic, 1): 6}
     assert describe(wire, topic).group_state == "Empty"
@@ -74,14 +74,14 @@ def test_who_assigns_by_hand_needs_no_group(wire: Wire, topic: str) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 8, 9])
-def test_a_generation_of_a_group_that_is_not_there(wire: Wire, topic: str, version: int) -> None:
+def test_generation_of_a_missing_group_is_rejected(wire: Wire, topic: str, version: int) -> None:
     fields = {"group_id": f"{topic}-none", "generation_id_or_member_epoch": 1, "member_id": "m"}
     wire.find_coordinator(f"{topic}-none", 0)
     expected = "GROUP_ID_NOT_FOUND" if version >= 9 else "ILLEGAL_GENERATION"
     assert commit(wire, topic, {0: 1}, **fields, version=version) == [code(expected)]
 
 
-def test_members_commit_in_their_generation_only(wire: Wire, module_server: Server, topic: str) -> None:
+def test_members_commit_only_in_their_generation(wire: Wire, module_server: Server, topic: str) -> None:
     (only,) = stable(module_server.bootstrap, topic)
     assert only.commit(topic, 1) == 0
     assert only.commit(topic, 2, generation_id_or_member_epoch=only.generation - 1) == ILLEGAL_GENERATION
@@ -96,7 +96,7 @@ def test_members_commit_in_their_generation_only(wire: Wire, module_server: Serv
     assert commit(wire, topic, {0: 2}, group_id=topic) == [0]
 
 
-def test_commits_go_on_while_the_others_are_waited_for_but_not_while_it_is_assigned(
+def test_commits_are_accepted_in_the_join_phase_but_not_during_the_assignment(
     module_server: Server, topic: str
 ) -> None:
     leader, follower = stable(module_server.bootstrap, topic, 2)
@@ -111,7 +111,7 @@ def test_commits_go_on_while_the_others_are_waited_for_but_not_while_it_is_assig
     assert follower.commit(topic, 2) == 0
 
 
-def test_a_commit_is_a_sign_of_life(module_server: Server, topic: str) -> None:
+def test_commit_extends_the_session(module_server: Server, topic: str) -> None:
     (only,) = stable(module_server.bootstrap, topic, session_timeout_ms=2_000)
     turns = 0
 
@@ -128,7 +128,7 @@ def test_a_commit_is_a_sign_of_life(module_server: Server, topic: str) -> None:
 # -- what is kept ----------------------------------------------------------------------------------------------------
 
 
-def test_metadata_and_leader_epoch_are_kept_with_the_offset(wire: Wire, topic: str) -> None:
+def test_metadata_and_leader_epoch_are_stored_with_the_offset(wire: Wire, topic: str) -> None:
     part = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=4, committed_metadata="mine", committed_leader_epoch=0
     )
@@ -144,7 +144,7 @@ def test_metadata_has_a_limit(wire: Wire, topic: str) -> None:
     assert commit(wire, topic, {0: 2}, group_id=topic, metadata="é" * 10) == [0]  # characters, not bytes
 
 
-def test_partitions_that_are_not_there_have_their_own_error(wire: Wire, topic: str) -> None:
+def test_unknown_partitions_have_their_own_error(wire: Wire, topic: str) -> None:
     partitions = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in (0, 7, 1)]
     missing = OffsetCommitRequestTopic(name=f"{topic}-none", partitions=partitions[:1])
     known = OffsetCommitRequestTopic(name=topic, partitions=partitions)
@@ -195,7 +195,7 @@ def test_several_groups_are_fetched_at_once_by_name_or_id(wire: Wire, name: str)
         assert (only.name or only.topic_id, only.partitions[0].committed_offset) == (where.get("topic_id", name), 1)
 
 
-def test_a_topic_id_that_nobody_knows(wire: Wire, topic: str) -> None:
+def test_unknown_topic_id(wire: Wire, topic: str) -> None:
     unknown = UUID(int=12345)
     asked = [OffsetFetchRequestTopics(topic_id=unknown, partition_indexes=[0])]
     answer = wire.call(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=topic, topics=asked)]), 10)
@@ -226,7 +226,7 @@ def test_offsets_of_an_open_transaction_are_unstable(wire: Wire, topic: str) -> 
 # -- their end -------------------------------------------------------------------------------------------------------
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten(wire: Wire, topic: str) -> None:
+def test_offsets_of_a_deleted_topic_are_dropped(wire: Wire, topic: str) -> None:
     """KAFKA-14505 as well: an offset that is pending in a transaction does not come back with it."""
     other = f"{topic}-other"
     wire.create_topic(other)
@@ -240,14 +240,14 @@ def test_offsets_of_a_deleted_topic_are_forgotten(wire: Wire, topic: str) -> Non
     assert offsets_of(wire, topic) == {(other, 0): 2}
 
 
-def test_a_retention_time_of_the_clients_own_counts(wire: Wire, topic: str) -> None:
+def test_clients_own_retention_time_is_used(wire: Wire, topic: str) -> None:
     """Versions up to 4 name one; the group goes with its last offset."""
     assert commit(wire, topic, {0: 1}, group_id=topic, version=4, retention_time_ms=1) == [0]
     until(lambda: describe(wire, topic).group_state, lambda found: found == "Dead", "offset and group are gone")
     assert offsets_of(wire, topic) == {}
 
 
-def test_nothing_expires_while_a_member_reads_the_topic(wire: Wire, module_server: Server, topic: str) -> None:
+def test_offsets_do_not_expire_while_a_member_reads_the_topic(wire: Wire, module_server: Server, topic: str) -> None:
     read = {"range": subscription(topic)}
     (only,) = stable(module_server.bootstrap, topic, protocols=read)
     kept, gone = topic, f"{topic}-gone"
@@ -259,7 +259,7 @@ def test_nothing_expires_while_a_member_reads_the_topic(wire: Wire, module_serve
     until(lambda: offsets_of(wire, topic), lambda found: found == {}, "now this one's, too")
 
 
-def test_nothing_expires_while_a_transaction_has_an_offset_pending(wire: Wire, topic: str) -> None:
+def test_offsets_do_not_expire_while_a_transaction_has_one_pending(wire: Wire, topic: str) -> None:
     """KAFKA-14505."""
     who = pending(wire, topic, 9)
     assert commit(wire, topic, {0: 1, 1: 1}, group_id=topic, version=4, retention_time_ms=1) == [0, 0]
@@ -272,7 +272,7 @@ def test_nothing_expires_while_a_transaction_has_an_offset_pending(wire: Wire, t
 # -- OffsetDelete ----------------------------------------------------------------------------------------------------
 
 
-def test_offsets_that_nobody_reads_are_deleted(wire: Wire, module_server: Server, topic: str) -> None:
+def test_offsets_of_unread_topics_are_deleted(wire: Wire, module_server: Server, topic: str) -> None:
     other = f"{topic}-other"
     wire.create_topic(other)
     (only,) = stable(module_server.bootstrap, topic, protocols={"range": subscription(topic)})
@@ -292,7 +292,7 @@ def test_offsets_that_nobody_reads_are_deleted(wire: Wire, module_server: Server
     assert describe(wire, topic).group_state == "Empty"
 
 
-def test_a_group_that_is_not_there_or_cannot_be_understood(wire: Wire, module_server: Server, topic: str) -> None:
+def test_missing_or_unreadable_group(wire: Wire, module_server: Server, topic: str) -> None:
     assert delete_offsets(wire, f"{topic}-none", {topic: [0]}) == code("GROUP_ID_NOT_FOUND")
     assert delete_offsets(wire, "", {topic: [0]}) == code("INVALID_GROUP_ID")
     (worker,) = stable(module_server.bootstrap, topic, protocol_type="connect", protocols={"p": b"opaque"})
@@ -303,7 +303,7 @@ def test_a_group_that_is_not_there_or_cannot_be_understood(wire: Wire, module_se
 
 
 @pytest.mark.parametrize("how", ["offset", "group"])
-def test_deleting_ends_what_is_pending(wire: Wire, topic: str, how: str) -> None:
+def test_deletion_drops_pending_offsets(wire: Wire, topic: str, how: str) -> None:
     """KAFKA-14505: the transaction's marker brings nothing back."""
     who = pending(wire, topic, 9)
     if how == "offset":
@@ -321,7 +321,7 @@ def test_deleting_ends_what_is_pending(wire: Wire, topic: str, how: str) -> None
 # -- over restarts ---------------------------------------------------------------------------------------------------
 
 
-def test_members_and_offsets_outlive_a_kill(own_server: Server, name: str) -> None:
+def test_members_and_offsets_survive_a_kill(own_server: Server, name: str) -> None:
     """A stable group goes on without a rebalance; pending offsets are pending still."""
     with Wire(own_server.bootstrap) as wire:
         wire.create_topic(name, 2)

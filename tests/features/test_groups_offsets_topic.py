@@ -79,7 +79,7 @@ def of_group(wire: Wire, group: str) -> list[Record]:
         ("grüße-\U0001f600", None),
     ],
 )
-def test_a_group_lives_where_javas_hash_says(wire: Wire, name: str, group: str, partition: int | None) -> None:
+def test_partition_of_a_group_follows_javas_hash(wire: Wire, name: str, group: str, partition: int | None) -> None:
     wire.create_topic(name)
     simple_commit(wire, group, name, {0: 1})
     home = partition_for(group, PARTITIONS)
@@ -87,7 +87,7 @@ def test_a_group_lives_where_javas_hash_says(wire: Wire, name: str, group: str, 
     assert offset_key(group, name, 0) in [record.key for record in records(wire, home)]
 
 
-def test_it_is_internal_has_fifty_partitions_and_is_compacted(wire: Wire, name: str) -> None:
+def test_offsets_topic_is_internal_compacted_and_has_fifty_partitions(wire: Wire, name: str) -> None:
     wire.find_coordinator(name, 0)
     assert topic_info(wire)[1:] == (PARTITIONS, True)
     asked = DescribeConfigsResource(resource_type=2, resource_name=TOPIC, configuration_keys=None)
@@ -141,7 +141,7 @@ def test_a_generation_is_written_as_kafka_writes_it(wire: Wire, server: Server, 
     )
 
 
-def test_what_is_deleted_has_a_tombstone(wire: Wire, name: str) -> None:
+def test_deletions_write_tombstones(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     simple_commit(wire, name, name, {0: 1})
     assert delete_groups(wire, name) == {name: 0}
@@ -151,7 +151,7 @@ def test_what_is_deleted_has_a_tombstone(wire: Wire, name: str) -> None:
     ]
 
 
-def test_a_generation_is_one_record_and_members_none(wire: Wire, server: Server, name: str) -> None:
+def test_generation_is_one_record_and_members_have_none(wire: Wire, server: Server, name: str) -> None:
     """A rebalance that does not end, a heartbeat and a member that comes back unchanged write nothing."""
     leader, follower = stable(server.bootstrap, name, 2)
     count = len(of_group(wire, name))
@@ -169,9 +169,7 @@ def test_a_generation_is_one_record_and_members_none(wire: Wire, server: Server,
 
 
 @pytest.mark.parametrize("excluded", [True, False])
-def test_a_pattern_reads_internal_topics_only_if_asked_to(
-    wire: Wire, server: Server, name: str, excluded: bool
-) -> None:
+def test_pattern_matches_internal_topics_only_on_request(wire: Wire, server: Server, name: str, excluded: bool) -> None:
     """`exclude.internal.topics` of our consumer, which is a matter of patterns: by its name anybody may read it."""
     wire.create_topic(name)
     wire.produce(name, batch([b"x"]))
@@ -186,7 +184,7 @@ def test_a_pattern_reads_internal_topics_only_if_asked_to(
         until(assigned, lambda found: found == ({name} if excluded else {name, TOPIC}), "the assignment")
 
 
-def test_admin_describes_members_whose_assignment_cannot_be_read(server: Server, name: str) -> None:
+def test_admin_describes_members_with_unreadable_assignments(server: Server, name: str) -> None:
     (member,) = stable(server.bootstrap, name)
     with Admin(server.bootstrap) as admin:
         (shown,) = admin.describe_group(name).members

@@ -50,7 +50,7 @@ def pair(server: Server, name: str) -> Iterator[Callable[[], tuple[Member, Membe
         each.close()
 
 
-def test_one_step_is_enough_and_the_instance_names_the_member(wire: Wire, name: str) -> None:
+def test_static_member_joins_in_one_step_and_is_identified_by_its_instance(wire: Wire, name: str) -> None:
     wire.find_coordinator(name, 0)
     answer = settled(lambda: wire.call(join_request(name, group_instance_id="a")))
     assert (answer.error_code, answer.generation_id) == (0, 1)
@@ -59,7 +59,7 @@ def test_one_step_is_enough_and_the_instance_names_the_member(wire: Wire, name: 
     assert describe(wire, name).members[0].group_instance_id == "a"
 
 
-def test_a_follower_comes_back_to_its_assignment_without_a_rebalance(
+def test_follower_returns_to_its_assignment_without_a_rebalance(
     wire: Wire, pair: Callable[[], tuple[Member, Member]]
 ) -> None:
     leader, follower = pair()
@@ -76,7 +76,7 @@ def test_a_follower_comes_back_to_its_assignment_without_a_rebalance(
 
 
 @pytest.mark.parametrize("version", [5, 8, NEW_JOIN])
-def test_a_leader_comes_back_and_need_not_assign(
+def test_leader_returns_without_a_new_assignment(
     wire: Wire, pair: Callable[[], tuple[Member, Member]], version: int
 ) -> None:
     leader, follower = pair()
@@ -93,7 +93,7 @@ def test_a_leader_comes_back_and_need_not_assign(
     assert leader.sync().assignment == was.encode()
 
 
-def test_who_comes_back_with_another_subscription_makes_a_rebalance_only_for_another_protocol(
+def test_returning_member_with_another_subscription_triggers_a_rebalance_only_if_the_protocol_changes(
     wire: Wire, server: Server, name: str
 ) -> None:
     """While the group would choose the same protocol, a changed subscription changes nothing (Kafka does the same)."""
@@ -106,7 +106,7 @@ def test_who_comes_back_with_another_subscription_makes_a_rebalance_only_for_ano
     assert (other.error_code, other.generation_id, other.protocol_name) == (0, only.generation + 1, "sticky")
 
 
-def test_the_former_self_that_waits_is_fenced(server: Server, pair: Callable[[], tuple[Member, Member]]) -> None:
+def test_previous_instance_that_waits_is_fenced(server: Server, pair: Callable[[], tuple[Member, Member]]) -> None:
     leader, follower = pair()
     leader.ask_to_join()  # waits for the follower
     until(follower.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
@@ -137,7 +137,7 @@ def test_an_administrator_removes_members_by_instance(wire: Wire, pair: Callable
     assert len(leader.join().members) == 1
 
 
-def test_silence_is_no_leaving_until_the_session_ends(wire: Wire, server: Server, name: str) -> None:
+def test_silent_static_member_stays_until_its_session_expires(wire: Wire, server: Server, name: str) -> None:
     """A rebalance goes on with a static member that did not join it in time; it keeps its place."""
     leader, other = stable(server.bootstrap, name, 2)
     static = Member(server.bootstrap, name, group_instance_id="a")
@@ -157,7 +157,7 @@ def test_silence_is_no_leaving_until_the_session_ends(wire: Wire, server: Server
         each.close()
 
 
-def test_a_fenced_member_commits_nothing(wire: Wire, server: Server, name: str) -> None:
+def test_fenced_member_cannot_commit(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     (only,) = stable(server.bootstrap, name, group_instance_id="a")
     assert only.commit(name, 1) == 0

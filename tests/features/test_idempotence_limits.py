@@ -22,7 +22,7 @@ def test_a_restarted_producer_is_another_one(wire: Wire, server: Server, name: s
     assert wire.values(topic) == [b"the same"] * 2
 
 
-def test_a_record_sent_again_by_its_user_is_another_record(wire: Wire, server: Server, name: str) -> None:
+def test_record_that_the_user_resends_is_a_new_record(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name)
     with Producer(server.bootstrap) as producer:
         for _ in range(2):
@@ -30,7 +30,7 @@ def test_a_record_sent_again_by_its_user_is_another_record(wire: Wire, server: S
     assert wire.values(topic) == [b"the same"] * 2
 
 
-def test_transactions_are_the_cure(wire: Wire, server: Server, name: str) -> None:
+def test_transactions_prevent_these_duplicates(wire: Wire, server: Server, name: str) -> None:
     """A successor with the same id ends what its predecessor left, so that it can begin again."""
     topic = wire.create_topic(name)
     first = Producer(server.bootstrap, transactional_id=name)
@@ -46,7 +46,7 @@ def test_transactions_are_the_cure(wire: Wire, server: Server, name: str) -> Non
         first.close()
 
 
-def test_several_producers_keep_order_only_each_within_its_own(wire: Wire, server: Server, name: str) -> None:
+def test_several_producers_keep_order_only_within_each(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name)
 
     def write(tag: bytes) -> None:
@@ -65,7 +65,7 @@ def test_several_producers_keep_order_only_each_within_its_own(wire: Wire, serve
         assert [value for value in values if value.startswith(tag)] == [tag + b"%03d" % number for number in range(100)]
 
 
-def test_partitions_have_no_order_among_each_other(wire: Wire, server: Server, name: str) -> None:
+def test_partitions_have_no_common_order(wire: Wire, server: Server, name: str) -> None:
     """But each has the producer's own."""
     topic = wire.create_topic(name, 3)
     with Producer(server.bootstrap) as producer:

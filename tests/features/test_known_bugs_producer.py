@@ -47,7 +47,7 @@ def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("first", [0, 2**31 - 2])
-def test_kafka_14920_nothing_passes_a_batch_whose_check_has_failed(wire: Wire, name: str, first: int) -> None:
+def test_kafka_14920_no_batch_overtakes_one_that_failed_its_check(wire: Wire, name: str, first: int) -> None:
     """Without it the later batch would be the first that the partition sees, and the failed one a hole for ever."""
     topic = wire.create_topic(name)
     who = wire.session(name)
@@ -66,7 +66,7 @@ def test_kafka_14920_nothing_passes_a_batch_whose_check_has_failed(wire: Wire, n
     until(lambda: wire.values(topic, committed=True), lambda found: found == expected, "it is committed")
 
 
-def test_kafka_14920_where_the_sequences_wrap(wire: Wire, server: Server, name: str) -> None:
+def test_kafka_14920_when_the_sequences_wrap(wire: Wire, server: Server, name: str) -> None:
     """DIFFERS: Kafka compares the numbers and not their places on the circle, takes 0 for earlier than 2^31-1, and
     lets it pass; the one before it can never be written then.
     """
@@ -89,7 +89,7 @@ def test_kafka_14920_where_the_sequences_wrap(wire: Wire, server: Server, name: 
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_kafka_15653_every_codec_through_verification_at_the_same_time(
+def test_kafka_15653_concurrent_verification_with_every_codec(
     wire: Wire, server: Server, name: str, version: int
 ) -> None:
     topic = wire.create_topic(name, 3)
@@ -145,7 +145,7 @@ def test_kafka_15653_every_codec_through_verification_at_the_same_time(
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_kafka_19690_a_stalled_producers_epoch_is_told_before_anything_is_verified(
+def test_kafka_19690_stalled_producer_gets_its_epoch_error_before_verification(
     wire: Wire, name: str, version: int
 ) -> None:
     wire.create_topic(name)
@@ -159,7 +159,7 @@ def test_kafka_19690_a_stalled_producers_epoch_is_told_before_anything_is_verifi
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_kafka_14402_12671_what_comes_after_the_end_hangs_nothing(wire: Wire, name: str, commit: bool) -> None:
+def test_kafka_14402_12671_late_write_does_not_leave_a_hanging_transaction(wire: Wire, name: str, commit: bool) -> None:
     """Before KIP-890 a late batch of the same epoch opened a transaction that nobody ended: the LSO stuck."""
     wire.create_topic(name, 2)
     who = wire.session(name)
@@ -175,7 +175,7 @@ def test_kafka_14402_12671_what_comes_after_the_end_hangs_nothing(wire: Wire, na
     assert wire.offset(name, committed=True) == 3
 
 
-def test_kafka_6003_a_follower_takes_what_its_leader_took() -> None:
+def test_kafka_6003_follower_accepts_what_its_leader_accepted() -> None:
     """A replica without state of the producer, and a leader made of it: the sequences go on where they are."""
     _, log = new_log()
     for number, sequence in enumerate((40, 41)):
@@ -214,7 +214,7 @@ def test_kafka_15552_brokers_of_one_store_never_share_a_block(tmp_path: Path) ->
     new.close()
 
 
-def test_kafka_15552_a_write_that_was_not_answered_is_looked_up(tmp_path: Path) -> None:
+def test_kafka_15552_unanswered_write_is_looked_up(tmp_path: Path) -> None:
     class Doubtful(SqliteStore):
         """Carries a write out and cannot tell."""
 
@@ -242,7 +242,7 @@ def test_kafka_15552_a_write_that_was_not_answered_is_looked_up(tmp_path: Path) 
         ErrorCode.KAFKA_STORAGE_ERROR,
     ],
 )
-def test_kafka_13574_a_refusal_may_be_of_a_batch_that_is_in_the_log(
+def test_kafka_13574_rejected_batch_may_be_in_the_log(
     wire: Wire, server: Server, proxy: Proxy, name: str, error: ErrorCode
 ) -> None:
     """The retry is recognised; who cannot retry any more is told that the record may be there."""
@@ -263,7 +263,7 @@ def test_kafka_13574_a_refusal_may_be_of_a_batch_that_is_in_the_log(
     assert wire.values(topic) == [b"a", b"b", b"c", b"d"]
 
 
-def test_kafka_7298_an_older_broker_that_has_forgotten_the_producer(
+def test_kafka_7298_older_broker_that_dropped_the_producers_state(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
     """UNKNOWN_PRODUCER_ID, which brokers before 2.5 send: everything is sent again, in a new epoch if need be."""
@@ -278,7 +278,7 @@ def test_kafka_7298_an_older_broker_that_has_forgotten_the_producer(
     assert wire.values(topic) == [b"a", b"b", b"c"]
 
 
-def test_an_older_brokers_duplicate_sequence_number_is_a_success(
+def test_duplicate_sequence_number_of_an_older_broker_is_a_success(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
     """It is in the log, nobody says where."""
@@ -290,7 +290,7 @@ def test_an_older_brokers_duplicate_sequence_number_is_a_success(
 
 
 @pytest.mark.parametrize("error", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD])
-def test_kafka_14920_a_batch_that_failed_for_good_leaves_no_gap_and_no_endless_loop(
+def test_kafka_14920_failed_batch_leaves_no_gap_and_no_endless_loop(
     wire: Wire, server: Server, proxy: Proxy, name: str, error: ErrorCode
 ) -> None:
     """Those behind it, under way already, are numbered anew and arrive, each once and in order."""

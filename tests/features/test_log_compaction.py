@@ -123,7 +123,7 @@ def compacting(wire: Wire, topic: str, ask: Callable[[], T]) -> Callable[[], T]:
     return turn
 
 
-def test_the_last_record_of_each_key_stays_at_its_offset(wire: Wire, name: str) -> None:
+def test_last_record_of_each_key_keeps_its_offset(wire: Wire, name: str) -> None:
     """Kafka's LogCompactionTester in small: every codec, several keys a batch, keys in several segments."""
     topic_id = wire.create_topic(name, **COMPACTED)
     last: dict[bytes, tuple[int, bytes | None]] = {}
@@ -146,7 +146,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset(wire: Wire, name: str) 
     assert headers == {(("h", key),) for key in [*last, FILLER]}
 
 
-def test_a_tombstone_goes_when_its_time_has_passed(wire: Wire, name: str) -> None:
+def test_tombstone_is_removed_after_its_retention(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, **COMPACTED, delete_retention_ms="0")
     write(wire, name, (b"a", b"1"), (b"b", b"1"))
     write(wire, name, (b"a", None), (b"c", b"1"))
@@ -155,7 +155,7 @@ def test_a_tombstone_goes_when_its_time_has_passed(wire: Wire, name: str) -> Non
     assert found == [(1, b"b", b"1"), (3, b"c", b"1")]
 
 
-def test_a_tombstone_that_stays_carries_its_horizon(wire: Wire, name: str) -> None:
+def test_tombstone_keeps_its_delete_horizon(wire: Wire, name: str) -> None:
     """KIP-534: when it may go is counted from the first compaction that saw it, and stands in the batch."""
     topic_id = wire.create_topic(name, **COMPACTED, delete_retention_ms="3600000")
     before = int(time.time() * 1000)
@@ -170,7 +170,7 @@ def test_a_tombstone_that_stays_carries_its_horizon(wire: Wire, name: str) -> No
     assert [record.timestamp for record in records] == [before - 7200_000] * 2
 
 
-def test_records_of_aborted_transactions_go_whatever_their_keys(wire: Wire, name: str) -> None:
+def test_records_of_aborted_transactions_are_removed_whatever_their_keys(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, **COMPACTED, delete_retention_ms="0")
     write(wire, name, (b"a", b"kept"))
     for commit in (False, True):
@@ -192,7 +192,7 @@ def test_records_of_aborted_transactions_go_whatever_their_keys(wire: Wire, name
     assert sum(header.is_control for header, records in batches(wire, topic_id) if records) == 2
 
 
-def test_a_marker_goes_after_its_data(wire: Wire, name: str) -> None:
+def test_marker_is_removed_after_its_data(wire: Wire, name: str) -> None:
     """The producer writes on, so nothing has to stay of its first transactions."""
     topic_id = wire.create_topic(name, **COMPACTED, delete_retention_ms="0")
     who = wire.session(name)
@@ -207,7 +207,7 @@ def test_a_marker_goes_after_its_data(wire: Wire, name: str) -> None:
     assert rows(wire, topic_id) == [(4, b"a", b"2")]
 
 
-def test_nothing_beyond_an_open_transaction_is_touched(wire: Wire, name: str) -> None:
+def test_records_after_an_open_transaction_are_not_compacted(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, **COMPACTED)
     for value in (b"1", b"2"):
         write(wire, name, (b"a", value))
@@ -227,7 +227,7 @@ def test_nothing_beyond_an_open_transaction_is_touched(wire: Wire, name: str) ->
     until(lambda: rows(wire, topic_id), keys_once, "the rest is compacted")
 
 
-def test_a_batch_in_which_a_producer_last_wrote_stays_for_its_sequence(
+def test_last_batch_of_a_producer_is_kept_for_its_sequence(
     start_server: Callable[[dict[str, str]], Server], name: str
 ) -> None:
     """Over compaction and the crash that follows: the retry is known, the gap is refused, the next one is taken."""
@@ -255,7 +255,7 @@ def test_a_batch_in_which_a_producer_last_wrote_stays_for_its_sequence(
         assert not wire.produce(name, keyed([(b"a", b"2")], who, 6)).error_code
 
 
-def test_records_younger_than_the_minimal_lag_stay(wire: Wire, name: str) -> None:
+def test_records_younger_than_min_compaction_lag_are_kept(wire: Wire, name: str) -> None:
     later = f"{name}-later"
     ids = [
         wire.create_topic(name, **COMPACTED, min_compaction_lag_ms="3600000"),
@@ -269,7 +269,7 @@ def test_records_younger_than_the_minimal_lag_stay(wire: Wire, name: str) -> Non
     assert len(rows(wire, ids[0])) == 2
 
 
-def test_the_maximal_lag_needs_no_dirty_ratio(wire: Wire, name: str) -> None:
+def test_max_compaction_lag_ignores_the_dirty_ratio(wire: Wire, name: str) -> None:
     """It rolls the active segment too, when something is appended."""
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1", "max_compaction_lag_ms": "1000"}
     topic_id = wire.create_topic(name, **settings)
@@ -279,7 +279,7 @@ def test_the_maximal_lag_needs_no_dirty_ratio(wire: Wire, name: str) -> None:
     assert found == [(2, b"a", b"2")]
 
 
-def test_a_record_without_a_key_is_refused(wire: Wire, name: str) -> None:
+def test_record_without_a_key_is_rejected(wire: Wire, name: str) -> None:
     wire.create_topic(name, **COMPACTED)
     answer = wire.produce(name, build_batch([Record(0, int(time.time() * 1000), None, b"v")]))
     assert answer.error_code == code("INVALID_RECORD")
@@ -298,7 +298,7 @@ def test_compact_and_delete_does_both(wire: Wire, name: str) -> None:
     assert found == [(3, b"a", b"2")]
 
 
-def test_a_long_history_of_the_coordinators_becomes_short(
+def test_long_history_of_the_coordinators_is_compacted(
     start_server: Callable[[dict[str, str]], Server], name: str
 ) -> None:
     """`__consumer_offsets` and `__transaction_state` are compacted: a restart reads what counts, not what was."""

@@ -35,7 +35,7 @@ def fill(wire: Wire, topic: str, count: int = 10) -> None:
         assert not settled(lambda records=records: wire.produce(topic, records)).error_code
 
 
-def test_the_partition_begins_at_the_offset(wire: Wire, name: str) -> None:
+def test_partition_starts_at_the_offset(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     fill(wire, name)
     for version, offset in enumerate((2, 3, 4)):
@@ -53,7 +53,7 @@ def test_the_partition_begins_at_the_offset(wire: Wire, name: str) -> None:
     assert wire.produce(name, records).log_start_offset == 10
 
 
-def test_inside_of_a_batch(wire: Wire, name: str) -> None:
+def test_offset_inside_a_batch(wire: Wire, name: str) -> None:
     """The batch is still sent as a whole: leaving out its first records is the consumer's business."""
     topic_id = wire.create_topic(name)
     assert not settled(lambda: wire.produce(name, batch([b"0", b"1", b"2"]))).error_code
@@ -62,7 +62,7 @@ def test_inside_of_a_batch(wire: Wire, name: str) -> None:
     assert wire.fetch(topic_id, offset=0).error_code == code("OFFSET_OUT_OF_RANGE")
 
 
-def test_what_is_refused(wire: Wire, name: str) -> None:
+def test_invalid_requests_are_rejected(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     wire.create_topic(f"{name}-compacted", cleanup_policy="compact")
     wire.create_topic(f"{name}-both", cleanup_policy="compact,delete")
@@ -88,7 +88,7 @@ def test_each_partition_has_its_own_answer(wire: Wire, name: str) -> None:
     assert found == {0: (0, 1), 1: (code("OFFSET_OUT_OF_RANGE"), -1)}
 
 
-def test_transactions_that_are_deleted_no_longer_hold_back_readers(wire: Wire, name: str) -> None:
+def test_deleted_transactions_no_longer_hold_back_readers(wire: Wire, name: str) -> None:
     """Up to the high watermark, into an open transaction: the last stable offset is not before the log's start."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
@@ -103,7 +103,7 @@ def test_transactions_that_are_deleted_no_longer_hold_back_readers(wire: Wire, n
     assert visible(wire.fetch(topic_id, offset=1, committed=True), 1) == []
 
 
-def test_it_lasts_over_a_restart_and_producers_are_still_known(
+def test_deletion_survives_a_restart_and_producer_state_is_kept(
     start_server: Callable[[dict[str, str]], Server], name: str
 ) -> None:
     """KAFKA-7190, KIP-360: a producer goes on though all of its records are deleted; so does one after a restart."""
@@ -148,7 +148,7 @@ def test_it_lasts_over_a_restart_and_producers_are_still_known(
         assert (producer.producer_id, producer.last_sequence) == (who.producer_id, 11)
 
 
-def test_our_client_asks_the_leaders(server: Server, wire: Wire, name: str) -> None:
+def test_our_client_sends_to_the_leaders(server: Server, wire: Wire, name: str) -> None:
     wire.create_topic(name, partitions=2)
     fill(wire, name, 5)
     with Admin(server.bootstrap) as admin:

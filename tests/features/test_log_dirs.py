@@ -73,7 +73,7 @@ def test_admin_describes_log_dirs(server: Server, wire: Wire, name: str) -> None
     assert found.replicas[name, 0] == (0, 0)
 
 
-def test_a_disk_that_fails_takes_its_partitions_with_it_and_no_others(
+def test_failed_disk_takes_only_its_own_partitions_offline(
     start_server: Callable[[dict[str, str]], Server], tmp_path: Path, name: str
 ) -> None:
     directories = [tmp_path / "server-0" / "data" / "broker-1", tmp_path / "second"]

@@ -50,7 +50,7 @@ def start_is(wire: Wire, topic: str, offset: int) -> None:
     assert wire.offset(topic, -2) == offset
 
 
-def test_by_time(wire: Wire, name: str) -> None:
+def test_retention_by_time(wire: Wire, name: str) -> None:
     """Oldest first, up to the first segment that is young enough; the young one keeps an old one behind it."""
     topic_id = wire.create_topic(name, **SMALL, retention_ms=str(HOUR))
     for age in (3 * HOUR, 2 * HOUR, 0, 2 * HOUR, 0):
@@ -60,7 +60,7 @@ def test_by_time(wire: Wire, name: str) -> None:
     assert wire.offset(name) == 5
 
 
-def test_by_time_up_to_the_last_record(wire: Wire, name: str) -> None:
+def test_retention_by_time_up_to_the_last_record(wire: Wire, name: str) -> None:
     """The active segment is rolled when it is old as well; the log is empty then, its end where it was."""
     topic_id = wire.create_topic(name, retention_ms=str(HOUR))
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_by_time_up_to_the_last_record(wire: Wire, name: str) -> None:
     assert visible(wire.fetch(topic_id, offset=3), 3) == [b"new" + bytes(200)]
 
 
-def test_by_size(wire: Wire, name: str) -> None:
+def test_retention_by_size(wire: Wire, name: str) -> None:
     """As many segments as fit: the one that crosses the limit stays."""
     later = f"{name}-later"
     wire.create_topic(name, **SMALL, retention_bytes="1000")
@@ -85,7 +85,7 @@ def test_by_size(wire: Wire, name: str) -> None:
     start_is(wire, later, 2)
 
 
-def test_both_limits_and_none(wire: Wire, name: str) -> None:
+def test_retention_with_both_limits_and_with_none(wire: Wire, name: str) -> None:
     wire.create_topic(name, **SMALL, retention_bytes="1000000", retention_ms=str(HOUR))
     wire.create_topic(f"{name}-size", **SMALL, retention_bytes="1000", retention_ms=str(9 * HOUR))
     wire.create_topic(f"{name}-none", **SMALL, retention_ms="-1")
@@ -97,7 +97,7 @@ def test_both_limits_and_none(wire: Wire, name: str) -> None:
     assert wire.offset(f"{name}-none", -2) == 0
 
 
-def test_a_segment_with_an_open_transaction_is_deleted_like_any_other(wire: Wire, name: str) -> None:
+def test_segment_with_an_open_transaction_is_deleted_as_usual(wire: Wire, name: str) -> None:
     """Its beginning is gone; readers of committed data wait at the log's start, and the marker lets them go on."""
     wire.create_topic(name, **SMALL, retention_ms=str(HOUR))
     who = wire.session(name)
@@ -111,7 +111,7 @@ def test_a_segment_with_an_open_transaction_is_deleted_like_any_other(wire: Wire
     until(lambda: wire.offset(name, committed=True), lambda end: end == 4, "the marker is there")
 
 
-def test_deleted_records_free_the_disk_of_an_idle_partition(module_server: Server, wire: Wire, name: str) -> None:
+def test_deleted_records_free_disk_space_of_an_idle_partition(module_server: Server, wire: Wire, name: str) -> None:
     wire.create_topic(name, **SMALL, retention_ms="-1")
     for _ in range(5):
         write(wire, name, b"r")
@@ -131,7 +131,7 @@ def test_deleted_records_free_the_disk_of_an_idle_partition(module_server: Serve
 
 
 @pytest.mark.parametrize("delay_ms", [0, HOUR])
-def test_deleted_segments_stay_for_a_time_under_another_name(
+def test_deleted_segments_are_renamed_and_kept_for_a_delay(
     module_server: Server, wire: Wire, name: str, delay_ms: int
 ) -> None:
     wire.create_topic(name, **SMALL, retention_ms=str(HOUR), file_delete_delay_ms=str(delay_ms))
@@ -146,7 +146,7 @@ def test_deleted_segments_stay_for_a_time_under_another_name(
     )
 
 
-def test_times_of_the_future_keep_a_segment(wire: Wire, name: str) -> None:
+def test_future_timestamps_keep_a_segment(wire: Wire, name: str) -> None:
     """KAFKA-13230: a record with a time to come is not old; one behind it has to wait for it."""
     wire.create_topic(name, **SMALL, retention_ms="1000", message_timestamp_after_max_ms=str(9 * HOUR))
     write(wire, name, b"old", age_ms=HOUR)
@@ -158,7 +158,7 @@ def test_times_of_the_future_keep_a_segment(wire: Wire, name: str) -> None:
 # --- whose time ---
 
 
-def test_the_broker_s_time(wire: Wire, name: str) -> None:
+def test_log_append_time_is_the_brokers_clock(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, message_timestamp_type="LogAppendTime")
     before = now()
     records = batch([b"a", b"b"], timestamp=before - 9 * HOUR)
@@ -169,7 +169,7 @@ def test_the_broker_s_time(wire: Wire, name: str) -> None:
     assert {record.timestamp for record in decode_records(view)} == {answer.log_append_time_ms}
 
 
-def test_the_producer_s_time_within_its_limits(wire: Wire, name: str) -> None:
+def test_timestamps_outside_the_limits_are_rejected(wire: Wire, name: str) -> None:
     limits = {"message_timestamp_before_max_ms": str(HOUR), "message_timestamp_after_max_ms": str(HOUR)}
     topic_id = wire.create_topic(name, **limits)
     for age in (0, HOUR // 2, -HOUR // 2):
@@ -182,7 +182,7 @@ def test_the_producer_s_time_within_its_limits(wire: Wire, name: str) -> None:
     assert len(wire.values(topic_id)) == 3
 
 
-def test_a_producer_that_claims_the_broker_s_time(wire: Wire, name: str) -> None:
+def test_producer_that_claims_log_append_time(wire: Wire, name: str) -> None:
     """Its batch is refused where that is the broker's to say, and has the producer's time elsewhere."""
     topic_id = wire.create_topic(name)
     wire.create_topic(f"{name}-broker", message_timestamp_type="LogAppendTime")

@@ -32,7 +32,7 @@ def joining(group: str, member_id: str = "", session_timeout_ms: int = 10_000, *
 
 
 @pytest.mark.parametrize("version", [2, 4, 5, 6, 9])
-def test_a_member_id_that_no_answer_can_carry(server: Server, name: str, version: int) -> None:
+def test_member_id_too_long_for_any_response(server: Server, name: str, version: int) -> None:
     """A member id consists of the client id and 37 more bytes."""
     with Wire(server.bootstrap, client_id="c" * (LONGEST - 7)) as wire:
         wire.find_coordinator(name, 0)
@@ -41,7 +41,7 @@ def test_a_member_id_that_no_answer_can_carry(server: Server, name: str, version
         assert not wire.call(ApiVersionsRequest(), 0).error_code
 
 
-def test_a_static_member_id_that_no_answer_can_carry(server: Server, name: str) -> None:
+def test_static_member_id_too_long_for_any_response(server: Server, name: str) -> None:
     with Wire(server.bootstrap) as wire:
         wire.find_coordinator(name, 0)
         answer = settled(lambda: wire.call(joining(name, group_instance_id="i" * (LONGEST - 7)), 5))
@@ -59,7 +59,7 @@ def test_metadata_by_topic_id_before_version_12(wire: Wire, name: str, version: 
         assert (topic.error_code, topic.name, topic.topic_id) == (code("INVALID_REQUEST"), asked or "", topic_id)
 
 
-def test_a_small_batch_of_very_many_invalid_records(wire: Wire, server: Server, name: str) -> None:
+def test_small_batch_with_very_many_invalid_records(wire: Wire, server: Server, name: str) -> None:
     """DIFFERS: oncelog names 10,000 invalid records at most; Kafka names all, in an answer of some forty megabytes."""
     wire.create_topic(name, cleanup_policy="compact")
     count = 400_000

@@ -36,13 +36,13 @@ def keys_by_partition(wire: Wire, topic: UUID, partitions: int = PARTITIONS) -> 
     return found
 
 
-def test_the_hash_is_javas() -> None:
+def test_hash_equals_javas() -> None:
     for key, expected in JAVAS.items():
         assert murmur2(key) == expected & 0xFFFFFFFF
         assert key_hash(key) == expected & 0x7FFFFFFF
 
 
-def test_keys_go_where_the_java_client_puts_them(wire: Wire, server: Server, name: str) -> None:
+def test_keys_are_assigned_as_by_the_java_client(wire: Wire, server: Server, name: str) -> None:
     """With Kafka's jars at hand it is asked itself; librdkafka has its partitioner as murmur2_random."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -72,14 +72,14 @@ def test_keys_go_where_the_java_client_puts_them(wire: Wire, server: Server, nam
         assert [sorted(filter(None, found)) for found in keys_by_partition(wire, javas)] == expected
 
 
-def test_an_empty_key_is_a_key(wire: Wire, server: Server, name: str) -> None:
+def test_empty_key_is_a_key(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name, PARTITIONS)
     with Producer(server.bootstrap, linger_ms=0) as producer:
         found = {producer.send(name, os.urandom(5_000), key=b"").result(30).partition for _ in range(8)}
     assert found == {key_hash(b"") % PARTITIONS}
 
 
-def test_without_a_key_a_partition_is_kept_for_a_batch_and_then_left(wire: Wire, server: Server, name: str) -> None:
+def test_records_without_a_key_stay_in_a_partition_for_one_batch(wire: Wire, server: Server, name: str) -> None:
     """KIP-794."""
     wire.create_topic(name, PARTITIONS)
     with Producer(server.bootstrap, batch_size=1_000, linger_ms=60_000) as producer:
@@ -103,7 +103,7 @@ def test_round_robin_is_even(wire: Wire, server: Server, name: str) -> None:
     assert [len(keys) for keys in keys_by_partition(wire, topic)] == [12] * PARTITIONS
 
 
-def test_a_callable_of_the_users_own(wire: Wire, server: Server, name: str) -> None:
+def test_user_defined_partitioner(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name, PARTITIONS)
     asked: list[tuple[str, bytes | None, bytes | None, int]] = []
 
@@ -120,7 +120,7 @@ def test_a_callable_of_the_users_own(wire: Wire, server: Server, name: str) -> N
 
 
 @pytest.mark.parametrize("partition", [-1, PARTITIONS, 1_000])
-def test_a_partition_that_is_none(wire: Wire, server: Server, name: str, partition: int) -> None:
+def test_nonexistent_partition(wire: Wire, server: Server, name: str, partition: int) -> None:
     wire.create_topic(name, PARTITIONS)
     error = errors.UsageError if partition < 0 else errors.UnknownTopicError
     with Producer(server.bootstrap, max_block_ms=300) as producer, pytest.raises(error, match=str(partition)):
@@ -132,6 +132,6 @@ def test_a_partition_that_is_none(wire: Wire, server: Server, name: str, partiti
         producer.send(name, b"v")
 
 
-def test_a_partitioner_that_nobody_knows(server: Server) -> None:
+def test_unknown_partitioner(server: Server) -> None:
     with pytest.raises(ConfigError, match="partitioner"):
         Producer(server.bootstrap, partitioner="sticky-hash")

@@ -85,7 +85,7 @@ def test_several_producers_without_transactions_may_share_a_request(wire: Wire, 
     assert codes(wire, parts) == dict.fromkeys(parts, 0)
 
 
-def test_the_batch_of_a_missing_partition_does_not_count(wire: Wire, name: str) -> None:
+def test_batch_of_a_missing_partition_is_ignored(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     parts: Parts = {
@@ -99,7 +99,7 @@ def test_the_batch_of_a_missing_partition_does_not_count(wire: Wire, name: str) 
     ended(wire, name, who)
 
 
-def test_plain_records_in_a_transactional_request_are_plain(wire: Wire, name: str) -> None:
+def test_plain_records_in_a_transactional_request_stay_plain(wire: Wire, name: str) -> None:
     topic = wire.create_topic(name, 2)
     who = wire.session(name)
     parts: Parts = {(name, 0): batch([b"plain"]), (name, 1): batch([b"v"], who, 0, transactional=True)}
@@ -113,7 +113,7 @@ def test_plain_records_in_a_transactional_request_are_plain(wire: Wire, name: st
 
 
 @pytest.mark.parametrize("what", ["no transactional id", "two producers"])
-def test_without_acknowledgement_such_a_request_closes_the_connection(server: Server, name: str, what: str) -> None:
+def test_invalid_transactional_request_with_acks_0_closes_the_connection(server: Server, name: str, what: str) -> None:
     with Wire(server.bootstrap) as wire:
         wire.create_topic(name, 2)
         who = wire.session(name)
@@ -131,7 +131,7 @@ def test_without_acknowledgement_such_a_request_closes_the_connection(server: Se
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
-def test_impossible_acks_fail_the_whole_request(wire: Wire, name: str, acks: int) -> None:
+def test_invalid_acks_fail_the_whole_request(wire: Wire, name: str, acks: int) -> None:
     wire.create_topic(name, 2)
     parts: Parts = {(name, 0): batch([b"v"]), (name, 1): batch([b"v"])}
     assert codes(wire, parts, acks=acks) == dict.fromkeys(parts, code("INVALID_REQUIRED_ACKS"))
@@ -140,7 +140,7 @@ def test_impossible_acks_fail_the_whole_request(wire: Wire, name: str, acks: int
 # -- errors of one partition -------------------------------------------------------------------------------------------
 
 
-def test_one_partitions_error_leaves_the_others_alone(wire: Wire, name: str) -> None:
+def test_error_in_one_partition_does_not_affect_the_others(wire: Wire, name: str) -> None:
     wire.create_topic(name, 4)
     who = wire.session()
     wire.produce(name, batch([b"v"], who, 0), partition=1)
@@ -209,7 +209,7 @@ def test_batches_that_no_producer_may_write(wire: Wire, name: str, what: str) ->
 
 
 @pytest.mark.parametrize("magic", [3, 127, 255])
-def test_a_format_of_the_future(server: Server, name: str, magic: int) -> None:
+def test_unknown_record_format_version(server: Server, name: str, magic: int) -> None:
     """DIFFERS: Kafka meets such a batch while it reads the request, and answers as if the request had been at fault."""
     with Wire(server.bootstrap) as wire:
         wire.create_topic(name)
@@ -226,7 +226,7 @@ def test_a_transactional_batch_without_a_producer_id(wire: Wire, server: Server,
     assert answer.error_code == (INVALID_RECORD if server.name == "oncelog" else 0)
 
 
-def test_zstd_in_a_version_that_does_not_know_it(wire: Wire, name: str) -> None:
+def test_zstd_in_a_request_version_without_it(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     records = build_batch([Record(0, 1_700_000_000_000, None, b"v")], codec=Codec.ZSTD)
     assert wire.produce(name, records, version=6).error_code == code("UNSUPPORTED_COMPRESSION_TYPE")
@@ -236,7 +236,7 @@ def test_zstd_in_a_version_that_does_not_know_it(wire: Wire, name: str) -> None:
 # -- sequences and epochs ----------------------------------------------------------------------------------------------
 
 
-def test_without_state_any_first_sequence_is_taken(wire: Wire, name: str) -> None:
+def test_without_producer_state_any_first_sequence_is_accepted(wire: Wire, name: str) -> None:
     """KAFKA-5793, KAFKA-7298: never a false OUT_OF_ORDER, and UNKNOWN_PRODUCER_ID is no more since 2.5."""
     wire.create_topic(name, 3)
     for partition, sequence in enumerate((1, 1_000, 2**31 - 1)):
@@ -246,7 +246,7 @@ def test_without_state_any_first_sequence_is_taken(wire: Wire, name: str) -> Non
         assert wire.produce(name, batch([b"v"], who, following), partition=partition).base_offset == 1
 
 
-def test_a_transaction_of_version_2_begins_with_zero_where_its_producer_is_not_known(wire: Wire, name: str) -> None:
+def test_version_2_transaction_of_an_unknown_producer_starts_at_sequence_zero(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     refused = until(
@@ -281,7 +281,7 @@ def test_messages_name_producer_epoch_and_sequences(wire: Wire, server: Server, 
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_a_fenced_producer_is_told_so_in_the_words_of_its_version(wire: Wire, name: str, version: int) -> None:
+def test_fenced_producer_gets_the_error_of_its_request_version(wire: Wire, name: str, version: int) -> None:
     """PRODUCER_FENCED exists since InitProducerId v4; older clients know INVALID_PRODUCER_EPOCH."""
     old = wire.session(name)
     wire.session(name)
@@ -291,12 +291,12 @@ def test_a_fenced_producer_is_told_so_in_the_words_of_its_version(wire: Wire, na
     assert answer.error_code == (code("PRODUCER_FENCED") if version >= 4 else INVALID_EPOCH)
 
 
-def test_an_unknown_topic_id(wire: Wire, name: str) -> None:
+def test_unknown_topic_id(wire: Wire, name: str) -> None:
     answer = wire.produce(name, batch([b"v"]), version=13, topic_id=UUID(int=12345))
     assert answer.error_code == code("UNKNOWN_TOPIC_ID")
 
 
-def test_a_marker_by_a_client_is_refused_in_a_transaction_as_well(wire: Wire, name: str) -> None:
+def test_marker_sent_by_a_client_is_rejected_in_a_transaction_too(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"v"])

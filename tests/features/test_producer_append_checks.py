@@ -14,7 +14,7 @@ INVALID_EPOCH = code("INVALID_PRODUCER_EPOCH")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_after_the_last_sequence_comes_zero(wire: Wire, name: str, count: int) -> None:
+def test_sequence_wraps_to_zero(wire: Wire, name: str, count: int) -> None:
     """aiokafka went on with a negative sequence. A batch of 3 or 4 straddles the end of the circle."""
     wire.create_topic(name)
     who = wire.session()
@@ -32,7 +32,7 @@ def test_after_the_last_sequence_comes_zero(wire: Wire, name: str, count: int) -
 
 
 @pytest.mark.parametrize("sequence", [-1, -2, -(2**31)])
-def test_a_negative_sequence_is_refused(wire: Wire, name: str, sequence: int) -> None:
+def test_negative_sequence_is_rejected(wire: Wire, name: str, sequence: int) -> None:
     wire.create_topic(name)
     who = wire.session()
     assert wire.produce(name, batch([b"v"], who, MAX_SEQUENCE)).base_offset == 0
@@ -40,7 +40,7 @@ def test_a_negative_sequence_is_refused(wire: Wire, name: str, sequence: int) ->
     assert wire.produce(name, batch([b"v"], who, 0)).base_offset == 1
 
 
-def test_a_new_epoch_starts_with_zero(wire: Wire, name: str) -> None:
+def test_new_epoch_starts_at_sequence_zero(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     newer = Session(who.producer_id, who.epoch + 3)
@@ -51,7 +51,7 @@ def test_a_new_epoch_starts_with_zero(wire: Wire, name: str) -> None:
     assert wire.produce(name, batch([b"v"], newer, 0)).base_offset == 2
 
 
-def test_an_older_epoch_is_refused_whatever_its_sequence(wire: Wire, name: str) -> None:
+def test_older_epoch_is_rejected_whatever_its_sequence(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     newer = Session(who.producer_id, 5)
@@ -63,7 +63,7 @@ def test_an_older_epoch_is_refused_whatever_its_sequence(wire: Wire, name: str) 
     assert wire.offset(name) == 1
 
 
-def test_the_last_epoch_is_one_like_the_others(wire: Wire, name: str) -> None:
+def test_largest_epoch_is_valid(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     last = Session(who.producer_id, 32_767)
@@ -73,7 +73,7 @@ def test_the_last_epoch_is_one_like_the_others(wire: Wire, name: str) -> None:
     assert wire.produce(name, batch([b"v"], who, 0)).error_code == INVALID_EPOCH
 
 
-def test_an_epoch_out_of_range(wire: Wire, server: Server, name: str) -> None:
+def test_epoch_out_of_range(wire: Wire, server: Server, name: str) -> None:
     """DIFFERS: Kafka takes the epoch -1 from a producer that it does not know; we refuse what no producer can have."""
     wire.create_topic(name)
     who = Session(wire.session().producer_id, -1)
@@ -81,14 +81,14 @@ def test_an_epoch_out_of_range(wire: Wire, server: Server, name: str) -> None:
     assert answer.error_code == (code("INVALID_RECORD") if server.name == "oncelog" else 0)
 
 
-def test_without_a_producer_id_nothing_is_checked(wire: Wire, name: str) -> None:
+def test_batches_without_a_producer_id_are_not_checked(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     for _ in range(3):
         assert not wire.produce(name, batch([b"v"])).error_code
     assert wire.offset(name) == 3
 
 
-def test_offsets_of_a_group_are_checked_by_their_epoch_only(wire: Wire, name: str) -> None:
+def test_group_offset_batches_are_checked_by_epoch_only(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.find_coordinator(name, 0)
     who = wire.session(name)
@@ -104,7 +104,7 @@ def test_offsets_of_a_group_are_checked_by_their_epoch_only(wire: Wire, name: st
     until(lambda: committed(wire, name, name)[0], lambda offset: offset == 4, "it is committed")
 
 
-def test_nothing_plain_inside_a_transaction(wire: Wire, name: str) -> None:
+def test_plain_batch_inside_a_transaction_is_rejected(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"a"])

@@ -36,7 +36,7 @@ def test_records_of_a_partition_linger_together(wire: Wire, server: Server, prox
     assert [header.count for header in request.batches] == [10, 10], "one request, one batch a partition"
 
 
-def test_a_full_batch_goes_at_once(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_full_batch_is_sent_at_once(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     wire.create_topic(name)
     with Producer(server.bootstrap, linger_ms=60_000, batch_size=1_000) as producer:
         futures = [producer.send(name, b"x" * 90) for _ in range(25)]
@@ -48,7 +48,7 @@ def test_a_full_batch_goes_at_once(wire: Wire, server: Server, proxy: Proxy, nam
     assert sum(header.count for request in proxy.seen for header in request.batches) == 25
 
 
-def test_a_record_larger_than_a_batch_goes_alone(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_record_larger_than_batch_size_is_sent_alone(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     wire.create_topic(name)
     with Producer(server.bootstrap, linger_ms=60_000, batch_size=500) as producer:
         small, large, after = (producer.send(name, b"x" * size) for size in (10, 5_000, 10))
@@ -59,9 +59,7 @@ def test_a_record_larger_than_a_batch_goes_alone(wire: Wire, server: Server, pro
     assert [header.count for request in proxy.seen for header in request.batches] == [1, 1, 1]
 
 
-def test_a_batch_is_stamped_once_and_sent_again_byte_for_byte(
-    wire: Wire, server: Server, proxy: Proxy, name: str
-) -> None:
+def test_batch_is_encoded_once_and_resent_byte_for_byte(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     topic = wire.create_topic(name)
     fates = [LOSE_REQUEST, LOSE_ANSWER, ErrorCode.NOT_ENOUGH_REPLICAS, LOSE_ANSWER]
     proxy.rule = lambda request: fates[request.number] if request.number < len(fates) else PASS
@@ -72,7 +70,7 @@ def test_a_batch_is_stamped_once_and_sent_again_byte_for_byte(
     assert wire.values(topic) == [b"v"]
 
 
-def test_producer_id_and_sequence_are_given_when_it_is_first_sent(
+def test_producer_id_and_sequence_are_assigned_at_the_first_send(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
     wire.create_topic(name)
@@ -84,7 +82,7 @@ def test_producer_id_and_sequence_are_given_when_it_is_first_sent(
         assert (batch.producer_id, batch.base_sequence) == (producer.producer_id, 0)
 
 
-def test_memory_is_bounded_and_waited_for(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_memory_is_bounded_and_send_waits_for_it(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     wire.create_topic(name)
     opened = threading.Event()
 
@@ -109,7 +107,7 @@ def test_memory_is_bounded_and_waited_for(wire: Wire, server: Server, proxy: Pro
     assert wire.offset(name) == sent + 1
 
 
-def test_a_missing_topic_is_waited_for_up_to_max_block_ms(server: Server, name: str) -> None:
+def test_send_waits_for_a_missing_topic_up_to_max_block_ms(server: Server, name: str) -> None:
     with (
         Producer(server.bootstrap, max_block_ms=100, allow_auto_create_topics=False) as producer,
         pytest.raises(errors.RetriableError, match=name),
@@ -117,7 +115,7 @@ def test_a_missing_topic_is_waited_for_up_to_max_block_ms(server: Server, name: 
         producer.send(name, b"v")
 
 
-def test_a_record_that_no_request_can_hold_is_refused_at_once(wire: Wire, server: Server, name: str) -> None:
+def test_record_too_large_for_any_request_is_rejected_at_once(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     with Producer(server.bootstrap, max_request_size=10_000) as producer:
         with pytest.raises(errors.RecordTooLargeError, match="max_request_size"):
@@ -125,7 +123,7 @@ def test_a_record_that_no_request_can_hold_is_refused_at_once(wire: Wire, server
         producer.send(name, b"v").result(30)
 
 
-def test_a_batch_waits_while_an_earlier_one_is_retried(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_batch_waits_while_an_earlier_one_is_retried(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     """Nothing new of the partition goes before, while other partitions go on."""
     wire.create_topic(name, 2)
     opened = threading.Event()
@@ -154,7 +152,7 @@ def test_a_batch_waits_while_an_earlier_one_is_retried(wire: Wire, server: Serve
     assert sum(request.sequence == 1 for request in proxy.seen) >= 2
 
 
-def test_a_delivery_that_takes_too_long_is_told(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_delivery_timeout_is_reported(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     wire.create_topic(name)
     proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
     options = {"linger_ms": 0, "request_timeout_ms": 2_000, "delivery_timeout_ms": 2_500}

@@ -29,7 +29,7 @@ def check_sequences(headers: list[BatchHeader]) -> None:
         expected = (header.last_sequence + 1) & MAX_SEQUENCE
 
 
-def test_sequences_of_each_partition_begin_at_zero_and_have_no_holes(wire: Wire, server: Server, name: str) -> None:
+def test_sequences_of_each_partition_start_at_zero_without_gaps(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name, 3)
     with Producer(server.bootstrap, batch_size=200) as producer:
         for number in range(300):
@@ -46,7 +46,7 @@ def test_sequences_of_each_partition_begin_at_zero_and_have_no_holes(wire: Wire,
         assert wire.values(topic, partition) == [b"%d" % number for number in range(partition, 300, 3)]
 
 
-def test_each_producer_has_an_id_and_sequences_of_its_own(wire: Wire, server: Server, name: str) -> None:
+def test_each_producer_has_its_own_id_and_sequences(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name)
     with Producer(server.bootstrap) as one, Producer(server.bootstrap) as two:
         for _ in range(3):
@@ -58,7 +58,7 @@ def test_each_producer_has_an_id_and_sequences_of_its_own(wire: Wire, server: Se
         check_sequences([header for header in batches(wire, topic) if header.producer_id == producer_id])
 
 
-def test_the_last_acknowledged_sequence_and_offset_are_known(wire: Wire, server: Server, name: str) -> None:
+def test_last_acknowledged_sequence_and_offset_are_tracked(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     with Producer(server.bootstrap) as producer:
         assert producer.send(name, b"v").result(30).offset == 0
@@ -70,7 +70,7 @@ def test_the_last_acknowledged_sequence_and_offset_are_known(wire: Wire, server:
         assert manager.sequences.in_flight((name, 0)) == []
 
 
-def test_the_count_goes_on_at_zero_after_the_last_sequence(wire: Wire, server: Server, name: str) -> None:
+def test_sequence_continues_at_zero_after_the_largest(wire: Wire, server: Server, name: str) -> None:
     """aiokafka went on with negative ones. The broker takes any first sequence, so the count may begin near its end."""
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, linger_ms=60_000) as producer:
@@ -90,7 +90,7 @@ def test_the_count_goes_on_at_zero_after_the_last_sequence(wire: Wire, server: S
     assert found == [(MAX_SEQUENCE - 3, MAX_SEQUENCE - 2), (MAX_SEQUENCE - 1, 1), (2, 4)]
 
 
-def test_transactions_keep_their_sequences_within_an_epoch(wire: Wire, server: Server, name: str) -> None:
+def test_transactions_continue_their_sequences_within_an_epoch(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, transactional_id=name) as producer:
         for turn in range(3):
@@ -127,7 +127,7 @@ ILLEGAL: dict[str, tuple[Callable[[Producer, str], object], str]] = {
 
 
 @pytest.mark.parametrize("what", ILLEGAL)
-def test_what_is_not_legal_outside_of_a_transaction(producer: Producer, name: str, what: str) -> None:
+def test_calls_that_are_illegal_outside_a_transaction(producer: Producer, name: str, what: str) -> None:
     act, words = ILLEGAL[what]
     with pytest.raises(errors.UsageError, match=words):
         act(producer, name)
@@ -137,7 +137,7 @@ def test_what_is_not_legal_outside_of_a_transaction(producer: Producer, name: st
         act(producer, name)
 
 
-def test_transactions_do_not_nest(producer: Producer, name: str) -> None:
+def test_transactions_cannot_be_nested(producer: Producer, name: str) -> None:
     producer.begin_transaction()
     with pytest.raises(errors.UsageError, match="in progress"):
         producer.begin_transaction()
@@ -152,7 +152,7 @@ def test_transactions_need_a_transactional_id(server: Server) -> None:
         producer.begin_transaction()
 
 
-def test_a_fenced_producer_stays_in_its_error(producer: Producer, server: Server, name: str) -> None:
+def test_fenced_producer_stays_in_its_error(producer: Producer, server: Server, name: str) -> None:
     producer.begin_transaction()
     producer.send(name, b"lost").result(30)
     with Producer(server.bootstrap, transactional_id=name) as successor:
@@ -166,7 +166,7 @@ def test_a_fenced_producer_stays_in_its_error(producer: Producer, server: Server
             successor.send(name, b"kept")
 
 
-def test_only_the_transitions_of_the_table_are_made() -> None:
+def test_only_the_transitions_of_the_table_are_legal() -> None:
     for before in ManagerState:
         for after in ManagerState:
             manager = TransactionManager("id")

@@ -23,7 +23,7 @@ def known(wire: Wire, topic: str, who: Session) -> bool:
     return who.producer_id in producers(wire, topic)
 
 
-def test_a_producer_that_is_idle_for_long_is_forgotten(module_wire: Wire, name: str) -> None:
+def test_state_of_a_long_idle_producer_is_dropped(module_wire: Wire, name: str) -> None:
     wire = module_wire
     wire.create_topic(name)
     who = wire.session()
@@ -35,7 +35,7 @@ def test_a_producer_that_is_idle_for_long_is_forgotten(module_wire: Wire, name: 
     assert wire.produce(name, batch([b"v"], who, 9)).error_code == OUT_OF_ORDER
 
 
-def test_a_marker_counts_as_a_sign_of_life(module_wire: Wire, name: str) -> None:
+def test_marker_keeps_the_producer_state_alive(module_wire: Wire, name: str) -> None:
     """KAFKA-9144: by the time of its data alone the producer was gone, and with it the coordinator's epoch."""
     wire = module_wire
     wire.create_topic(name)
@@ -52,7 +52,7 @@ def test_a_marker_counts_as_a_sign_of_life(module_wire: Wire, name: str) -> None
     until(lambda: known(wire, name, who), lambda found: not found, "it is forgotten")
 
 
-def test_an_open_transaction_keeps_its_producer(module_wire: Wire, name: str) -> None:
+def test_open_transaction_keeps_its_producer_state(module_wire: Wire, name: str) -> None:
     wire = module_wire
     wire.create_topic(name, 2)
     who, idle = wire.session(name), wire.session()
@@ -66,7 +66,7 @@ def test_an_open_transaction_keeps_its_producer(module_wire: Wire, name: str) ->
     ended(wire, name, who, False)
 
 
-def test_old_data_does_not_expire_its_producer(module_wire: Wire, module_server: Server, name: str) -> None:
+def test_old_record_timestamps_do_not_expire_the_producer(module_wire: Wire, module_server: Server, name: str) -> None:
     """DIFFERS: Kafka goes by the records' timestamps: who loads old data is forgotten between two batches."""
     wire = module_wire
     wire.create_topic(name)
@@ -90,7 +90,7 @@ def test_old_data_does_not_expire_its_producer(module_wire: Wire, module_server:
     until(lambda: known(wire, name, who), lambda found: not found, "so is this one when it does nothing")
 
 
-def test_retention_takes_the_records_and_leaves_the_producer(module_wire: Wire, name: str) -> None:
+def test_retention_deletes_records_but_keeps_producer_state(module_wire: Wire, name: str) -> None:
     """KIP-360, KAFKA-7190."""
     wire = module_wire
     wire.create_topic(name, retention_ms="1000")

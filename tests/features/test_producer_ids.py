@@ -16,7 +16,7 @@ def ids(wire: Wire, count: int) -> list[int]:
     return [wire.session().producer_id for _ in range(count)]
 
 
-def test_each_producer_gets_an_id_of_its_own_and_epoch_zero(wire: Wire) -> None:
+def test_each_producer_gets_its_own_id_and_epoch_zero(wire: Wire) -> None:
     sessions = [wire.session() for _ in range(5)]
     assert {session.epoch for session in sessions} == {0}
     found = [session.producer_id for session in sessions]
@@ -24,7 +24,7 @@ def test_each_producer_gets_an_id_of_its_own_and_epoch_zero(wire: Wire) -> None:
     assert all(0 <= each < 2**63 for each in found)
 
 
-def test_connections_and_transactional_ids_take_from_the_same_blocks(wire: Wire, server: Server, name: str) -> None:
+def test_connections_and_transactional_ids_use_the_same_blocks(wire: Wire, server: Server, name: str) -> None:
     found: list[int] = []
 
     def take(index: int) -> None:
@@ -43,7 +43,7 @@ def test_connections_and_transactional_ids_take_from_the_same_blocks(wire: Wire,
     assert len(set(found)) == len(found)
 
 
-def test_blocks_follow_each_other_and_no_id_is_given_again_over_kill_9(own_server: Server, name: str) -> None:
+def test_blocks_follow_each_other_and_no_id_is_reused_after_kill_9(own_server: Server, name: str) -> None:
     with Wire(own_server.bootstrap) as wire:
         seen = ids(wire, BLOCK + 100)  # the next block comes without a gap that a client would see
         seen.append(wire.session(name).producer_id)
@@ -59,7 +59,7 @@ def test_blocks_follow_each_other_and_no_id_is_given_again_over_kill_9(own_serve
 
 @pytest.mark.parametrize("session", [Session(5, -1), Session(-1, 5)])
 @pytest.mark.parametrize("transactional", [False, True])
-def test_an_id_without_its_epoch_is_no_request(wire: Wire, name: str, session: Session, transactional: bool) -> None:
+def test_id_without_an_epoch_is_invalid(wire: Wire, name: str, session: Session, transactional: bool) -> None:
     answer = wire.init_producer(name if transactional else None, session=session)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (code("INVALID_REQUEST"), -1, -1)
 
@@ -72,7 +72,7 @@ def test_without_a_transactional_id_any_session_gets_a_new_id(wire: Wire) -> Non
     assert (new.producer_id > old.producer_id, new.producer_epoch) == (True, 0)
 
 
-def test_an_empty_transactional_id_is_refused(wire: Wire) -> None:
+def test_empty_transactional_id_is_rejected(wire: Wire) -> None:
     assert wire.init_producer("", session=NOBODY).error_code == code("INVALID_REQUEST")
 
 
@@ -82,7 +82,7 @@ def test_every_version_of_the_request(wire: Wire, version: int) -> None:
     assert (answer.error_code, answer.producer_epoch) == (0, 0)
 
 
-def test_an_id_that_the_broker_never_gave_is_one_like_the_others(wire: Wire, name: str) -> None:
+def test_id_that_the_broker_did_not_assign_is_accepted(wire: Wire, name: str) -> None:
     """Kafka's partitions know no list of ids either."""
     wire.create_topic(name)
     stranger = Session(2**63 - 1, 0)

@@ -29,9 +29,7 @@ def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_no_more_requests_are_under_way_than_allowed(
-    wire: Wire, server: Server, proxy: Proxy, name: str, limit: int
-) -> None:
+def test_max_in_flight_requests_is_respected(wire: Wire, server: Server, proxy: Proxy, name: str, limit: int) -> None:
     wire.create_topic(name)
     gate = threading.Event()
     waiting: list[int] = []
@@ -57,7 +55,7 @@ def test_no_more_requests_are_under_way_than_allowed(
 
 @pytest.mark.parametrize("fate", [LOSE_REQUEST, LOSE_ANSWER, ErrorCode.NOT_ENOUGH_REPLICAS])
 @pytest.mark.parametrize("position", [1, 2, 5])
-def test_one_of_five_fails_and_the_order_is_kept(
+def test_order_is_kept_if_one_of_five_requests_fails(
     wire: Wire, server: Server, proxy: Proxy, name: str, fate: str | ErrorCode, position: int
 ) -> None:
     """Those behind it get OUT_OF_ORDER_SEQUENCE_NUMBER, or lose their connection, and all go again, in order."""
@@ -73,9 +71,7 @@ def test_one_of_five_fails_and_the_order_is_kept(
     assert position in repeated
 
 
-def test_a_partition_falls_to_one_in_flight_while_it_retries(
-    wire: Wire, server: Server, proxy: Proxy, name: str
-) -> None:
+def test_only_one_request_is_in_flight_during_a_retry(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     wire.create_topic(name)
     proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS if 1 <= request.number < 8 else PASS
     with Producer(server.bootstrap, None, batch_size=1, **RETRY_SOON) as producer:
@@ -88,13 +84,13 @@ def test_a_partition_falls_to_one_in_flight_while_it_retries(
     assert set(sequences[first_retry : last_of_it + 1]) == {1}, "nothing goes between its retries"
 
 
-def test_more_than_five_is_refused_with_idempotence(server: Server) -> None:
+def test_more_than_five_is_rejected_with_idempotence(server: Server) -> None:
     options = {"max_in_flight_requests_per_connection": 6, "enable_idempotence": True}
     with pytest.raises(ConfigError, match="max_in_flight_requests_per_connection"):
         Producer(server.bootstrap, None, **options)
 
 
-def test_any_mix_of_faults_keeps_order_and_number(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_any_mix_of_faults_keeps_order_and_count(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)

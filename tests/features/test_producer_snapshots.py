@@ -33,7 +33,7 @@ def newest(server: Server, topic: str) -> Path:
     return max(server.partition_dir(topic).glob("*.snapshot"))
 
 
-def test_a_snapshot_is_taken_where_a_segment_ends(wire: Wire, server: Server, name: str) -> None:
+def test_snapshot_is_written_when_a_segment_rolls(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name, segment_bytes=str(1 << 20))
     who = wire.session()
     for sequence in range(4):
@@ -93,7 +93,7 @@ def restarted(module_server: Any) -> Restarted:
     return Restarted(module_server.bootstrap, known, offsets, who, other, opened, opened_id, transaction, damaged)
 
 
-def test_a_clean_stop_leaves_each_producers_last_batch(restarted: Restarted) -> None:
+def test_clean_stop_stores_each_producers_last_batch(restarted: Restarted) -> None:
     assert restarted.snapshots == [8]
     topic, who, other = restarted.known, restarted.who, Session(restarted.other.producer_id, 4)
     with Wire(restarted.bootstrap) as wire:
@@ -108,7 +108,7 @@ def test_a_clean_stop_leaves_each_producers_last_batch(restarted: Restarted) -> 
         assert wire.produce(topic, batch([b"v"], who, 5)).base_offset == 8
 
 
-def test_an_open_transaction_survives_in_the_snapshot(restarted: Restarted) -> None:
+def test_open_transaction_survives_in_the_snapshot(restarted: Restarted) -> None:
     topic, who = restarted.opened, restarted.transaction
     with Wire(restarted.bootstrap) as wire:
         wire.find_coordinator(topic)
@@ -121,7 +121,7 @@ def test_an_open_transaction_survives_in_the_snapshot(restarted: Restarted) -> N
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_snapshot_is_passed_over(restarted: Restarted, damage: str) -> None:
+def test_damaged_snapshot_is_skipped(restarted: Restarted, damage: str) -> None:
     """The state is that of the snapshot before it, or of the start, and of what follows in the log."""
     topic, who = restarted.damaged[damage], restarted.who
     with Wire(restarted.bootstrap) as wire:
@@ -133,7 +133,7 @@ def test_a_damaged_snapshot_is_passed_over(restarted: Restarted, damage: str) ->
 # -- a crash -----------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_crash_the_newest_snapshot_and_what_follows_it(own_server: Server, name: str) -> None:
+def test_recovery_uses_the_newest_snapshot_and_the_records_after_it(own_server: Server, name: str) -> None:
     """Sequences live in the log: of a producer that wrote after the snapshot every batch is recognised again. What is
     read again is not checked anew, though it begins in the middle of the sequences.
 
@@ -178,7 +178,7 @@ def test_after_a_crash_the_newest_snapshot_and_what_follows_it(own_server: Serve
 # -- deleted records ---------------------------------------------------------------------------------------------------
 
 
-def test_delete_records_takes_the_records_and_leaves_the_producer(wire: Wire, name: str) -> None:
+def test_delete_records_keeps_producer_state(wire: Wire, name: str) -> None:
     """KIP-360: retries of what is deleted are recognised, and a hole is one still."""
     wire.create_topic(name)
     who = wire.session()

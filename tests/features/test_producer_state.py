@@ -8,7 +8,7 @@ from support.wire import Session, Wire, batch, code, until
 OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
 
 
-def test_the_last_five_batches_are_remembered(wire: Wire, name: str) -> None:
+def test_last_five_batches_are_remembered(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     offsets = [wire.produce(name, batch([b"a", b"b"], who, 2 * index)).base_offset for index in range(6)]
@@ -21,7 +21,7 @@ def test_the_last_five_batches_are_remembered(wire: Wire, name: str) -> None:
     assert wire.offset(name) == 12
 
 
-def test_a_repeated_batch_pushes_no_other_one_out(wire: Wire, name: str) -> None:
+def test_repeated_batch_replaces_no_other(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     for sequence in range(5):
@@ -31,7 +31,7 @@ def test_a_repeated_batch_pushes_no_other_one_out(wire: Wire, name: str) -> None
     assert wire.offset(name) == 5
 
 
-def test_a_new_epoch_empties_the_five(wire: Wire, name: str) -> None:
+def test_new_epoch_clears_the_five_batches(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     newer = Session(who.producer_id, who.epoch + 1)
@@ -45,7 +45,7 @@ def test_a_new_epoch_empties_the_five(wire: Wire, name: str) -> None:
     assert wire.offset(name) == 6
 
 
-def test_each_partition_and_each_producer_has_a_memory_of_its_own(wire: Wire, name: str) -> None:
+def test_each_partition_and_producer_has_its_own_state(wire: Wire, name: str) -> None:
     wire.create_topic(name, 2)
     one, other = wire.session(), wire.session()
     assert one.producer_id != other.producer_id
@@ -57,7 +57,7 @@ def test_each_partition_and_each_producer_has_a_memory_of_its_own(wire: Wire, na
     assert (wire.offset(name, partition=0), wire.offset(name, partition=1)) == (2, 3)
 
 
-def test_it_is_shown_by_describe_producers(wire: Wire, name: str) -> None:
+def test_describe_producers_shows_the_state(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who, other = wire.session(), wire.session()
     assert producers(wire, name) == {}
@@ -73,7 +73,7 @@ def test_it_is_shown_by_describe_producers(wire: Wire, name: str) -> None:
     assert (state.coordinator_epoch, state.current_txn_start_offset) == (-1, -1)
 
 
-def test_a_transaction_has_its_first_offset_and_its_marker_the_coordinators_epoch(wire: Wire, name: str) -> None:
+def test_transaction_has_its_first_offset_and_the_coordinator_epoch_of_its_marker(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     wire.produce(name, batch([b"before"]))

@@ -39,7 +39,7 @@ def epochs(wire: Wire, topic: object) -> list[int]:
 
 
 @pytest.mark.parametrize("fate", [LOSE_REQUEST, LOSE_ANSWER])
-def test_an_expired_batch_says_that_it_may_be_in_the_log(
+def test_error_of_an_expired_batch_says_it_may_be_in_the_log(
     wire: Wire, server: Server, proxy: Proxy, name: str, fate: str
 ) -> None:
     topic = wire.create_topic(name)
@@ -57,7 +57,7 @@ def test_an_expired_batch_says_that_it_may_be_in_the_log(
     assert values[-1] == b"after"
 
 
-def test_an_idempotent_producer_goes_on_in_a_new_epoch(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_idempotent_producer_continues_in_a_new_epoch(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, None, **SHORT) as producer:
         producer.send(name, b"before").result(30)
@@ -73,7 +73,7 @@ def test_an_idempotent_producer_goes_on_in_a_new_epoch(wire: Wire, server: Serve
     assert min(epochs(wire, topic)[1:]) >= 1
 
 
-def test_a_late_copy_after_the_new_epoch_is_refused(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_late_copy_after_the_new_epoch_is_rejected(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, None, **SHORT) as producer:
         producer.send(name, b"before").result(30)
@@ -88,7 +88,7 @@ def test_a_late_copy_after_the_new_epoch_is_refused(wire: Wire, server: Server, 
 
 
 @pytest.mark.parametrize("arrives", ["before", "after"])
-def test_what_is_in_doubt_is_given_up_and_not_numbered_anew(
+def test_batch_in_doubt_fails_and_is_not_renumbered(
     wire: Wire, server: Server, proxy: Proxy, name: str, arrives: str
 ) -> None:
     """The first batch is lost for good; the second one has a copy on a dead connection when a new epoch is needed.
@@ -121,7 +121,7 @@ def test_what_is_in_doubt_is_given_up_and_not_numbered_anew(
     assert wire.values(topic) == expected
 
 
-def test_a_transaction_with_an_expired_batch_can_only_be_aborted(
+def test_transaction_with_an_expired_batch_can_only_be_aborted(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
     topic = wire.create_topic(name)
@@ -144,7 +144,7 @@ def test_a_transaction_with_an_expired_batch_can_only_be_aborted(
     until(lambda: wire.values(topic, committed=True), lambda found: found == [b"kept", b"next"], "both are visible")
 
 
-def test_librdkafka_3575_a_later_commit_does_not_claim_what_went_with_the_former_epoch(
+def test_librdkafka_3575_later_commit_does_not_include_records_of_the_previous_epoch(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
     """What was written before the expired batch is aborted with it, however often a commit is tried."""
@@ -167,7 +167,7 @@ def test_librdkafka_3575_a_later_commit_does_not_claim_what_went_with_the_former
     until(lambda: wire.values(topic, committed=True), lambda found: found == [b"next"], "only the next is visible")
 
 
-def test_what_was_answered_late_but_in_time_is_no_doubt(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_batch_answered_late_but_in_time_is_not_in_doubt(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     """The retry finds the first copy in the log: a duplicate is a success, with the first one's offset."""
     topic = wire.create_topic(name)
     proxy.rule = lambda request: LOSE_ANSWER if request.number in (1, 2, 3) else PASS

@@ -42,7 +42,7 @@ def refused(answer: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_each_record_without_a_key_is_named_where_the_topic_is_compacted(wire: Wire, name: str, codec: Codec) -> None:
+def test_each_record_without_a_key_is_named_in_a_compacted_topic(wire: Wire, name: str, codec: Codec) -> None:
     wire.create_topic(name, cleanup_policy="compact")
     answer = wire.produce(name, records(b"a", None, b"", None, None, codec=codec))
     assert answer.error_code == INVALID_RECORD
@@ -53,7 +53,7 @@ def test_each_record_without_a_key_is_named_where_the_topic_is_compacted(wire: W
     assert wire.offset(name) == 0, "nothing of the batch is there"
 
 
-def test_each_record_too_far_ahead_is_named(wire: Wire, name: str) -> None:
+def test_each_record_too_far_in_the_future_is_named(wire: Wire, name: str) -> None:
     wire.create_topic(name, message_timestamp_after_max_ms="1000")
     answer = wire.produce(name, records(None, None, None, ages=[0, -HOUR, -2 * HOUR]))
     assert (answer.error_code, refused(answer)) == (INVALID_TIMESTAMP, [1, 2])
@@ -62,7 +62,7 @@ def test_each_record_too_far_ahead_is_named(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_each_record_too_old_is_named_though_a_later_one_is_not(wire: Wire, name: str, codec: Codec) -> None:
+def test_each_record_too_old_is_named_and_valid_ones_are_not(wire: Wire, name: str, codec: Codec) -> None:
     """The batch's header has the largest timestamp only."""
     wire.create_topic(name, message_timestamp_before_max_ms=str(HOUR))
     answer = wire.produce(name, records(None, None, None, ages=[0, 2 * HOUR, 0], codec=codec))
@@ -70,7 +70,7 @@ def test_each_record_too_old_is_named_though_a_later_one_is_not(wire: Wire, name
     assert wire.produce(name, records(None, None, ages=[HOUR // 2, 0], codec=codec)).error_code == 0
 
 
-def test_a_wrong_time_decides_over_a_missing_key_and_a_record_is_named_once(wire: Wire, name: str) -> None:
+def test_invalid_timestamp_precedes_a_missing_key_and_a_record_is_named_once(wire: Wire, name: str) -> None:
     wire.create_topic(name, cleanup_policy="compact", message_timestamp_before_max_ms=str(HOUR))
     answer = wire.produce(name, records(None, b"k", None, b"k", ages=[0, 2 * HOUR, 2 * HOUR, 0]))
     assert (answer.error_code, refused(answer)) == (INVALID_TIMESTAMP, [0, 1, 2])
@@ -78,14 +78,14 @@ def test_a_wrong_time_decides_over_a_missing_key_and_a_record_is_named_once(wire
     assert ["key" in reason for reason in reasons] == [True, False, True]
 
 
-def test_each_record_is_named_where_the_producer_sets_the_append_time(wire: Wire, name: str) -> None:
+def test_each_record_with_a_log_append_time_is_named(wire: Wire, name: str) -> None:
     wire.create_topic(name, message_timestamp_type="LogAppendTime")
     answer = wire.produce(name, records(None, None, timestamp_type=LOG_APPEND_TIME))
     assert (answer.error_code, refused(answer)) == (INVALID_TIMESTAMP, [0, 1])
     assert all("LogAppendTime" in error.batch_index_error_message for error in answer.record_errors)
 
 
-def test_versions_before_8_have_the_error_alone(wire: Wire, name: str) -> None:
+def test_versions_before_8_have_only_the_error_code(wire: Wire, name: str) -> None:
     wire.create_topic(name, cleanup_policy="compact")
     answer = wire.produce(name, records(None), version=7)
     assert (answer.error_code, answer.record_errors, answer.error_message) == (INVALID_RECORD, [], None)
@@ -108,7 +108,7 @@ def test_other_partitions_are_written_and_other_errors_name_no_record(wire: Wire
     assert [wire.offset(name, partition=index) for index in range(3)] == [1, 0, 0]
 
 
-def test_a_refused_batch_takes_no_sequence(wire: Wire, name: str) -> None:
+def test_rejected_batch_uses_no_sequence(wire: Wire, name: str) -> None:
     wire.create_topic(name, cleanup_policy="compact")
     who = wire.session()
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_a_refused_batch_takes_no_sequence(wire: Wire, name: str) -> None:
     assert wire.offset(name) == 2
 
 
-def test_a_refusal_of_the_log_tells_where_the_log_starts(wire: Wire, name: str) -> None:
+def test_rejection_by_the_log_returns_the_log_start_offset(wire: Wire, name: str) -> None:
     """Of records as of sequences; for what never came to the log, -1."""
     wire.create_topic(name, 1, cleanup_policy="compact,delete")
     who = wire.session()

@@ -28,7 +28,7 @@ OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
         (MAX_SEQUENCE - 4, MAX_SEQUENCE - 4, "stale"),
     ],
 )
-def test_the_message_and_the_log_say_which(
+def test_message_and_log_distinguish_gap_and_stale_sequence(
     wire: Wire, server: Server, name: str, start: int, sequence: int, what: str
 ) -> None:
     """DIFFERS: Kafka's answer has no message at all, and its log has one and the same for both."""
@@ -50,7 +50,7 @@ def test_the_message_and_the_log_say_which(
         assert answer.error_message is None
 
 
-def test_a_new_epoch_that_does_not_begin_at_zero_lacks_what_came_before(wire: Wire, server: Server, name: str) -> None:
+def test_new_epoch_that_does_not_start_at_zero_is_a_gap(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     wire.produce(name, batch([b"v"], who, 0))
@@ -73,7 +73,7 @@ def producer(server: Server, name: str, wire: Wire) -> Iterator[Producer]:
 
 
 @pytest.mark.parametrize(("sequence", "kind"), [(1, errors.StaleSequenceError), (9, errors.SequenceGapError)])
-def test_our_clients_exception_says_which(
+def test_our_clients_exception_distinguishes_gap_and_stale_sequence(
     producer: Producer, server: Server, name: str, sequence: int, kind: type[errors.OutOfOrderError]
 ) -> None:
     """DIFFERS: from Apache Kafka's answer our client cannot tell."""

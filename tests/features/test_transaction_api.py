@@ -51,7 +51,7 @@ def fail_inside(producer: Producer, name: str) -> None:
         raise ZeroDivisionError
 
 
-def test_a_block_that_fails_aborts(wire: Wire, module_server: Server, name: str) -> None:
+def test_failed_block_aborts(wire: Wire, module_server: Server, name: str) -> None:
     topic_id = wire.create_topic(name)
     with made(module_server, name) as producer:
         with pytest.raises(ZeroDivisionError):
@@ -63,7 +63,7 @@ def test_a_block_that_fails_aborts(wire: Wire, module_server: Server, name: str)
     until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"y"], "only what was committed")
 
 
-def test_what_is_no_order_of_calls(module_server: Server, wire: Wire, name: str) -> None:
+def test_calls_in_the_wrong_order(module_server: Server, wire: Wire, name: str) -> None:
     wire.create_topic(name)
     with made(module_server, name) as producer:
         with pytest.raises(errors.UsageError):
@@ -78,7 +78,7 @@ def test_what_is_no_order_of_calls(module_server: Server, wire: Wire, name: str)
             producer.send(name, b"outside")
 
 
-def test_a_fenced_producer_is_told_to_close(wire: Wire, module_server: Server, name: str) -> None:
+def test_fenced_producer_raises_an_error_that_says_to_close_it(wire: Wire, module_server: Server, name: str) -> None:
     topic_id = wire.create_topic(name)
     with made(module_server, name) as old:
         old.begin_transaction()
@@ -93,7 +93,7 @@ def test_a_fenced_producer_is_told_to_close(wire: Wire, module_server: Server, n
     until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"new"], "the successor's only")
 
 
-def test_a_timed_out_producer_aborts_and_goes_on(wire: Wire, module_server: Server, name: str) -> None:
+def test_timed_out_producer_aborts_and_continues(wire: Wire, module_server: Server, name: str) -> None:
     topic_id = wire.create_topic(name)
     with made(module_server, name, transaction_timeout_ms=2_000) as producer:
         producer.begin_transaction()
@@ -109,7 +109,7 @@ def test_a_timed_out_producer_aborts_and_goes_on(wire: Wire, module_server: Serv
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_offsets_go_with_the_transaction(wire: Wire, module_server: Server, name: str, level: int) -> None:
+def test_offsets_are_committed_with_the_transaction(wire: Wire, module_server: Server, name: str, level: int) -> None:
     wire.create_topic(name)
     wire.find_coordinator(name, 0)
     set_transaction_version(wire, level)
@@ -125,7 +125,9 @@ def test_offsets_go_with_the_transaction(wire: Wire, module_server: Server, name
             assert found == (3, 0)
 
 
-def test_kafka_18401_a_commit_of_nothing_asks_nobody(wire: Wire, module_server: Server, name: str) -> None:
+def test_kafka_18401_commit_of_an_empty_transaction_sends_no_request(
+    wire: Wire, module_server: Server, name: str
+) -> None:
     wire.create_topic(name)
     with made(module_server, name) as producer:
         before = None
@@ -138,7 +140,7 @@ def test_kafka_18401_a_commit_of_nothing_asks_nobody(wire: Wire, module_server: 
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_producer_across_a_change_of_level(
+def test_producer_works_across_a_change_of_the_transaction_version(
     wire: Wire, module_server: Server, name: str, before: int, after: int
 ) -> None:
     """It goes on as it began until its connection is made anew; nothing is lost either way."""

@@ -20,7 +20,7 @@ from support.transactions import (
 from support.wire import Session, Wire, code, until
 
 
-def test_the_states_of_a_transaction(wire: Wire, name: str) -> None:
+def test_states_of_a_transaction(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.find_coordinator(name)
     assert describe(wire, name).error_code == code("TRANSACTIONAL_ID_NOT_FOUND")
@@ -38,7 +38,7 @@ def test_the_states_of_a_transaction(wire: Wire, name: str) -> None:
     assert state(wire, name) == "Empty"
 
 
-def test_every_step_is_a_record_in_kafkas_layout(wire: Wire, name: str) -> None:
+def test_every_transition_is_a_record_in_kafkas_format(wire: Wire, name: str) -> None:
     """The id's hash says which partition; the value's version 1 came with transaction.version 1."""
     wire.create_topic(name, 2)
     who = wire.session(name, timeout_ms=12_345)
@@ -66,7 +66,7 @@ def test_every_step_is_a_record_in_kafkas_layout(wire: Wire, name: str) -> None:
     assert [value.next_producer_id for value in values] == [-1] * 4
 
 
-def test_a_restarted_coordinator_goes_on_where_the_log_ends(own_server: Server, name: str) -> None:
+def test_restarted_coordinator_continues_from_its_log(own_server: Server, name: str) -> None:
     """Open stays open, ended stays ended; what the producers do next is what they would have done."""
     ids = {step: f"{name}-{step}" for step in ("empty", "open", "committed", "aborted")}
     with Wire(own_server.bootstrap) as wire:
@@ -102,7 +102,7 @@ def test_a_restarted_coordinator_goes_on_where_the_log_ends(own_server: Server, 
         assert again in {Session(pid, epoch) for pid, epoch, _ in markers(wire, topic_id)}
 
 
-def test_a_coordinator_is_found_for_every_id(wire: Wire, name: str) -> None:
+def test_coordinator_is_found_for_every_id(wire: Wire, name: str) -> None:
     """In one request for many (since version 4), and by the old versions one by one."""
     ids = [f"{name}-{number}" for number in range(5)]
     for each in ids:

@@ -53,7 +53,7 @@ def test_filters_of_the_list(wire: Wire, name: str) -> None:
         ("", {"a1", "b2", "c3"}),
     ],
 )
-def test_kip_1152_a_pattern_matches_whole_ids(wire: Wire, name: str, pattern: str, found: set[str]) -> None:
+def test_kip_1152_pattern_matches_whole_ids(wire: Wire, name: str, pattern: str, found: set[str]) -> None:
     for each in ("a1", "b2", "c3"):
         wire.session(f"{name}-{each}")
     answer = listed(wire, transactional_id_pattern=pattern.format(name))
@@ -61,13 +61,13 @@ def test_kip_1152_a_pattern_matches_whole_ids(wire: Wire, name: str, pattern: st
 
 
 @pytest.mark.parametrize("pattern", ["(", "a**", "[b-a]", "(?=x)", "(?<!x)", "(a)\\1"])
-def test_what_is_no_pattern_is_refused(wire: Wire, pattern: str) -> None:
+def test_invalid_pattern_is_rejected(wire: Wire, pattern: str) -> None:
     answer = listed(wire, transactional_id_pattern=pattern)
     assert answer.error_code == code("INVALID_REGULAR_EXPRESSION")
     assert answer.transaction_states == []
 
 
-def test_no_pattern_stops_the_broker(wire: Wire, name: str) -> None:
+def test_slow_patterns_do_not_stop_the_broker(wire: Wire, name: str) -> None:
     """A backtracking engine would take longer than the universe has."""
     wire.session("a" * 200)
     assert "a" * 200 not in names(listed(wire, transactional_id_pattern="(a+)+b"))
@@ -114,7 +114,7 @@ def test_producers_of_a_partition(wire: Wire, name: str) -> None:
     assert (other.producer_epoch, other.coordinator_epoch, other.current_txn_start_offset) == (after.epoch, 0, -1)
 
 
-def test_producers_of_no_partition(wire: Wire, name: str) -> None:
+def test_producers_of_a_missing_partition(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     request = DescribeProducersRequest(
         topics=[
@@ -130,7 +130,7 @@ def test_producers_of_no_partition(wire: Wire, name: str) -> None:
     assert codes == {(name, 0): 0, (name, 5): unknown, (f"{name}-missing", 0): unknown}
 
 
-def test_what_is_shown_survives_a_kill(own_server: Server, name: str) -> None:
+def test_descriptions_survive_a_kill(own_server: Server, name: str) -> None:
     with Wire(own_server.bootstrap) as wire:
         wire.create_topic(name)
         who = wire.session(name)

@@ -35,20 +35,20 @@ def ask(wire: Wire, **fields: object) -> object:
     return wire.call(InitProducerIdRequest(**{"transaction_timeout_ms": 60_000, **fields})).error_code
 
 
-def test_without_a_transactional_id_each_call_is_another_producer(wire: Wire) -> None:
+def test_without_a_transactional_id_each_call_creates_another_producer(wire: Wire) -> None:
     sessions = [wire.session() for _ in range(3)]
     assert len({who.producer_id for who in sessions}) == 3
     assert {who.epoch for who in sessions} == {0}
     assert ask(wire, transactional_id=None, transaction_timeout_ms=-5) == 0, "the time-out counts for nothing"
 
 
-def test_the_same_id_is_the_same_producer_in_the_next_epoch(wire: Wire, name: str) -> None:
+def test_same_id_gets_the_same_producer_id_in_the_next_epoch(wire: Wire, name: str) -> None:
     first = wire.session(name)
     assert [wire.session(name) for _ in range(3)] == [Session(first.producer_id, first.epoch + n) for n in (1, 2, 3)]
     assert wire.session(name + "-other").producer_id != first.producer_id
 
 
-def test_what_is_no_session_is_refused(wire: Wire, name: str) -> None:
+def test_invalid_sessions_are_rejected(wire: Wire, name: str) -> None:
     wire.find_coordinator(name)
     assert ask(wire, transactional_id="") == code("INVALID_REQUEST")
     for timeout_ms in (0, -1, 900_001):
@@ -59,7 +59,7 @@ def test_what_is_no_session_is_refused(wire: Wire, name: str) -> None:
     assert ask(wire, transactional_id=name, transaction_timeout_ms=900_000) == 0
 
 
-def test_a_successor_ends_what_its_predecessor_left_open(wire: Wire, name: str) -> None:
+def test_successor_aborts_its_predecessors_open_transaction(wire: Wire, name: str) -> None:
     """It is told to come again, and the epoch has moved twice: once to fence, once for the new session."""
     topic_id = wire.create_topic(name)
     first = wire.session(name)
@@ -74,7 +74,7 @@ def test_a_successor_ends_what_its_predecessor_left_open(wire: Wire, name: str) 
     assert end_once(wire, name, first).error_code == FENCED
 
 
-def test_kip_360_a_producer_goes_on_and_may_ask_twice(wire: Wire, name: str) -> None:
+def test_kip_360_producer_bumps_its_epoch_and_may_retry(wire: Wire, name: str) -> None:
     first = wire.session(name)
     answers = [wire.init_producer(name, session=first) for _ in range(2)]
     assert [(a.error_code, a.producer_id, a.producer_epoch) for a in answers] == [(0, first.producer_id, 1)] * 2
@@ -88,13 +88,13 @@ def test_kip_360_a_producer_goes_on_and_may_ask_twice(wire: Wire, name: str) -> 
     assert state(wire, name) == "Empty"
 
 
-def test_kip_360_of_an_id_that_nobody_knows_any_more(wire: Wire, name: str) -> None:
+def test_kip_360_unknown_producer_id_gets_a_new_one(wire: Wire, name: str) -> None:
     answer = wire.init_producer(name, session=Session(123_456_789, 5))
     assert (answer.error_code, answer.producer_epoch) == (0, 0)
     assert answer.producer_id != 123_456_789
 
 
-def test_kafka_6119_kip_588_the_same_producer_recovers_from_its_time_out(module_wire: Wire, name: str) -> None:
+def test_kafka_6119_kip_588_producer_recovers_from_its_timeout(module_wire: Wire, name: str) -> None:
     wire = module_wire
     topic_id = wire.create_topic(name)
     who = wire.session(name, timeout_ms=200)
@@ -148,7 +148,7 @@ def who_is(wire: Wire, step: str) -> Session:
     return session
 
 
-def test_a_new_session_after_the_last_epoch_is_another_producer(used_up: Wire) -> None:
+def test_new_session_after_the_last_epoch_gets_another_producer_id(used_up: Wire) -> None:
     before = who_is(used_up, f"empty-{LAST - 1}")
     assert used_up.session(f"empty-{LAST - 1}") == Session(before.producer_id, LAST)
     for epoch in (LAST, LAST + 1):
@@ -159,7 +159,7 @@ def test_a_new_session_after_the_last_epoch_is_another_producer(used_up: Wire) -
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_kafka_18660_an_ending_at_the_last_epoch_hands_out_another_producer(used_up: Wire, commit: bool) -> None:
+def test_kafka_18660_end_txn_at_the_last_epoch_returns_another_producer_id(used_up: Wire, commit: bool) -> None:
     what = "commit" if commit else "abort"
     step = f"{what}-{LAST - 1}"
     who = who_is(used_up, step)
@@ -177,7 +177,7 @@ def test_kafka_18660_an_ending_at_the_last_epoch_hands_out_another_producer(used
     assert ended(used_up, step, after, commit) == Session(after.producer_id, 1)
 
 
-def test_kafka_18660_a_retry_of_the_last_ending_is_no_other_ending(used_up: Wire) -> None:
+def test_kafka_18660_retry_of_the_last_end_txn_keeps_its_outcome(used_up: Wire) -> None:
     step = f"retry-{LAST}"
     who = who_is(used_up, step)
     written(used_up, step, who, "used-up", [b"x"])
@@ -188,7 +188,7 @@ def test_kafka_18660_a_retry_of_the_last_ending_is_no_other_ending(used_up: Wire
 
 
 @pytest.mark.parametrize("epoch", [LAST - 1, LAST, LAST + 1])
-def test_kafka_19367_20090_a_time_out_near_the_last_epoch(used_up: Wire, epoch: int) -> None:
+def test_kafka_19367_20090_timeout_near_the_last_epoch(used_up: Wire, epoch: int) -> None:
     """The state was loaded by a successor; its abort neither overflows nor leaves the id stuck."""
     step = f"time-out-{epoch}"
     who = who_is(used_up, step)
@@ -203,7 +203,7 @@ def test_kafka_19367_20090_a_time_out_near_the_last_epoch(used_up: Wire, epoch: 
 
 
 @pytest.mark.parametrize("epoch", [LAST - 1, LAST])
-def test_kafka_20357_a_successor_near_the_last_epoch(used_up: Wire, epoch: int) -> None:
+def test_kafka_20357_successor_near_the_last_epoch(used_up: Wire, epoch: int) -> None:
     step = f"successor-{epoch}"
     who = who_is(used_up, step)
     after = used_up.session(step)
@@ -230,7 +230,7 @@ def test_kip_360_of_a_zombie_at_the_last_epoch(used_up: Wire) -> None:
     assert used_up.session("zombie").producer_id == successor.producer_id
 
 
-def test_an_old_client_at_the_last_epoch_keeps_it(used_up: Wire) -> None:
+def test_old_client_at_the_last_epoch_keeps_it(used_up: Wire) -> None:
     who = who_is(used_up, "old-protocol")
     for number in range(2):
         assert used_up.add_partitions("old-protocol", who, "used-up") == [0]

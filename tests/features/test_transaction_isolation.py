@@ -11,7 +11,7 @@ from support.transactions import UNSTABLE, commit_offset, committed, ended, unti
 from support.wire import Session, Wire, batch, until
 
 
-def test_the_stable_offset_waits_for_the_oldest_open_transaction(wire: Wire, name: str) -> None:
+def test_last_stable_offset_waits_for_the_oldest_open_transaction(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     first, second = wire.session(f"{name}-1"), wire.session(f"{name}-2")
     assert wire.offset(name, committed=True) == 0
@@ -32,7 +32,7 @@ def test_the_stable_offset_waits_for_the_oldest_open_transaction(wire: Wire, nam
     assert wire.values(topic_id) == [b"1", b"2", b"plain"]
 
 
-def test_the_aborted_are_named_where_their_records_are_read(wire: Wire, name: str) -> None:
+def test_fetch_lists_the_aborted_transactions_of_its_range(wire: Wire, name: str) -> None:
     """In order, only those that overlap what was fetched, and only to read_committed."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
@@ -51,7 +51,7 @@ def test_the_aborted_are_named_where_their_records_are_read(wire: Wire, name: st
     assert last.aborted_transactions == []
 
 
-def test_control_batches_take_offsets_and_are_marked(wire: Wire, name: str) -> None:
+def test_control_batches_have_offsets_and_are_flagged(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"a", b"b"])
@@ -88,7 +88,7 @@ def is_led(wire: Wire, name: str) -> bool:
     return not wire.call(ListOffsetsRequest(replica_id=-1, topics=[wanted]), 7).topics[0].partitions[0].error_code
 
 
-def test_all_of_it_survives_a_kill(own_server: Server, name: str) -> None:
+def test_transactions_and_their_isolation_survive_a_kill(own_server: Server, name: str) -> None:
     """Aborted list, open transaction, stable offset, pending offsets."""
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name)

@@ -29,7 +29,7 @@ MAPPING = code("INVALID_PRODUCER_ID_MAPPING")
 FENCED = code("PRODUCER_FENCED")
 
 
-def test_a_transaction_over_partitions_topics_and_a_group(wire: Wire, name: str) -> None:
+def test_transaction_over_partitions_topics_and_a_group(wire: Wire, name: str) -> None:
     """All markers, those for the group's offsets too, are of one producer and one epoch."""
     ids = [wire.create_topic(f"{name}-{topic}", 2) for topic in "ab"]
     wire.find_coordinator(name, 0)
@@ -51,7 +51,7 @@ def test_a_transaction_over_partitions_topics_and_a_group(wire: Wire, name: str)
     assert describe(wire, name).topics == []
 
 
-def test_begin_is_local_the_first_partition_starts_the_clock(wire: Wire, name: str) -> None:
+def test_begin_sends_nothing_and_the_first_partition_starts_the_timeout(wire: Wire, name: str) -> None:
     wire.create_topic(name, 2)
     who = wire.session(name)
     assert describe(wire, name).transaction_start_time_ms == -1
@@ -62,7 +62,7 @@ def test_begin_is_local_the_first_partition_starts_the_clock(wire: Wire, name: s
     assert describe(wire, name).transaction_start_time_ms == started
 
 
-def test_every_request_may_be_repeated(wire: Wire, name: str) -> None:
+def test_every_request_can_be_repeated(wire: Wire, name: str) -> None:
     """The answer was lost: the second one says the same, and nothing happens twice."""
     topic_id = wire.create_topic(name)
     wire.find_coordinator(name, 0)
@@ -84,7 +84,7 @@ def test_every_request_may_be_repeated(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_old_ending_may_be_repeated(wire: Wire, name: str, commit: bool) -> None:
+def test_end_txn_before_version_5_can_be_repeated(wire: Wire, name: str, commit: bool) -> None:
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     assert wire.add_partitions(name, who, name) == [0]
@@ -93,7 +93,7 @@ def test_an_old_ending_may_be_repeated(wire: Wire, name: str, commit: bool) -> N
     assert len(markers(wire, topic_id)) == 1
 
 
-def test_who_may_add_and_end(wire: Wire, name: str) -> None:
+def test_only_the_current_producer_may_add_partitions_and_end(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     other = Session(who.producer_id + 1_000_000, who.epoch)
@@ -114,7 +114,7 @@ def test_who_may_add_and_end(wire: Wire, name: str) -> None:
     assert state(wire, name) == "Ongoing"
 
 
-def test_partitions_join_all_or_none(wire: Wire, name: str) -> None:
+def test_partitions_are_added_all_or_none(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     request = AddPartitionsToTxnRequest(
@@ -141,7 +141,7 @@ def test_partitions_join_all_or_none(wire: Wire, name: str) -> None:
     assert state(wire, name) == "Empty"
 
 
-def test_brokers_add_and_verify_for_many_at_once(wire: Wire, name: str) -> None:
+def test_brokers_add_and_verify_for_many_transactions_in_one_request(wire: Wire, name: str) -> None:
     wire.create_topic(name, 2)
     first, second = wire.session(f"{name}-1"), wire.session(f"{name}-2")
     request = AddPartitionsToTxnRequest(
@@ -164,7 +164,7 @@ def test_brokers_add_and_verify_for_many_at_once(wire: Wire, name: str) -> None:
     assert verify(wire, f"{name}-1", Session(first.producer_id, first.epoch + 1), name) == [FENCED]
 
 
-def test_kafka_18401_an_ending_of_nothing(wire: Wire, name: str) -> None:
+def test_kafka_18401_end_txn_of_an_empty_transaction(wire: Wire, name: str) -> None:
     """A client does not send it; who sends it learns that there was nothing. An abort only moves the epoch."""
     wire.create_topic(name)
     who = wire.session(name)
@@ -180,7 +180,7 @@ def test_kafka_18401_an_ending_of_nothing(wire: Wire, name: str) -> None:
     ended(wire, name, after)
 
 
-def test_the_records_of_a_transaction_name_their_producer(wire: Wire, name: str) -> None:
+def test_transaction_log_records_name_their_producer(wire: Wire, name: str) -> None:
     """Records outside of it, while it is open, are refused."""
     wire.create_topic(name)
     who = wire.session(name)
@@ -190,7 +190,7 @@ def test_the_records_of_a_transaction_name_their_producer(wire: Wire, name: str)
     ended(wire, name, who)
 
 
-def test_kafka_17507_offsets_are_visible_when_the_commit_is_complete(wire: Wire, name: str) -> None:
+def test_kafka_17507_offsets_are_visible_when_the_commit_completes(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.find_coordinator(name, 0)
     who = wire.session(name)
@@ -201,7 +201,7 @@ def test_kafka_17507_offsets_are_visible_when_the_commit_is_complete(wire: Wire,
         assert committed(wire, name, name) == (offset, 0)
 
 
-def test_a_topic_that_is_deleted_meanwhile_stops_nobody(wire: Wire, name: str) -> None:
+def test_topic_deleted_during_a_transaction_does_not_block_its_end(wire: Wire, name: str) -> None:
     """Its markers are skipped; the other partitions get theirs."""
     from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 

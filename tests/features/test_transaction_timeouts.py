@@ -34,7 +34,7 @@ def wire(module_wire: Wire) -> Wire:
     return module_wire
 
 
-def test_the_coordinator_aborts_and_the_epoch_rises_once(wire: Wire, name: str) -> None:
+def test_coordinator_aborts_and_bumps_the_epoch_once(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, 2)
     wire.find_coordinator(name, 0)
     who = wire.session(name, timeout_ms=SEVERAL_STEPS_MS)
@@ -50,7 +50,7 @@ def test_the_coordinator_aborts_and_the_epoch_rises_once(wire: Wire, name: str) 
     assert committed(wire, name, name) == (-1, 0)
 
 
-def test_the_time_counts_from_the_first_partition_on(wire: Wire, name: str) -> None:
+def test_timeout_starts_at_the_first_partition(wire: Wire, name: str) -> None:
     """Not from InitProducerId, nor from the last record: a producer that writes on is aborted as well."""
     wire.create_topic(name)
     who = wire.session(name, timeout_ms=300)
@@ -64,7 +64,7 @@ def test_the_time_counts_from_the_first_partition_on(wire: Wire, name: str) -> N
     assert describe(wire, f"{name}-idle").producer_epoch == idle.epoch
 
 
-def test_kafka_19690_a_stalled_producer_is_told_its_epoch_before_anything_else(wire: Wire, name: str) -> None:
+def test_kafka_19690_stalled_producer_gets_its_epoch_error_first(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name, timeout_ms=200)
     written(wire, name, who, name, [b"x"])
@@ -75,7 +75,7 @@ def test_kafka_19690_a_stalled_producer_is_told_its_epoch_before_anything_else(w
     assert wire.offset(name) == wire.offset(name, committed=True) == 2
 
 
-def test_kafka_20785_a_commit_that_lost_against_the_time_out(wire: Wire, module_server: Server, name: str) -> None:
+def test_kafka_20785_commit_after_the_timeout_abort(wire: Wire, module_server: Server, name: str) -> None:
     """DIFFERS: Kafka 4.3.1 calls it INVALID_TXN_STATE, as if the client had done something wrong; it was fenced."""
     wire.create_topic(name)
     who = wire.session(name, timeout_ms=200)
@@ -88,7 +88,7 @@ def test_kafka_20785_a_commit_that_lost_against_the_time_out(wire: Wire, module_
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_the_same_producer_goes_on_after_it(wire: Wire, name: str, level: int) -> None:
+def test_same_producer_continues_after_the_timeout(wire: Wire, name: str, level: int) -> None:
     """KIP-588, whatever the protocol: InitProducerId with the old epoch."""
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, level)
@@ -110,7 +110,7 @@ def test_the_same_producer_goes_on_after_it(wire: Wire, name: str, level: int) -
     set_transaction_version(wire, 2)
 
 
-def test_a_shorter_time_out_of_the_next_session_counts(wire: Wire, name: str) -> None:
+def test_shorter_timeout_of_the_next_session_is_used(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.session(name, timeout_ms=600_000)
     who = wire.session(name, timeout_ms=200)
@@ -118,7 +118,7 @@ def test_a_shorter_time_out_of_the_next_session_counts(wire: Wire, name: str) ->
     until_state(wire, name, "CompleteAbort")
 
 
-def test_time_passes_while_the_broker_is_down(own_server: Server, name: str) -> None:
+def test_time_while_the_broker_is_down_counts(own_server: Server, name: str) -> None:
     """What is overdue at the start is aborted, under one new epoch."""
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name)
@@ -139,7 +139,7 @@ EXPIRING = {
 }
 
 
-def test_idle_transactional_ids_are_forgotten(start_server: Callable[..., Server], name: str) -> None:
+def test_idle_transactional_ids_expire(start_server: Callable[..., Server], name: str) -> None:
     """With a tombstone each; never one whose transaction is open; who comes again is another producer."""
     server = start_server(EXPIRING)
     with Wire(server.bootstrap) as wire:

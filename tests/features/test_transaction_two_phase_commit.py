@@ -74,7 +74,7 @@ both = pytest.mark.parametrize("outcome", OUTCOMES.values())
 
 @both
 @pytest.mark.parametrize("what", ["old", "new", "gone"])
-def test_a_successor_carries_out_what_was_decided(
+def test_successor_completes_a_prepared_transaction(
     module_server: Server, successor: Successor, what: str, outcome: str
 ) -> None:
     wire, sessions, topics = successor
@@ -97,7 +97,7 @@ def test_a_successor_carries_out_what_was_decided(
 
 
 @both
-def test_a_successor_writes_only_the_markers_that_are_named(
+def test_successor_writes_only_the_markers_that_are_missing(
     module_server: Server, successor: Successor, outcome: str
 ) -> None:
     """The partition that the log does not name any more is left alone."""
@@ -110,7 +110,7 @@ def test_a_successor_writes_only_the_markers_that_are_named(
 
 
 @both
-def test_a_successor_hands_over_to_the_next_producer_id(successor: Successor, outcome: str) -> None:
+def test_successor_switches_to_the_next_producer_id(successor: Successor, outcome: str) -> None:
     wire, sessions, _ = successor
     name = f"last-{outcome}"
     found = until_state(wire, name, outcome)
@@ -119,15 +119,13 @@ def test_a_successor_hands_over_to_the_next_producer_id(successor: Successor, ou
 
 
 @both
-def test_a_successor_completes_what_has_no_partitions(successor: Successor, outcome: str) -> None:
+def test_successor_completes_a_transaction_without_partitions(successor: Successor, outcome: str) -> None:
     wire, _, _ = successor
     until_state(wire, f"nothing-{outcome}", outcome)
 
 
 @both
-def test_an_ending_whose_answer_was_lost_with_the_coordinator_is_answered_by_its_successor(
-    successor: Successor, outcome: str
-) -> None:
+def test_successor_answers_a_repeated_end_txn_of_the_previous_coordinator(successor: Successor, outcome: str) -> None:
     wire, sessions, _ = successor
     name = f"new-{outcome}"
     until_state(wire, name, outcome)
@@ -140,7 +138,7 @@ def test_an_ending_whose_answer_was_lost_with_the_coordinator_is_answered_by_its
 # -- in between --------------------------------------------------------------------------------------------------------
 
 
-def test_kafka_9777_10080_transactions_one_after_another_complete_exactly_once(wire: Wire, name: str) -> None:
+def test_kafka_9777_10080_consecutive_transactions_complete_exactly_once(wire: Wire, name: str) -> None:
     """Each begins while the markers of the one before may be on their way; none joins it, none waits for ever."""
     topic_id = wire.create_topic(name, 3)
     who = wire.session(name)
@@ -158,7 +156,7 @@ def test_kafka_9777_10080_transactions_one_after_another_complete_exactly_once(w
         assert wire.values(topic_id, partition, committed=True) == expected
 
 
-def test_kafka_18575_18654_who_comes_too_early_never_joins_the_old_transaction(wire: Wire, name: str) -> None:
+def test_kafka_18575_18654_early_write_does_not_join_the_previous_transaction(wire: Wire, name: str) -> None:
     """The answers until the markers are written are CONCURRENT_TRANSACTIONS, and nothing else."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
@@ -179,7 +177,7 @@ def test_kafka_18575_18654_who_comes_too_early_never_joins_the_old_transaction(w
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_was_decided_stays_decided_across_a_kill(own_server: Server, name: str, commit: bool) -> None:
+def test_decision_survives_a_kill(own_server: Server, name: str, commit: bool) -> None:
     """The broker dies the moment EndTxn is answered."""
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name, 5)

@@ -46,7 +46,7 @@ def wire(module_server: Server) -> Iterator[Wire]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_level_changes_while_the_broker_runs(wire: Wire, module_server: Server, version: int) -> None:
+def test_level_can_be_changed_while_the_broker_runs(wire: Wire, module_server: Server, version: int) -> None:
     before = features(wire)
     assert level_of(before) == 2
     supported = {each.name: (each.min_version, each.max_version) for each in before.supported_features}
@@ -62,7 +62,7 @@ def test_the_level_changes_while_the_broker_runs(wire: Wire, module_server: Serv
     until(lambda: features(wire), lambda found: level_of(found) == 2, "the level is 2 again")
 
 
-def test_level_0_takes_the_feature_from_the_list(wire: Wire) -> None:
+def test_level_0_removes_the_feature_from_the_list(wire: Wire) -> None:
     assert not update_features(wire, (TRANSACTION_VERSION, 0, UNSAFE_DOWNGRADE)).error_code
     listed = until(lambda: features(wire), lambda found: level_of(found) == 0, "the level is 0")
     assert TRANSACTION_VERSION not in {each.name for each in listed.finalized_features}
@@ -79,7 +79,7 @@ def test_level_0_takes_the_feature_from_the_list(wire: Wire) -> None:
         (("no.such.feature", 1, UPGRADE), "does not support this feature"),
     ],
 )
-def test_what_may_not_be_is_refused_with_the_reason(wire: Wire, change: tuple[str, int, int], reason: str) -> None:
+def test_invalid_change_is_rejected_with_the_reason(wire: Wire, change: tuple[str, int, int], reason: str) -> None:
     answer = update_features(wire, change)
     assert answer.error_code == INVALID
     assert answer.error_message.startswith("The update failed for all features since")
@@ -87,7 +87,7 @@ def test_what_may_not_be_is_refused_with_the_reason(wire: Wire, change: tuple[st
     assert level_of(features(wire)) == 2
 
 
-def test_a_downgrade_does_not_go_up(wire: Wire) -> None:
+def test_downgrade_request_cannot_upgrade(wire: Wire) -> None:
     set_transaction_version(wire, 0)
     for kind in (SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         answer = update_features(wire, (TRANSACTION_VERSION, 1, kind))
@@ -96,11 +96,11 @@ def test_a_downgrade_does_not_go_up(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("kind", [UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
-def test_the_level_that_it_has_is_no_error(wire: Wire, kind: int) -> None:
+def test_change_to_the_current_level_is_not_an_error(wire: Wire, kind: int) -> None:
     assert not update_features(wire, (TRANSACTION_VERSION, 2, kind)).error_code
 
 
-def test_one_bad_change_stops_all(wire: Wire) -> None:
+def test_one_invalid_change_rejects_all(wire: Wire) -> None:
     good = (TRANSACTION_VERSION, 1, SAFE_DOWNGRADE)
     for changes in ((good, ("no.such.feature", 1, UPGRADE)), (("no.such.feature", 1, UPGRADE), good)):
         assert update_features(wire, *changes).error_code == INVALID
@@ -115,7 +115,7 @@ def test_validate_only_changes_nothing(wire: Wire) -> None:
     assert level_of(features(wire)) == before
 
 
-def test_version_0_knows_upgrades_only(wire: Wire) -> None:
+def test_version_0_supports_upgrades_only(wire: Wire) -> None:
     """`AllowDowngrade`, deprecated with version 1, counts for nothing (KRaft's controller does not look at it)."""
     key = FeatureUpdateKey(feature=TRANSACTION_VERSION, max_version_level=1, allow_downgrade=True)
     assert wire.call(UpdateFeaturesRequest(feature_updates=[key]), 0).error_code == INVALID
@@ -123,7 +123,7 @@ def test_version_0_knows_upgrades_only(wire: Wire) -> None:
     assert not wire.call(UpdateFeaturesRequest(feature_updates=[key]), 0).error_code
 
 
-def test_the_level_outlives_the_broker(own_server: Server) -> None:
+def test_level_survives_a_restart(own_server: Server) -> None:
     with Wire(own_server.bootstrap) as wire:
         set_transaction_version(wire, 1)
         epoch = features(wire).finalized_features_epoch
@@ -139,7 +139,7 @@ def test_the_level_outlives_the_broker(own_server: Server) -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_old_client_under_every_level(wire: Wire, name: str, level: int, commit: bool) -> None:
+def test_old_client_at_every_level(wire: Wire, name: str, level: int, commit: bool) -> None:
     """AddPartitionsToTxn v3, Produce v11, EndTxn v4: the epoch stays, transaction after transaction."""
     set_transaction_version(wire, level)
     topic_id = wire.create_topic(name)
@@ -158,7 +158,7 @@ def test_an_old_client_under_every_level(wire: Wire, name: str, level: int, comm
 
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_new_client_under_every_level(wire: Wire, name: str, level: int, commit: bool) -> None:
+def test_new_client_at_every_level(wire: Wire, name: str, level: int, commit: bool) -> None:
     """Produce v12 joins, EndTxn v5 raises the epoch: it is the client's version that counts, whatever the level."""
     set_transaction_version(wire, level)
     topic_id = wire.create_topic(name)
@@ -174,7 +174,7 @@ def test_a_new_client_under_every_level(wire: Wire, name: str, level: int, commi
     assert wire.values(topic_id, committed=True) == ([b"0", b"1"] if commit else [])
 
 
-def test_a_new_client_under_level_0(wire: Wire, module_server: Server, name: str) -> None:
+def test_new_client_at_level_0(wire: Wire, module_server: Server, name: str) -> None:
     """DIFFERS: Kafka's record for level 0 has no room for the client's version. A client that has not heard of the
     downgrade fails there with UNSUPPORTED_VERSION, which is fatal to it, and its transactional id hangs (the transition
     that could not be written stays pending). Ours writes the record of level 1 then.
@@ -195,7 +195,7 @@ def test_a_new_client_under_level_0(wire: Wire, module_server: Server, name: str
     assert wire.values(topic_id, committed=True) == [b"before", b"after"]
 
 
-def test_kafka_18227_produce_11_does_not_join_and_12_does(wire: Wire, name: str) -> None:
+def test_kafka_18227_produce_11_does_not_add_the_partition_and_12_does(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     assert write(wire, name, who, name, [b"a"], version=10).error_code == code("INVALID_TXN_STATE")
@@ -207,7 +207,7 @@ def test_kafka_18227_produce_11_does_not_join_and_12_does(wire: Wire, name: str)
     ended(wire, name, who)
 
 
-def test_kafka_18227_offset_commit_4_does_not_join_and_5_does(wire: Wire, name: str) -> None:
+def test_kafka_18227_txn_offset_commit_4_does_not_add_the_group_and_5_does(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.find_coordinator(name, 0)
     who = wire.session(name)
@@ -220,7 +220,7 @@ def test_kafka_18227_offset_commit_4_does_not_join_and_5_does(wire: Wire, name: 
     assert until(lambda: committed(wire, name, name), lambda found: not found[1], "it is stable") == (7, 0)
 
 
-def test_add_offsets_lets_an_old_offset_commit_in(wire: Wire, name: str) -> None:
+def test_add_offsets_permits_an_old_offset_commit(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.find_coordinator(name, 0)
     who = wire.session(name)
@@ -230,7 +230,7 @@ def test_add_offsets_lets_an_old_offset_commit_in(wire: Wire, name: str) -> None
     assert until(lambda: committed(wire, name, name), lambda found: not found[1], "it is stable") == (8, 0)
 
 
-def test_ends_of_the_old_and_the_new_version_on_the_same_transaction(wire: Wire, name: str) -> None:
+def test_old_and_new_end_txn_versions_in_one_session(wire: Wire, name: str) -> None:
     """EndTxn v4 ends what Produce v12 began, without a new epoch; v5 ends what v3 and v11 began, with one."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
@@ -249,7 +249,7 @@ def test_ends_of_the_old_and_the_new_version_on_the_same_transaction(wire: Wire,
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_downgrade_with_an_open_transaction(wire: Wire, name: str, commit: bool) -> None:
+def test_downgrade_with_an_open_transaction(wire: Wire, name: str, commit: bool) -> None:
     """The client has not heard of it: it ends as it began. Then it is an old client."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
@@ -267,7 +267,7 @@ def test_a_downgrade_with_an_open_transaction(wire: Wire, name: str, commit: boo
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("before", [0, 1])
-def test_an_upgrade_with_an_open_transaction(wire: Wire, name: str, before: int, commit: bool) -> None:
+def test_upgrade_with_an_open_transaction(wire: Wire, name: str, before: int, commit: bool) -> None:
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, before)
     who = wire.session(name)
@@ -284,7 +284,7 @@ def test_an_upgrade_with_an_open_transaction(wire: Wire, name: str, before: int,
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 2), (2, 1), (2, 0)])
-def test_a_time_out_across_the_border_raises_the_epoch_once(wire: Wire, name: str, before: int, after: int) -> None:
+def test_timeout_after_a_level_change_bumps_the_epoch_once(wire: Wire, name: str, before: int, after: int) -> None:
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, before)
     who = wire.session(name, timeout_ms=2_000)
@@ -300,7 +300,7 @@ def test_a_time_out_across_the_border_raises_the_epoch_once(wire: Wire, name: st
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_a_new_session_after_the_border_is_served(wire: Wire, name: str, level: int) -> None:
+def test_new_session_after_a_level_change_works(wire: Wire, name: str, level: int) -> None:
     """InitProducerId aborts what was left open under the other level."""
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, 3 - level)

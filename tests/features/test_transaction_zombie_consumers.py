@@ -22,7 +22,7 @@ def begun(wire: Wire, name: str) -> Session:
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_who_was_rebalanced_away_commits_nothing(wire: Wire, server: Server, name: str, version: int) -> None:
+def test_removed_member_cannot_commit(wire: Wire, server: Server, name: str, version: int) -> None:
     who = begun(wire, name)
     leader, zombie = stable(server.bootstrap, name, 2)
     was = {"group_id": name, "member_id": zombie.member_id, "generation_id": zombie.generation, "version": version}
@@ -40,7 +40,7 @@ def test_who_was_rebalanced_away_commits_nothing(wire: Wire, server: Server, nam
     until(lambda: offsets_of(wire, name), lambda found: found == {(name, 0): 3}, "the member's offset")
 
 
-def test_while_a_member_is_waited_for_it_may_still_commit(wire: Wire, server: Server, name: str) -> None:
+def test_member_may_commit_while_the_group_waits_for_it(wire: Wire, server: Server, name: str) -> None:
     """Kafka refuses a transaction's offsets in no state of the group, as long as the generation is the right one."""
     who = begun(wire, name)
     leader, follower = stable(server.bootstrap, name, 2)
@@ -55,7 +55,7 @@ def test_while_a_member_is_waited_for_it_may_still_commit(wire: Wire, server: Se
     finish(sorted((leader, follower), key=lambda each: not each.leads))
 
 
-def test_a_fenced_static_member_commits_nothing(wire: Wire, server: Server, name: str) -> None:
+def test_fenced_static_member_cannot_commit(wire: Wire, server: Server, name: str) -> None:
     who = begun(wire, name)
     (zombie,) = stable(server.bootstrap, name, group_instance_id="a")
     fields = {"group_id": name, "group_instance_id": "a", "generation_id": zombie.generation}
@@ -66,7 +66,7 @@ def test_a_fenced_static_member_commits_nothing(wire: Wire, server: Server, name
     assert txn_commit(wire, name, who, name, 4, **{**fields, "group_instance_id": "b"}) == UNKNOWN_MEMBER_ID
 
 
-def test_strangers_and_groups_that_are_not_there(wire: Wire, name: str) -> None:
+def test_unknown_members_and_missing_groups(wire: Wire, name: str) -> None:
     who = begun(wire, name)
     wire.find_coordinator(name, 0)
     assert txn_commit(wire, name, who, name, 1, group_id=name, generation_id=3, member_id="m") == ILLEGAL_GENERATION
@@ -75,7 +75,7 @@ def test_strangers_and_groups_that_are_not_there(wire: Wire, name: str) -> None:
     assert txn_commit(wire, name, who, name, 1, group_id=name, member_id="m", generation_id=-1) == 0
 
 
-def test_the_offsets_of_a_zombie_producer_are_refused(wire: Wire, name: str) -> None:
+def test_offsets_of_a_zombie_producer_are_rejected(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     zombie = pending(wire, name, 1)
     who = pending(wire, name, 2)  # its successor: InitProducerId has ended the transaction
@@ -87,9 +87,7 @@ def test_the_offsets_of_a_zombie_producer_are_refused(wire: Wire, name: str) -> 
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_member_reads_on_from_what_the_transaction_decided(
-    wire: Wire, server: Server, name: str, commit: bool
-) -> None:
+def test_member_continues_from_the_transactions_outcome(wire: Wire, server: Server, name: str, commit: bool) -> None:
     who = begun(wire, name)
     (member,) = stable(server.bootstrap, name)
     assert member.commit(name, 1) == 0

@@ -35,7 +35,7 @@ def both_ends_agree(wire: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_kafka_14402_a_write_after_the_abort_of_its_transaction(wire: Wire, name: str, version: int) -> None:
+def test_kafka_14402_write_after_the_abort_of_its_transaction(wire: Wire, name: str, version: int) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"x"])
@@ -45,7 +45,7 @@ def test_kafka_14402_a_write_after_the_abort_of_its_transaction(wire: Wire, name
     both_ends_agree(wire, name)
 
 
-def test_kafka_14402_a_write_of_the_old_protocol_after_the_end_of_its_transaction(wire: Wire, name: str) -> None:
+def test_kafka_14402_old_protocol_write_after_the_end_of_its_transaction(wire: Wire, name: str) -> None:
     """The epoch is still the same: only that the partition is in no transaction tells."""
     wire.create_topic(name)
     who = wire.session(name)
@@ -58,7 +58,7 @@ def test_kafka_14402_a_write_of_the_old_protocol_after_the_end_of_its_transactio
     both_ends_agree(wire, name)
 
 
-def test_kafka_12671_a_write_to_a_partition_that_is_not_in_the_transaction(wire: Wire, name: str) -> None:
+def test_kafka_12671_write_to_a_partition_that_is_not_in_the_transaction(wire: Wire, name: str) -> None:
     wire.create_topic(name, 2)
     who = wire.session(name)
     assert wire.add_partitions(name, who, name, [0]) == [0]
@@ -69,7 +69,7 @@ def test_kafka_12671_a_write_to_a_partition_that_is_not_in_the_transaction(wire:
     ended(wire, name, who)
 
 
-def test_a_fenced_producer_can_do_nothing(wire: Wire, name: str) -> None:
+def test_every_request_of_a_fenced_producer_is_rejected(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, 2)
     wire.find_coordinator(name, 0)
     old = wire.session(name)
@@ -94,7 +94,7 @@ def test_a_fenced_producer_can_do_nothing(wire: Wire, name: str) -> None:
     assert wire.values(topic_id, 1) == []
 
 
-def test_a_zombie_that_asks_for_a_new_epoch(wire: Wire, server: Server, name: str) -> None:
+def test_zombie_cannot_get_a_new_epoch(wire: Wire, server: Server, name: str) -> None:
     """DIFFERS: Kafka aborts the successor's open transaction before it refuses the zombie; ours refuses it at once."""
     wire.create_topic(name)
     old = wire.session(name)
@@ -110,7 +110,7 @@ def test_a_zombie_that_asks_for_a_new_epoch(wire: Wire, server: Server, name: st
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_kafka_17754_a_late_ending_never_ends_the_next_transaction(wire: Wire, name: str, commit: bool) -> None:
+def test_kafka_17754_late_end_txn_does_not_end_the_next_transaction(wire: Wire, name: str, commit: bool) -> None:
     topic_id = wire.create_topic(name)
     first = wire.session(name)
     written(wire, name, first, name, [b"1"])
@@ -126,7 +126,7 @@ def test_kafka_17754_a_late_ending_never_ends_the_next_transaction(wire: Wire, n
     assert wire.values(topic_id, committed=True) == [b"1" if commit else b"2"]
 
 
-def test_kafka_9600_an_ending_of_the_future(wire: Wire, name: str) -> None:
+def test_kafka_9600_end_txn_with_a_future_epoch(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"x"])
@@ -141,7 +141,7 @@ def test_kafka_9600_an_ending_of_the_future(wire: Wire, name: str) -> None:
 # -- markers from outside ----------------------------------------------------------------------------------------------
 
 
-def test_an_operator_may_end_a_transaction_in_a_partition(wire: Wire, name: str) -> None:
+def test_operator_can_end_a_transaction_in_a_partition(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, 2)
     who = wire.session(name)
     written(wire, name, who, name, [b"x"])
@@ -155,7 +155,7 @@ def test_an_operator_may_end_a_transaction_in_a_partition(wire: Wire, name: str)
     assert wire.values(topic_id, committed=True) == []
 
 
-def test_kip_1228_a_late_or_doubled_marker(wire: Wire, name: str) -> None:
+def test_kip_1228_late_or_repeated_marker(wire: Wire, name: str) -> None:
     """Under version 2 a marker's epoch is above that of the records, so that one of the former transaction is told."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
@@ -173,7 +173,7 @@ def test_kip_1228_a_late_or_doubled_marker(wire: Wire, name: str) -> None:
     assert wire.values(topic_id, committed=True) == [b"1", b"2"]
 
 
-def test_a_marker_of_a_coordinator_of_old(wire: Wire, name: str) -> None:
+def test_marker_of_an_old_coordinator_epoch(wire: Wire, name: str) -> None:
     """Nor may the coordinator's epoch go back by it (KAFKA-9144)."""
     wire.create_topic(name)
     who = Session(wire.session().producer_id, 3)
@@ -185,7 +185,7 @@ def test_a_marker_of_a_coordinator_of_old(wire: Wire, name: str) -> None:
     assert marker(wire, Session(who.producer_id, who.epoch - 1), name, coordinator_epoch=9) == [STALE]
 
 
-def test_a_marker_for_what_is_not_here(wire: Wire, name: str) -> None:
+def test_marker_for_a_missing_partition(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     who = wire.session()
     unknown = code("UNKNOWN_TOPIC_OR_PARTITION")
@@ -196,7 +196,7 @@ def test_a_marker_for_what_is_not_here(wire: Wire, name: str) -> None:
 # -- members of old ----------------------------------------------------------------------------------------------------
 
 
-def test_kip_447_offsets_of_a_member_that_the_group_does_not_know(wire: Wire, name: str) -> None:
+def test_kip_447_offsets_of_an_unknown_member(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.find_coordinator(name, 0)
     who = wire.session(name)
@@ -209,7 +209,7 @@ def test_kip_447_offsets_of_a_member_that_the_group_does_not_know(wire: Wire, na
     ended(wire, name, who, commit=False)
 
 
-def test_a_broker_that_restarts_still_fences(own_server: Server, name: str) -> None:
+def test_restarted_broker_still_fences(own_server: Server, name: str) -> None:
     with Wire(own_server.bootstrap) as wire:
         wire.create_topic(name)
         old = wire.session(name)

@@ -128,6 +128,6 @@ BUGS = {
         "coordinator/groups/deletion.py",
         "                or store.is_unstable(group_id, partition)\n",
         "",
-        "tests/features/test_groups_offsets.py::test_nothing_expires_while_a_transaction_has_an_offset_pending",
+        "tests/features/test_groups_offsets.py::test_offsets_do_not_expire_while_a_transaction_has_one_pending",
     ),
 }

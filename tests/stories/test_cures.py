@@ -14,11 +14,11 @@ from support.servers import OncelogCluster
 
 @pytest.mark.parametrize("naive", [True, False], ids=["naive", "cure"])
 @pytest.mark.parametrize("cure", CURES)
-def test_a_cure_on_sqlite(oncelog_cluster: OncelogCluster, name: str, tmp_path: Path, cure: str, naive: bool) -> None:
+def test_cure_on_sqlite(oncelog_cluster: OncelogCluster, name: str, tmp_path: Path, cure: str, naive: bool) -> None:
     CURES[cure](Shop(oncelog_cluster, name, str(tmp_path / "shop.db")), naive=naive)
 
 
-def test_an_example_without_its_input_names_the_program_to_run_first(
+def test_example_without_its_input_names_the_program_to_run_first(
     oncelog_cluster: OncelogCluster, name: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, EXAMPLES / "cures" / "unique_id.py", "--bootstrap", oncelog_cluster.bootstrap]

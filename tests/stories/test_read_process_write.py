@@ -24,7 +24,7 @@ def transform(cluster: OncelogCluster, source: str, target: str, *arguments: str
     return done.returncode
 
 
-def test_each_record_comes_out_once(oncelog_cluster: OncelogCluster, name: str) -> None:
+def test_each_record_is_processed_once(oncelog_cluster: OncelogCluster, name: str) -> None:
     source, target = filled(oncelog_cluster, name)
     for step in ("sent", "offsets", "committed"):
         assert transform(oncelog_cluster, source, target, "--die", step) == -signal.SIGKILL
@@ -35,7 +35,7 @@ def test_each_record_comes_out_once(oncelog_cluster: OncelogCluster, name: str) 
 
 
 @pytest.mark.parametrize("step", ["sent", "offsets"])
-def test_an_aborted_block_is_done_again(oncelog_cluster: OncelogCluster, name: str, step: str) -> None:
+def test_aborted_block_is_processed_again(oncelog_cluster: OncelogCluster, name: str, step: str) -> None:
     source, target = filled(oncelog_cluster, name)
     assert transform(oncelog_cluster, source, target, "--abort", step) == 0
     assert read(oncelog_cluster, target, "read_committed") == sorted(f"WORD-{number}" for number in range(NUMBER))
