@@ -180,7 +180,7 @@ def test_groups_reset_their_offsets(server: Server, name: str, tmp_path: Path) -
     assert client.committed_offsets(group, name, 2) == [6, 6]
 
 
-def test_groups_end(server: Server, name: str) -> None:
+def test_groups_are_deleted(server: Server, name: str) -> None:
     group = f"{name}-group"
     client = filled(server, name, 2)
     with client.member(group, name) as member:

@@ -159,7 +159,7 @@ def test_consumer_performance_and_latency(server: Server, name: str) -> None:
     assert re.search(r"Percentiles: 50th = \d+, 99th = \d+", shown)
 
 
-def test_group_offsets_and_transactions_as_kafkas_formatters_show_them(server: Server, name: str) -> None:
+def test_group_offsets_and_transactions_match_kafkas_formatters(server: Server, name: str) -> None:
     client = ConfluentClient(server.bootstrap)
     client.create_topic(name)
     client.send(name, [Outgoing(b"x")])

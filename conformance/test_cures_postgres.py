@@ -84,7 +84,7 @@ def test_a_cure_on_postgresql(
     CURES[cure](Shop(oncelog_cluster, name, database), naive=naive)
 
 
-def test_a_database_that_crashes_as_well(oncelog_cluster: OncelogCluster, database: str, name: str) -> None:
+def test_cure_survives_a_database_crash(oncelog_cluster: OncelogCluster, database: str, name: str) -> None:
     """kill -9 on one of the server's processes: all transactions are undone, PostgreSQL recovers, reading goes on."""
     shop = Shop(oncelog_cluster, name, database)
     shop.fill()

@@ -83,7 +83,7 @@ def check_data(folder: Path) -> None:
     assert re.search(r"producerId: \d+ producerEpoch: \d+ .*lastTimestamp: \d+", dump(*snapshots))
 
 
-def test_every_file_of_a_partition(own_server: Server) -> None:
+def test_dump_log_reads_every_file_of_a_partition(own_server: Server) -> None:
     client = ConfluentClient(own_server.bootstrap)
     fill(client)
     folder = own_server.partition_dir("data")

@@ -114,7 +114,7 @@ READERS: dict[str, Callable[[Server, str], list[Seen]]] = {
 }
 
 
-def test_ours_is_read_by_all(server: Server, name: str, written: list[Seen]) -> None:
+def test_all_clients_read_our_records(server: Server, name: str, written: list[Seen]) -> None:
     for reader, read in READERS.items():
         assert read(server, name) == written, reader
     shown = java(server, name, len(written))
@@ -176,7 +176,7 @@ def theirs(request: pytest.FixtureRequest, server: Server, name: str) -> str:
     return name
 
 
-def test_ours_reads_theirs(server: Server, theirs: str) -> None:
+def test_our_client_reads_their_records(server: Server, theirs: str) -> None:
     found = ours(server, theirs)
     assert len(found) == 10 * len(CODECS)
     assert {record.headers[0][1] for record in found} == {codec.encode() for codec in CODECS}
@@ -194,7 +194,7 @@ def check(records: Sequence[Seen], codec: str) -> None:
         assert not (record.value or b"").startswith(b"abort")
 
 
-def test_ours_reads_javas(server: Server, name: str) -> None:
+def test_our_client_reads_records_of_java(server: Server, name: str) -> None:
     """Headers and nulls by its console producer (every codec: `test_console_tools`), transactions by its performance
     tool.
     """

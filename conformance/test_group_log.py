@@ -34,7 +34,7 @@ def as_kafka_shows(server: Server, formatter: str, patience_ms: int) -> list[dic
 @pytest.mark.parametrize(
     ("options", "formatter"), [([], "OffsetsMessageFormatter"), (["--groups"], "GroupMetadataMessageFormatter")]
 )
-def test_our_lines_are_kafkas_documents(server: Server, name: str, options: list[str], formatter: str) -> None:
+def test_our_json_lines_equal_kafkas(server: Server, name: str, options: list[str], formatter: str) -> None:
     with Wire(server.bootstrap) as wire:
         wire.create_topic(name, 2)
         simple_commit(wire, name, name, {0: 1, 1: 2}, metadata="note")

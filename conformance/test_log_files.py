@@ -70,7 +70,7 @@ def test_kafka_reads_what_the_log_writes(tmp_path: Path) -> None:
     assert "producerId: 1 producerEpoch: 0 coordinatorEpoch: 0" in dump(every[".snapshot"])
 
 
-def test_kafka_reads_what_compaction_leaves(tmp_path: Path) -> None:
+def test_kafka_reads_a_compacted_log(tmp_path: Path) -> None:
     """Batches in part and empty, tombstones with a horizon, gaps of offsets; indexes that fit to them."""
     folder = tmp_path / "t-0"
     config = LogConfig(segment_bytes=3000, index_interval_bytes=200, compact=True, delete=False)

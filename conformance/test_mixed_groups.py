@@ -101,7 +101,7 @@ MEMBERS = {"ours": ours, "librdkafka": librdkafka, "java": javas}
 
 
 @pytest.mark.parametrize("first", MEMBERS)
-def test_all_keep_their_partitions(server: Server, name: str, tmp_path: Path, first: str) -> None:
+def test_all_members_keep_their_partitions(server: Server, name: str, tmp_path: Path, first: str) -> None:
     """The first to come leads; every record comes once, though members come and go."""
     with Admin(server.bootstrap) as admin, Producer(server.bootstrap) as producer:
         admin.create_topics(name, PARTITIONS)

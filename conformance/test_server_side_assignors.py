@@ -50,7 +50,9 @@ def fill(kafka: ApacheKafka, partitions: list[TopicPartition], each: int = 5) ->
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_members_share_and_take_over(apache_kafka: ApacheKafka, admin: Admin, name: str, assignor: str) -> None:
+def test_members_share_partitions_and_take_over(
+    apache_kafka: ApacheKafka, admin: Admin, name: str, assignor: str
+) -> None:
     partitions = partitions_of(admin, name, 4)
     fill(apache_kafka, partitions)
     options = MODERN | {"enable_auto_commit": True, "group_remote_assignor": assignor}
@@ -80,7 +82,7 @@ def test_members_share_and_take_over(apache_kafka: ApacheKafka, admin: Admin, na
     assert admin.committed(name) == dict.fromkeys(partitions, 6)
 
 
-def test_patterns_and_a_changing_subscription(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+def test_patterns_and_a_changed_subscription(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
     one, two = partitions_of(admin, f"{name}-1", 2), partitions_of(admin, f"{name}-2", 2)
     with members(apache_kafka.bootstrap, name, 1, **MODERN) as (member,):
         member.subscribe(f"^{name}")
@@ -92,7 +94,7 @@ def test_patterns_and_a_changing_subscription(apache_kafka: ApacheKafka, admin: 
         settle([member], [*two, (f"{name}-2", 2)])
 
 
-def test_bad_settings_are_told(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+def test_bad_settings_are_reported(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
     admin.create_topics(name)
     with Consumer(
         apache_kafka.bootstrap, group_id=name, group_protocol="consumer", group_remote_assignor="by-horoscope"
@@ -107,7 +109,7 @@ def test_bad_settings_are_told(apache_kafka: ApacheKafka, admin: Admin, name: st
             consumer.poll(30)
 
 
-def test_fenced_members_join_again(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+def test_fenced_members_rejoin(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
     """Who does not poll in time leaves; others have the partitions; it is told, and comes back."""
     partitions = partitions_of(admin, name, 2)
     fill(apache_kafka, partitions)
@@ -127,7 +129,7 @@ def test_fenced_members_join_again(apache_kafka: ApacheKafka, admin: Admin, name
     slow.consumer.close()
 
 
-def test_a_member_closed_while_it_joins_leaves(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+def test_member_closed_during_its_join_leaves(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
     partitions_of(admin, name, 1)
     with members(apache_kafka.bootstrap, name, 1, **MODERN) as (other,):
         other.subscribe([name])
@@ -158,7 +160,7 @@ def test_transactions_carry_the_member_epoch(apache_kafka: ApacheKafka, admin: A
         producer.abort_transaction()
 
 
-def test_nothing_is_lost_or_doubled_when_members_die(apache_kafka: ApacheKafka, name: str, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_duplicated_when_members_die(apache_kafka: ApacheKafka, name: str, tmp_path: Path) -> None:
     options = {"group_protocol": "consumer"}
     found = copying.run(apache_kafka.bootstrap, name, tmp_path, records=300, deaths=4, options=options)
     assert found == dict.fromkeys((b"%d" % number for number in range(300)), 1)
@@ -185,7 +187,7 @@ def test_static_members(apache_kafka: ApacheKafka, admin: Admin, name: str) -> N
             assert other.told == told, "nothing moved"
 
 
-def test_classic_members_move_over_one_by_one(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+def test_classic_members_migrate_one_by_one(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
     """An online migration: a classic member with a cooperative assignor, and one of the new kind, in one group."""
     partitions = partitions_of(admin, name, 4)
     classic = QUICK | {"partition_assignment_strategy": "cooperative-sticky", "heartbeat_interval_ms": 200}

@@ -58,7 +58,7 @@ def query(kafka: GuardedKafka, name: str, folder: Path) -> Query:
     return Query(kafka.bootstrap, name, f"sink-{name}", folder / "checkpoint", 6)
 
 
-def test_these_permissions_are_enough(guarded: GuardedKafka, name: str, tmp_path: Path) -> None:
+def test_documented_permissions_are_enough(guarded: GuardedKafka, name: str, tmp_path: Path) -> None:
     permit(guarded, name)
     query(guarded, name, tmp_path).run(3)
 
@@ -73,7 +73,7 @@ def test_these_permissions_are_enough(guarded: GuardedKafka, name: str, tmp_path
         ("ids", "option transactionalIdPrefix=sink-"),
     ],
 )
-def test_what_is_not_permitted_is_named(
+def test_error_names_the_missing_permission(
     guarded: GuardedKafka, name: str, tmp_path: Path, without: str, said: str
 ) -> None:
     permit(guarded, name, without)
@@ -81,7 +81,9 @@ def test_what_is_not_permitted_is_named(
         query(guarded, name, tmp_path).run(1)
 
 
-def test_who_may_not_create_the_decision_topic_is_told(guarded: GuardedKafka, name: str, tmp_path: Path) -> None:
+def test_missing_permission_to_create_the_decision_topic_is_reported(
+    guarded: GuardedKafka, name: str, tmp_path: Path
+) -> None:
     permit(guarded, name, decisions=False)
     with pytest.raises(NotPermittedError, match="option decisionTopic: the sink may not create"):
         query(guarded, name, tmp_path).run(1)
@@ -89,7 +91,7 @@ def test_who_may_not_create_the_decision_topic_is_told(guarded: GuardedKafka, na
     query(guarded, name, tmp_path).run(1)
 
 
-def test_a_marker_that_may_not_be_written_names_cluster_action(
+def test_missing_permission_to_write_a_marker_names_cluster_action(
     guarded: GuardedKafka, name: str, tmp_path: Path
 ) -> None:
     permit(guarded, name)

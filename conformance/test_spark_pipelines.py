@@ -38,7 +38,7 @@ def copy():
 
 
 @pytest.mark.timeout(240)
-def test_a_pipeline_writes_into_a_topic(server: Server, name: str, tmp_path: Path) -> None:
+def test_pipeline_writes_to_a_topic(server: Server, name: str, tmp_path: Path) -> None:
     create(server.bootstrap, name)
     create(server.bootstrap, f"{name}-out")
     with Producer(server.bootstrap) as producer:

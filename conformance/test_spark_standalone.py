@@ -14,7 +14,7 @@ from support.servers import Server
 
 
 @pytest.mark.timeout(500)
-def test_a_speculative_twin_on_a_standalone_cluster_doubles_nothing(server: Server, name: str, tmp_path: Path) -> None:
+def test_speculative_task_on_a_standalone_cluster_duplicates_nothing(server: Server, name: str, tmp_path: Path) -> None:
     ensure_java()
     cluster = Standalone(tmp_path / "spark", Path(pyspark.__file__).parent)
     try:

@@ -83,7 +83,7 @@ def set_level(server: Restarted, level: int) -> None:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("moment", "level"), [(BEFORE, 2), (AFTER, 2), (AFTER, 0)])
-def test_sink_rides_out_a_broker_killed_at_any_request(
+def test_sink_survives_a_broker_kill_at_any_request(
     start_kills: Callable[[str], Kills], name: str, tmp_path: Path, moment: str, level: int
 ) -> None:
     kills = start_kills(moment)
@@ -100,7 +100,7 @@ def test_sink_rides_out_a_broker_killed_at_any_request(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("moment", [BEFORE, AFTER])
-def test_source_rides_out_a_broker_killed_at_any_request(
+def test_source_survives_a_broker_kill_at_any_request(
     start_kills: Callable[[str], Kills], name: str, moment: str
 ) -> None:
     kills = start_kills(moment)

@@ -50,7 +50,7 @@ def begin(brokers: Brokers, name: str, at: TopicPartition) -> tuple[Owner, int]:
     return owner, produced.offset
 
 
-def test_an_end_from_another_connection_can_be_repeated(
+def test_end_txn_from_another_connection_can_be_repeated(
     server: Server, cluster: BlockingCluster, at: TopicPartition
 ) -> None:
     brokers = Brokers(cluster)
@@ -66,7 +66,7 @@ def test_an_end_from_another_connection_can_be_repeated(
     assert brokers.answer(op.DescribeProducers((at,))) == ()
 
 
-def test_transactions_are_waited_for_as_long_as_some_of_them_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_transactions_lasts_as_long_as_some_of_them_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look asks only about those that were not ended at the last one."""
     now = [0.0]
 
@@ -99,7 +99,7 @@ def test_transactions_are_waited_for_as_long_as_some_of_them_end(monkeypatch: py
 
 
 @pytest.mark.parametrize("slept_s", [0.0, 100.0], ids=["no answer", "the driver slept"])
-def test_a_decision_is_given_up_after_the_drivers_time_out(
+def test_driver_abandons_its_decision_after_the_timeout(
     cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch, slept_s: float
 ) -> None:
     brokers = Brokers(cluster)
@@ -124,7 +124,7 @@ def test_a_decision_is_given_up_after_the_drivers_time_out(
     assert ended.outcome is op.RequestOutcome.DONE
 
 
-def test_a_newer_owner_fences_and_aborts(cluster: BlockingCluster, at: TopicPartition) -> None:
+def test_newer_owner_fences_and_aborts(cluster: BlockingCluster, at: TopicPartition) -> None:
     brokers = Brokers(cluster)
     name = f"{at.topic}/0/0/0.0"
     owner, offset = begin(brokers, name, at)
@@ -137,7 +137,7 @@ def test_a_newer_owner_fences_and_aborts(cluster: BlockingCluster, at: TopicPart
     assert brokers.answer(op.FindMarkers((op.Place(at, owner.pid, offset),))) == (op.Marker.ABORT,)
 
 
-def test_a_commit_of_nothing_is_an_invalid_state(cluster: BlockingCluster, at: TopicPartition) -> None:
+def test_commit_of_an_empty_transaction_is_an_invalid_state(cluster: BlockingCluster, at: TopicPartition) -> None:
     brokers = Brokers(cluster)
     owner: Owner = brokers.answer(op.InitProducerId(f"{at.topic}/0/0/0.0", 60_000))
     ended: op.Ended = brokers.answer(op.EndTxn(owner, True))
@@ -160,7 +160,7 @@ def test_transactions_are_listed_and_described(cluster: BlockingCluster, at: Top
 
 
 @pytest.mark.parametrize("newest", [2, 1])
-def test_a_listing_brings_what_is_asked_for(
+def test_listing_returns_only_the_requested_ids(
     cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch, newest: int
 ) -> None:
     """Brokers leave the rest out, of other prefixes since version 2: they remember the ids of a week."""
@@ -197,7 +197,7 @@ def test_a_listing_brings_what_is_asked_for(
         brokers.answer(op.EndTxn(owner, commit=False))
 
 
-def test_a_marker_can_be_written_by_hand(cluster: BlockingCluster, at: TopicPartition) -> None:
+def test_marker_can_be_written_by_hand(cluster: BlockingCluster, at: TopicPartition) -> None:
     brokers = Brokers(cluster)
     owner, offset = begin(brokers, f"{at.topic}/0/0/0.0", at)
     quick = Brokers(cluster, marker_wait_ms=100)
@@ -223,7 +223,7 @@ def decide(brokers: Brokers, at: TopicPartition, count: int) -> None:
         brokers.answer(op.FindMarkers((op.Place(at, owner.pid, produced.offset),)))
 
 
-def test_the_decision_topic_is_read_from_its_end(cluster: BlockingCluster, name: str) -> None:
+def test_decision_topic_is_read_from_its_end(cluster: BlockingCluster, name: str) -> None:
     ensure_decision_topic(cluster, name)
     ensure_decision_topic(cluster, name)
     at = TopicPartition(name, 0)
@@ -257,7 +257,7 @@ def propose(brokers: Brokers, at: TopicPartition, record: Record, part_bytes: in
     return after.sequence
 
 
-def test_a_large_record_is_written_and_read_in_parts(cluster: BlockingCluster, name: str) -> None:
+def test_large_record_is_written_and_read_in_parts(cluster: BlockingCluster, name: str) -> None:
     ensure_decision_topic(cluster, name)
     at, brokers = TopicPartition(name, 0), Brokers(cluster)
     assert propose(brokers, at, LARGE, 500_000) == 1
@@ -273,7 +273,7 @@ def test_a_large_record_is_written_and_read_in_parts(cluster: BlockingCluster, n
     assert len(records) == 4, "parts are no records"
 
 
-def test_a_message_that_the_decision_topic_rejects_is_too_large(
+def test_decision_record_that_the_topic_rejects_is_too_large(
     server: Server, cluster: BlockingCluster, name: str
 ) -> None:
     ensure_decision_topic(cluster, name)
@@ -287,7 +287,7 @@ def test_a_message_that_the_decision_topic_rejects_is_too_large(
     decide(brokers, at, 1)
 
 
-def test_markers_of_many_partitions_take_one_request_to_each_leader(
+def test_search_for_markers_in_many_partitions_sends_one_request_per_leader(
     server: Server, cluster: BlockingCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also past a partition with more records than one answer brings."""
@@ -322,7 +322,7 @@ def test_markers_of_many_partitions_take_one_request_to_each_leader(
     assert [end.offset for end in ends] == [14 if number == 7 else 2 for number in range(40)]
 
 
-def test_a_decision_topic_that_begins_late_is_read_from_there(
+def test_decision_topic_with_deleted_records_is_read_from_its_start(
     server: Server, cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One with retention; where it begins, the answer of a Fetch tells, and ListOffsets only after a refused one."""

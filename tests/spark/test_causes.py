@@ -39,19 +39,19 @@ oncelog.spark.commit.errors.SinkError: the abort failed, too
 """
 
 
-def test_cause_is_the_first_error_of_oncelog() -> None:
+def test_cause_is_the_first_oncelog_error() -> None:
     assert oncelog.spark.cause(SparksError("Query terminated", "", SparksError("", STACK))) == (
         "no broker can be reached"
     )
 
 
-def test_cause_without_an_error_of_oncelog_is_pythons_or_the_first_line() -> None:
+def test_cause_without_an_oncelog_error_is_pythons_or_the_first_line() -> None:
     stack = "org.apache.spark.SparkException: Job aborted\n  File x\nZeroDivisionError: division by zero\n"
     assert oncelog.spark.cause(SparksError("Query terminated", stack)) == "ZeroDivisionError: division by zero"
     assert oncelog.spark.cause(SparksError("Out of memory\n=== Query ===", "")) == "Out of memory"
 
 
-def test_a_failed_read_has_one_sentence(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_read_has_a_one_line_cause(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     create(server.bootstrap, name, 1)
     made = StreamSource({"kafka.bootstrap.servers": server.bootstrap, "subscribe": name})
 
@@ -72,7 +72,7 @@ def test_a_failed_read_has_one_sentence(server: Server, name: str, monkeypatch: 
 
 
 @pytest.mark.timeout(120)
-def test_a_query_that_ends_tells_why_in_one_line(
+def test_failed_query_states_its_cause_in_one_line(
     spark: SparkSession, server: Server, name: str, tmp_path: Path
 ) -> None:
     create(server.bootstrap, name, 1)

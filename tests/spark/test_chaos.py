@@ -12,7 +12,7 @@ from spark.chaos.run import Plan, Run
 
 
 @pytest.mark.timeout(400)
-def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
     seed = int(os.environ.get("ONCELOG_CHAOS_SEED") or secrets.randbelow(10_000))
     print(f"ONCELOG_CHAOS_SEED={seed}")
     plan = Plan("oncelog", "local[2,4]", "oncelog", rounds=2, records=6_000, seed=seed)

@@ -37,5 +37,5 @@ def check(server: Server, master: str, name: str, folder: Path) -> None:
 
 
 @pytest.mark.timeout(420)
-def test_rows_go_through_once_by_executors_of_their_own(server: Server, name: str, tmp_path: Path) -> None:
+def test_rows_are_written_once_with_separate_executors(server: Server, name: str, tmp_path: Path) -> None:
     check(server, "local-cluster[2,1,1024]", name, tmp_path)

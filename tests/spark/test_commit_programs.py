@@ -46,7 +46,7 @@ TASK = Owner("p/0/1/0.0", 2, 0)
 SPAN = Span(TopicPartition("out", 0), 3, 9)
 
 
-def test_a_lost_answer_to_k2_leads_to_the_attempts_next_id() -> None:
+def test_lost_answer_to_k2_moves_to_the_attempts_next_id() -> None:
     steps = begin_transaction(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
     assert next(steps) == op.InitProducerId("p/0/1/0.0", SINK.task_timeout_ms, once=True)
     assert steps.send(None) == op.InitProducerId("p/0/1/0.0.1", SINK.task_timeout_ms, once=True)
@@ -55,7 +55,7 @@ def test_a_lost_answer_to_k2_leads_to_the_attempts_next_id() -> None:
     assert stop.value.value.owner == Owner("p/0/1/0.0.1", 7, 0)
 
 
-def test_k2_gives_up_when_every_id_has_lost_its_answer() -> None:
+def test_k2_gives_up_when_the_answers_for_all_ids_are_lost() -> None:
     steps = begin_transaction(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
     asked = [next(steps), *(steps.send(None) for _ in range(TURNS - 1))]
     assert len(set(asked)) == TURNS
@@ -67,7 +67,7 @@ RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (TaskTransaction(TASK,
 
 
 @pytest.mark.parametrize("outcome", [op.RequestOutcome.TOO_LARGE, op.RequestOutcome.FENCED])
-def test_a_decision_that_is_too_large_aborts_the_tasks_transactions(outcome: op.RequestOutcome) -> None:
+def test_oversized_decision_aborts_the_tasks_transactions(outcome: op.RequestOutcome) -> None:
     """A fenced driver aborts nothing: a copy of its request may have written the record, which another driver reads."""
     phase = propose_decision(Committing(SINK, (), Carried(DRIVER, Record()), RECORD))
     assert next(phase) == op.Produce(DRIVER, SINK.decision, RECORD)
@@ -90,18 +90,18 @@ def test_too_many_topics_for_one_record_are_named_and_abort_the_tasks() -> None:
         phase.send((op.RequestOutcome.DONE,))
 
 
-def test_a_decision_may_take_no_longer_than_the_drivers_own_transaction() -> None:
+def test_decision_may_take_no_longer_than_the_drivers_transaction() -> None:
     assert next(commit_record(SINK, DRIVER)) == op.EndTxn(DRIVER, True, within_ms=SINK.driver_timeout_ms)
 
 
-def test_markers_are_looked_for_from_the_partitions_ends_on() -> None:
+def test_marker_search_starts_at_the_partitions_ends() -> None:
     """The rows of other tasks lie between a task's own and the end."""
     record = replace(RECORD, ends=(op.End(SPAN.at, 1_000),))
     assert next(verify_all(SINK, record)) == op.FindMarkers((op.Place(SPAN.at, TASK.pid, 999),))
     assert next(verify_all(SINK, RECORD)) == op.FindMarkers((op.Place(SPAN.at, TASK.pid, SPAN.last),))
 
 
-def test_a_marker_is_looked_for_again_after_the_rows_in_a_log_that_was_cut_below_the_ends() -> None:
+def test_marker_search_restarts_after_the_rows_if_the_log_was_truncated() -> None:
     record = replace(RECORD, ends=(op.End(SPAN.at, 1_000),))
     phase = verify_all(SINK, record)
     next(phase)
@@ -112,7 +112,7 @@ def test_a_marker_is_looked_for_again_after_the_rows_in_a_log_that_was_cut_below
         phase.send((op.Marker.COMMIT,))
 
 
-def test_a_task_without_rows_opens_no_transaction() -> None:
+def test_task_without_rows_opens_no_transaction() -> None:
     tasking = Tasking(SINK, Carried(DRIVER, RECORD), Source(STREAM, "q", 5), Attempt(0, 0, 0))
     peek = look_for_rows(tasking)
     assert next(peek) == op.PeekRows()
@@ -186,7 +186,9 @@ def test_aborted_records_are_skipped() -> None:
         (Source(APP, "a", 4), Source(EACH, "q", 4, call="a"), Permission(), "takeOver"),
     ],
 )
-def test_what_k1_says(last: Source, source: Source, permission: Permission, expected: bool | str) -> None:
+def test_k1_compares_the_batch_with_the_last_commit(
+    last: Source, source: Source, permission: Permission, expected: bool | str
+) -> None:
     if isinstance(expected, str):
         with pytest.raises(MisuseError, match=expected):
             already_committed("p", Record(last), source, permission)
@@ -205,28 +207,28 @@ def test_tasks_of_different_plans_are_not_committed() -> None:
             list(collect_reports(Committing(SINK, messages)))
 
 
-def test_a_replay_with_other_rows_is_refused() -> None:
+def test_replay_with_other_rows_is_rejected() -> None:
     list(collect_reports(Committing(SINK, (Skipped(0, 5, 10, 4), Skipped(1, 5, 10, 4)))))
     with pytest.raises(SinkError, match="10 rows"):
         list(collect_reports(Committing(SINK, (Skipped(0, 5, 10, 4), Skipped(1, 4, 10, 4)))))
 
 
 @pytest.mark.parametrize(("accepted", "total"), [(None, 10), (3, 10), (4, -1)])
-def test_only_the_batch_that_is_named_is_accepted_with_other_rows(accepted: int | None, total: int) -> None:
+def test_accept_replay_applies_only_to_the_named_batch(accepted: int | None, total: int) -> None:
     source = Source(STREAM, "q", 4)
     carried = Carried(DRIVER, Record(source, 7, 2, rows=10))
     tasking = Tasking(SINK, carried, source, Attempt(0, 0, 0), Permission(accept_replay=accepted), skip=True)
     assert replace(tasking, rows=op.Rows(op.RequestOutcome.DONE, 4, ())).message() == Skipped(0, 4, total, 4)
 
 
-def test_too_little_time_left_names_batches_time_out_and_clocks() -> None:
+def test_too_little_time_error_names_batch_timeout_and_clocks() -> None:
     phase = check_prepared(Committing(SINK, (), record=Record(transactions=(TaskTransaction(TASK, (SPAN,)),))))
     next(phase)
     with pytest.raises(NotDecidedError, match=r"clock.*kafka\.transaction\.timeout\.ms.*maxOffsetsPerTrigger"):
         phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.TxnState.ONGOING, -700_000),))
 
 
-def test_a_decision_whose_marker_is_late_is_waited_for() -> None:
+def test_commit_waits_for_a_late_marker() -> None:
     place = op.Place(SINK.decision, DRIVER.pid, 5)
     steps = await_commit_marker(SINK, place)
     assert next(steps) == op.FindMarkers((place,))
@@ -236,7 +238,7 @@ def test_a_decision_whose_marker_is_late_is_waited_for() -> None:
         steps.send((op.Marker.COMMIT,))
 
 
-def test_only_the_markers_that_stay_missing_are_named() -> None:
+def test_only_markers_that_stay_missing_are_named() -> None:
     cured, missing = SPAN, Span(TopicPartition("out", 1), 0, 4)
     phase = verify_all(SINK, Record(transactions=(TaskTransaction(TASK, (cured, missing)),)))
     both = op.FindMarkers(tuple(op.Place(span.at, TASK.pid, span.last) for span in (cured, missing)))
@@ -263,7 +265,7 @@ def test_only_the_markers_that_stay_missing_are_named() -> None:
     ids=["created again", "deleted", "the same", "an older record", "brokers without ids"],
 )
 @pytest.mark.parametrize("undo", [False, True], ids=["P3", "U3"])
-def test_the_marker_of_rows_that_were_deleted_with_their_topic_is_gone(
+def test_marker_of_rows_deleted_with_their_topic_is_gone(
     before: str, now: tuple[op.End, ...], gone: bool, undo: bool
 ) -> None:
     record = replace(RECORD, ends=(op.End(SPAN.at, 10, before),))
@@ -288,7 +290,7 @@ def test_the_marker_of_rows_that_were_deleted_with_their_topic_is_gone(
 
 
 @pytest.mark.parametrize("timeout_ms", [1_000, 4_000, 60_000, 90_000, 900_000])
-def test_a_driver_decides_before_what_it_decides_on_expires(timeout_ms: int) -> None:
+def test_driver_decides_before_the_tasks_transactions_expire(timeout_ms: int) -> None:
     """Where there is time for it: even a broker that ends what has expired every ten seconds only."""
     given = {"kafka.bootstrap.servers": "h:1", "transactionalIdPrefix": "p", "topic": "t"}
     made = sink_of(sink_options({**given, "kafka.transaction.timeout.ms": str(timeout_ms)}, streaming=True))
@@ -297,12 +299,12 @@ def test_a_driver_decides_before_what_it_decides_on_expires(timeout_ms: int) -> 
         assert made.driver_timeout_ms + 10_000 <= made.margin_ms
 
 
-def test_a_broker_may_be_away_between_proposal_and_decision_for_most_of_a_minute() -> None:
+def test_broker_may_be_away_between_proposal_and_decision_for_most_of_a_minute() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "transactionalIdPrefix": "p", "topic": "t"}
     assert sink_of(sink_options(given, streaming=True)).driver_timeout_ms >= 45_000
 
 
-def test_abort_touches_nothing_when_the_commit_may_have_begun() -> None:
+def test_abort_changes_nothing_if_the_commit_may_have_started() -> None:
     assert list(abort_batch([prepared(0), prepared(1)])) == []
     assert list(abort_batch([None, Skipped(1, 5, 10, 4)])) == []
     (ended,) = list(abort_batch([prepared(0), None]))
@@ -329,7 +331,7 @@ def test_last_decided_is_the_last_data_whose_producer_committed(entries: list[tu
 @pytest.mark.parametrize(
     ("rows", "cure"), [(10, "acceptReplay=2 goes on"), (30, "without those that are new.*higher txnVersion")]
 )
-def test_a_replay_with_other_rows_is_refused_and_says_what_acceptance_costs(rows: int, cure: str) -> None:
+def test_rejected_replay_with_other_rows_names_the_cost_of_acceptance(rows: int, cure: str) -> None:
     carried = Carried(DRIVER, Record(Source(APP, "app", 2), rows=20))
     tasking = Tasking(SINK, carried, Source(APP, "app", 2), Attempt(0, 0, 0), skip=True)
     message = replace(tasking, rows=op.Rows(op.RequestOutcome.DONE, rows, ())).message()
@@ -339,7 +341,7 @@ def test_a_replay_with_other_rows_is_refused_and_says_what_acceptance_costs(rows
 
 
 @pytest.mark.parametrize(("epoch", "again"), [(0, False), (32_765, False), (32_766, True)])
-def test_rows_are_not_written_under_the_last_epoch(epoch: int, again: bool) -> None:
+def test_no_rows_are_written_in_the_last_epoch(epoch: int, again: bool) -> None:
     phase = begin_transaction(Tasking(SINK, Carried(DRIVER, Record(plan=1)), STREAM_BATCH, Attempt(0, 0, 0)))
     asked = next(phase)
     owner, other = TASK._replace(epoch=epoch), TASK._replace(pid=9)
@@ -350,7 +352,7 @@ def test_rows_are_not_written_under_the_last_epoch(epoch: int, again: bool) -> N
     assert stopped.value.value.owner == (other if again else owner)
 
 
-def test_a_commit_with_a_task_that_has_told_nothing_is_refused() -> None:
+def test_commit_without_the_message_of_a_task_is_rejected() -> None:
     schema = StructType([StructField("value", StringType())])
     given = {"kafka.bootstrap.servers": "nobody:1", "transactionalIdPrefix": "p", "topic": "out"}
     sink = StreamSink(given, schema, overwrite=False)
@@ -359,7 +361,7 @@ def test_a_commit_with_a_task_that_has_told_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("outcome", [op.RequestOutcome.DONE, op.RequestOutcome.DENIED])
-def test_rows_that_hang_and_may_not_be_ended_fail_the_plan(outcome: op.RequestOutcome) -> None:
+def test_hanging_rows_that_may_not_be_ended_fail_the_plan(outcome: op.RequestOutcome) -> None:
     out = TopicPartition("out", 0)
     left, stray = Owner("p/0/1/0.0", 2, 0), op.OpenProducer(out, 3, 0, 7)
     lost = op.OpenProducer(out, 2, 0, 5)
@@ -400,7 +402,7 @@ def lost_marker(answer: op.Marker, source: Source = STREAM_BATCH) -> Steps[Plann
     return phase
 
 
-def test_a_batch_that_may_not_be_ended_is_not_taken_back() -> None:
+def test_batch_that_may_not_be_ended_is_not_undone() -> None:
     phase = lost_marker(op.Marker.MISSING)
     assert phase.send((HANGS,)) == ABORTS
     with pytest.raises(NotVerifiedError, match=r"out-0.*ClusterAction"):
@@ -408,7 +410,7 @@ def test_a_batch_that_may_not_be_ended_is_not_taken_back() -> None:
 
 
 @pytest.mark.parametrize("opened", [(), (HANGS._replace(epoch=1),)], ids=["nothing open", "another epoch"])
-def test_a_batch_whose_marker_stays_missing_is_not_taken_back(opened: tuple[op.OpenProducer, ...]) -> None:
+def test_batch_whose_marker_stays_missing_is_not_undone(opened: tuple[op.OpenProducer, ...]) -> None:
     phase = lost_marker(op.Marker.MISSING)
     assert phase.send(opened) == PLACE
     assert phase.send((op.Marker.MISSING,)) == op.FindEnds((SPAN.at,))
@@ -417,7 +419,7 @@ def test_a_batch_whose_marker_stays_missing_is_not_taken_back(opened: tuple[op.O
 
 
 @pytest.mark.parametrize(("marker", "error"), [(op.Marker.COMMIT, TornBatchError), (op.Marker.GONE, NotVerifiedError)])
-def test_a_batch_that_is_or_was_visible_is_not_taken_back(marker: op.Marker, error: type[SinkError]) -> None:
+def test_batch_that_is_or_was_visible_is_not_undone(marker: op.Marker, error: type[SinkError]) -> None:
     with pytest.raises(error, match="oncelog sink settle p"):
         lost_marker(marker).send((marker,))
     phase = lost_marker(op.Marker.MISSING)
@@ -437,7 +439,7 @@ def test_a_batch_that_is_or_was_visible_is_not_taken_back(marker: op.Marker, err
         (Source(EACH, "q", 4, call="a"), Source(EACH, "q", 3, call="a")),
     ],
 )
-def test_what_is_taken_back_is_written_again_and_nothing_before_it(source: Source, before: Source) -> None:
+def test_undone_batch_is_written_again_and_none_before_it(source: Source, before: Source) -> None:
     phase = lost_marker(op.Marker.MISSING, source)
     assert phase.send((HANGS,)) == ABORTS
     assert phase.send(op.RequestOutcome.DONE) == PLACE
@@ -453,7 +455,7 @@ def test_what_is_taken_back_is_written_again_and_nothing_before_it(source: Sourc
 
 
 @pytest.mark.parametrize("kind", [STREAM, APP, WRITE, EACH])
-def test_only_streams_are_told_of_checkpoints(kind: str) -> None:
+def test_only_messages_for_streams_mention_checkpoints(kind: str) -> None:
     with pytest.raises(MisuseError) as told:
         already_committed("p", Record(Source(APP, "one", 4)), Source(kind, "another", 0), Permission())
     assert "takeOver=true" in str(told.value)
@@ -466,7 +468,7 @@ def test_only_streams_are_told_of_checkpoints(kind: str) -> None:
     [(op.RequestOutcome.DENIED, ()), (op.RequestOutcome.FENCED, (HANGS,)), (op.RequestOutcome.DONE, ())],
     ids=str,
 )
-def test_a_loss_is_not_accepted_while_rows_hang(outcome: op.RequestOutcome, after: tuple[op.OpenProducer, ...]) -> None:
+def test_loss_is_not_accepted_while_rows_hang(outcome: op.RequestOutcome, after: tuple[op.OpenProducer, ...]) -> None:
     phase = accept_loss(decided())
     assert next(phase) == op.EndAll((TASK,), commit=False)
     assert phase.send((op.RequestOutcome.INVALID_STATE,)) == op.AwaitEnded((TASK,))

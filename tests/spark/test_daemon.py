@@ -64,7 +64,7 @@ spark.stop()
 """
 
 
-def test_no_thread_is_there_before_a_fork() -> None:
+def test_no_thread_exists_before_a_fork() -> None:
     command = [sys.executable, "-c", LOADED, *WORKERS]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     threads, heavy, modules = json.loads(ran.stdout)
@@ -74,7 +74,7 @@ def test_no_thread_is_there_before_a_fork() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_spark_with_it(server: Server, name: str, tmp_path: Path) -> None:
+def test_spark_stream_runs_with_the_daemon(server: Server, name: str, tmp_path: Path) -> None:
     for topic in (name, f"{name}-out"):
         create(server.bootstrap, topic, 2)
     command = [sys.executable, "-c", COPY, server.bootstrap, name, str(tmp_path / "checkpoint")]

@@ -25,28 +25,28 @@ SPAN = Span(TopicPartition("out", 0), 3, 9)
 RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (TaskTransaction(TASK, (SPAN,)),), ("out",))
 
 
-def test_the_record_survives_json() -> None:
+def test_record_survives_json() -> None:
     record = replace(RECORD, ends=(End(SPAN.at, 12, "an id"), End(TopicPartition("other", 0), 4)), parts=(3, 4))
     assert decode_record(record.encode()) == record
     with pytest.raises(ValidationError, match="newer oncelog"):
         decode_record(record.encode().replace(b'"version":2', b'"version":3'))
 
 
-def test_a_record_of_version_1_is_still_read() -> None:
+def test_record_of_version_1_can_be_read() -> None:
     old = b"""{"version":1,"record":{"source":["stream","q",4,"/c"],"plan":7,"slots":2,"rows":100,"settled":false,
         "transactions":[[["p/0/1/0.0",2,0,0],[[["out",0],3,9]]]],"topics":["out"],"planner":["write","",-1,""],
         "prefix":"p"}}"""
     assert decode_record(old) == replace(RECORD, source=Source(STREAM, "q", 4, "/c"), prefix="p")
 
 
-def test_a_record_without_topic_ids_is_still_read() -> None:
+def test_record_without_topic_ids_can_be_read() -> None:
     old = b"""{"version":2,"record":{"source":["stream","q",4,"",""],"plan":7,"slots":2,"rows":100,"settled":false,
         "topics":["out"],"planner":["write","",-1,"",""],"prefix":"","parts":[],"spanned":["out"],
         "transactions":[["p/0/1/0.0",2,0,[[0,0,3,7]]]],"ends":[[0,0,12]]}}"""
     assert decode_record(old) == replace(RECORD, ends=(End(SPAN.at, 12),))
 
 
-def test_a_record_is_divided_by_its_size_and_joined_again() -> None:
+def test_record_is_split_by_size_and_joined_again() -> None:
     owners = [Owner(f"p/{slot}/1/0.0", slot, 0) for slot in range(30)]
     places = [TopicPartition(topic, number) for topic in ("out", "other") for number in range(9)]
     transactions = tuple(

@@ -226,7 +226,7 @@ CHOSEN = QUICK + (DEEP if EXPLORE_DEEP else [])
 @GENERATIONS
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("batches", "faults"), CHOSEN, ids=lambda value: str(value))
-def test_no_interleaving_loses_or_doubles_a_row(batches: int, faults: dict[str, int], new: bool) -> None:
+def test_no_interleaving_loses_or_duplicates_a_row(batches: int, faults: dict[str, int], new: bool) -> None:
     limits = replace(bounds(batches, faults), states=MOST_STATES)
     report = Explorer(Cluster(new=new), limits).run(recover_every=50)
     print(f"{batches} batches, {faults}: {report}, {report.recoveries:,} recoveries")
@@ -236,7 +236,7 @@ def test_no_interleaving_loses_or_doubles_a_row(batches: int, faults: dict[str, 
 
 @GENERATIONS
 @pytest.mark.parametrize("faults", [{"lose": 2, "deny": 1, "undo": 1}, {"slow": 3, "deny": 1, "undo": 1}], ids=str)
-def test_a_batch_whose_end_is_unknown_is_not_taken_back(faults: dict[str, int], new: bool) -> None:
+def test_batch_with_an_unknown_outcome_is_not_undone(faults: dict[str, int], new: bool) -> None:
     report = Explorer(Cluster(new=new), bounds(1, faults, "commit")).run(recover_every=5)
     print(f"{faults}: {report}, {report.recoveries:,} recoveries")
     assert report.complete
@@ -258,7 +258,7 @@ def test_worlds_of_every_kind(name: str, new: bool) -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_each_rule_is_missed_when_it_is_taken_out(name: str) -> None:
+def test_violation_is_found_without_each_rule(name: str) -> None:
     mutant = MUTANTS[name]
     for new in mutant.generations:
         report = _explore(mutant, mutant.rules, new)
@@ -267,7 +267,7 @@ def test_each_rule_is_missed_when_it_is_taken_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NEEDLESS)
-def test_some_rules_are_defence_only(name: str) -> None:
+def test_no_violation_is_found_without_rules_that_are_only_defensive(name: str) -> None:
     mutant = NEEDLESS[name]
     for new in mutant.generations:
         report = _explore(mutant, mutant.rules, new)
@@ -277,7 +277,7 @@ def test_some_rules_are_defence_only(name: str) -> None:
 
 
 @GENERATIONS
-def test_rows_left_by_a_lost_abort_marker_are_seen_at_the_commit(new: bool) -> None:
+def test_rows_of_a_lost_abort_marker_are_found_at_the_commit(new: bool) -> None:
     mutant = MUTANTS["C1b no offsets"]
     report = _explore(mutant, Rules(name=mutant.rules.name), new)
     assert report.complete
@@ -293,7 +293,7 @@ def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untype
 
 
 @GENERATIONS
-def test_attempts_that_share_an_id_may_tear_a_batch_but_lose_and_double_nothing(new: bool) -> None:
+def test_attempts_that_share_an_id_may_tear_a_batch_but_lose_and_duplicate_nothing(new: bool) -> None:
     """A retried stage may have attempts with equal numbers. `names` says when two of them share an id."""
     limits = replace(bounds(1, {"twin": 1}), torn=True)
     report = Explorer(Cluster(new=new), limits, Rules(name=without_task_attempt)).run(recover_every=1)
@@ -303,7 +303,7 @@ def test_attempts_that_share_an_id_may_tear_a_batch_but_lose_and_double_nothing(
 
 
 @GENERATIONS
-def test_random_walks_with_many_faults_find_nothing(new: bool) -> None:
+def test_random_walks_with_many_faults_find_no_violation(new: bool) -> None:
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
     number = 10_000 if EXPLORE_DEEP else 500
     for part_bytes in (SINK.part_bytes, IN_PARTS):
@@ -327,7 +327,7 @@ def test_random_walks_with_many_faults_find_nothing(new: bool) -> None:
     ],
     ids=["two queries", "takeOver", "txnVersion", "adoptCheckpoint", "writes without a name", "foreachBatch", "epochs"],
 )
-def test_random_walks_of_every_kind_find_nothing(queries: tuple[Query, ...], max_epoch: int, new: bool) -> None:
+def test_random_walks_of_every_kind_find_no_violation(queries: tuple[Query, ...], max_epoch: int, new: bool) -> None:
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
     number = 5_000 if EXPLORE_DEEP else 25
     cluster = Cluster(new=new, max_epoch=max_epoch, apart=True)

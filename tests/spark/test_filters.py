@@ -51,7 +51,7 @@ def take(*filters: Filter) -> tuple[Pushed, list[Filter]]:
         ([StringStartsWith(TOPIC, "a"), StringEndsWith(TOPIC, "a"), StringContains(TOPIC, "a")], [0, 1, 2, 3]),
     ],
 )
-def test_filters_on_partitions_are_done_with(filters: list[Filter], wanted: list[int]) -> None:
+def test_partition_filters_are_fully_handled(filters: list[Filter], wanted: list[int]) -> None:
     pushed, left = take(*filters)
     assert left == []
     assert [n for n in range(4) if pushed.wants(TopicPartition("a", n))] == wanted
@@ -67,7 +67,7 @@ OPERATORS = {
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(OPERATORS)), st.integers(-2, 12)), max_size=3))
-def test_filters_on_offsets_leave_exactly_theirs(wanted: list[tuple[Any, int]]) -> None:
+def test_offset_filters_select_exactly_their_offsets(wanted: list[tuple[Any, int]]) -> None:
     pushed, left = take(*(kind(OFFSET, value) for kind, value in wanted))
     assert left == []
     behind = 10 if pushed.end is None else min(pushed.end, 10)
@@ -89,7 +89,7 @@ def test_filters_on_offsets_leave_exactly_theirs(wanted: list[tuple[Any, int]]) 
         (Not(EqualTo(TIMESTAMP, AT_1000)), None),
     ],
 )
-def test_a_timestamp_is_looked_up_and_looked_at_again(given_filter: Filter, since_ms: int | None) -> None:
+def test_timestamp_filter_narrows_the_read_and_is_left_to_spark(given_filter: Filter, since_ms: int | None) -> None:
     pushed, left = take(given_filter)
     assert left == [given_filter], "later records may be older"
     assert pushed.since_ms == since_ms
@@ -109,7 +109,7 @@ def test_a_timestamp_is_looked_up_and_looked_at_again(given_filter: Filter, sinc
         Not(IsNotNull(OFFSET)),
     ],
 )
-def test_everything_else_is_left_to_spark(given_filter: Filter) -> None:
+def test_other_filters_are_left_to_spark(given_filter: Filter) -> None:
     pushed, left = take(given_filter)
     assert left == [given_filter]
     assert (pushed.tests, pushed.first, pushed.end) == ([], 0, None)

@@ -73,7 +73,7 @@ def writes(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     assert not open_producers(server.bootstrap, name)
 
 
-def test_a_replayed_batch_is_written_once(writes: Writes) -> None:
+def test_replayed_batch_is_written_once(writes: Writes) -> None:
     for batch in range(2):
         for execution in "ab":
             writes.write(("q", batch, f"{batch}{execution}"), [f"{batch}"])
@@ -82,7 +82,7 @@ def test_a_replayed_batch_is_written_once(writes: Writes) -> None:
 
 
 @pytest.mark.parametrize("replays", [0, 1, 2])
-def test_a_second_write_of_one_call_is_refused_in_each_replay(writes: Writes, replays: int) -> None:
+def test_second_write_of_one_call_is_rejected_in_each_replay(writes: Writes, replays: int) -> None:
     """Both have the same query id and batch number. In a replay, the second write would look like the first."""
     for number in range(replays + 1):
         call = ("q", 0, f"{number}")
@@ -92,7 +92,7 @@ def test_a_second_write_of_one_call_is_refused_in_each_replay(writes: Writes, re
     assert writes.seen() == {"one": 1}
 
 
-def test_a_second_write_does_not_pass_for_the_first_one_whose_error_was_ignored(writes: Writes) -> None:
+def test_second_write_does_not_replace_the_first_one_whose_error_was_ignored(writes: Writes) -> None:
     """In the first call, only the write to the other topic has succeeded."""
     other = f"{writes.topic}-other"
     create(writes.bootstrap, other)
@@ -105,14 +105,14 @@ def test_a_second_write_does_not_pass_for_the_first_one_whose_error_was_ignored(
     assert values(writes.bootstrap, other) == {"two": 1}
 
 
-def test_two_writes_of_one_call_with_a_prefix_each_are_replayed_once(writes: Writes) -> None:
+def test_two_writes_of_one_call_with_different_prefixes_are_written_once(writes: Writes) -> None:
     for execution in "ab":
         writes.write(("q", 0, execution), ["one"], f"{writes.topic}-1")
         writes.write(("q", 0, execution), ["two"], f"{writes.topic}-2")
     assert writes.seen() == {"one": 1, "two": 1}
 
 
-def test_txn_app_id_and_txn_version_win_inside_foreach_batch(writes: Writes) -> None:
+def test_txn_app_id_and_txn_version_take_precedence_inside_foreach_batch(writes: Writes) -> None:
     for execution in "ab":
         writes.write(("q", 0, execution), ["one"], f"{writes.topic}-1", txnAppId="app", txnVersion="0")
         writes.write(("q", 0, execution), ["two"], f"{writes.topic}-2", txnAppId="app", txnVersion="1")
@@ -121,7 +121,7 @@ def test_txn_app_id_and_txn_version_win_inside_foreach_batch(writes: Writes) -> 
     assert writes.seen() == {"one": 1, "two": 1, "three": 1}
 
 
-def test_a_commit_that_is_replayed_before_it_was_decided_is_written_once(writes: Writes) -> None:
+def test_commit_replayed_before_its_decision_is_written_once(writes: Writes) -> None:
     first = writes.begin(("q", 0, "a"), ["row"])
     second = writes.begin(("q", 0, "b"), ["row"])
     with pytest.raises((AnotherDriverError, NotDecidedError)):
@@ -130,13 +130,13 @@ def test_a_commit_that_is_replayed_before_it_was_decided_is_written_once(writes:
     assert writes.seen() == {"row": 1}
 
 
-def test_a_replay_with_other_rows_is_refused(writes: Writes) -> None:
+def test_replay_with_other_rows_is_rejected(writes: Writes) -> None:
     writes.write(("q", 0, "a"), ["one", "two"])
     with pytest.raises(Exception, match="committed with 2 rows and is now replayed with 1"):
         writes.write(("q", 0, "b"), ["one"])
 
 
-def test_an_older_checkpoint_and_another_query_are_refused(writes: Writes) -> None:
+def test_older_checkpoint_and_another_query_are_rejected(writes: Writes) -> None:
     writes.write(("q", 4, "a"), ["four"])
     with pytest.raises(MisuseError, match="checkpointLocation: it is older than the sink, at batch 3; committed is 4"):
         writes.write(("q", 3, "b"), ["three"])
@@ -149,20 +149,20 @@ def test_an_older_checkpoint_and_another_query_are_refused(writes: Writes) -> No
 
 
 @pytest.mark.parametrize("hidden", [QUERY_ID, BATCH_ID, *CALL])
-def test_a_write_whose_batch_spark_does_not_report_is_refused(writes: Writes, hidden: str) -> None:
+def test_write_without_a_batch_id_from_spark_is_rejected(writes: Writes, hidden: str) -> None:
     writes.hidden = hidden
     with pytest.raises(MisuseError, match=r"inside foreachBatch.*txnAppId .*txnVersion"):
         writes.write(("q", 0, "a"), ["row"])
     assert not writes.seen()
 
 
-def test_plain_batch_writes_are_not_taken_for_replays(writes: Writes) -> None:
+def test_plain_batch_writes_are_not_treated_as_replays(writes: Writes) -> None:
     for _ in range(2):
         writes.write(None, ["row"])
     assert writes.seen() == {"row": 2}
 
 
-def test_foreach_batch_that_spark_replays_writes_once(pipeline: Pipeline) -> None:
+def test_foreach_batch_replayed_by_spark_is_written_once(pipeline: Pipeline) -> None:
     pipeline.fill(0, 60)
     seen = []
 

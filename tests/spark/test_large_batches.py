@@ -41,7 +41,7 @@ def query(server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return Query(server.bootstrap, name, f"sink-{name}", tmp_path / "checkpoint", 12)
 
 
-def test_a_record_in_parts_is_settled_by_the_next_plan(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_plan_settles_a_record_in_parts(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     query.run(1)
     answer, written = Brokers.answer, []
 
@@ -65,7 +65,7 @@ def test_a_record_in_parts_is_settled_by_the_next_plan(query: Query, monkeypatch
     check(query, 3)
 
 
-def test_a_batch_whose_decision_is_rejected_holds_no_reader_up(query: Query) -> None:
+def test_rejected_decision_does_not_block_readers(query: Query) -> None:
     """The sink aborts the transactions at once, not at their time-out. A later attempt writes the batch."""
     query.run(1)
     decisions = f"{query.prefix}-commits"

@@ -20,7 +20,9 @@ def begin(brokers: Brokers, name: str, at: TopicPartition) -> Owner:
     return owner
 
 
-def test_what_has_moved_is_asked_for_where_it_is(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_partitions_and_coordinators_are_asked_at_their_new_broker(
+    server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of three partitions and ids was at one broker; then the second and the third move."""
     wanted = [TopicPartition(f"{name}-a", 0), TopicPartition(f"{name}-a", 1), TopicPartition(f"{name}-b", 0)]
     create(server.bootstrap, f"{name}-a", 2)
@@ -48,7 +50,7 @@ def test_what_has_moved_is_asked_for_where_it_is(server: Server, name: str, monk
             brokers.answer(op.EndTxn(owner, commit=False))
 
 
-def test_a_deleted_topic_has_nothing_open(server: Server, name: str) -> None:
+def test_deleted_topic_has_no_open_transactions(server: Server, name: str) -> None:
     create(server.bootstrap, name, 1)
     at, gone = TopicPartition(name, 0), TopicPartition(f"{name}-gone", 0)
     with BlockingCluster(server.bootstrap, missing_topic_ms=100) as cluster:

@@ -8,7 +8,7 @@ from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TURNS, Attempt, check_prefix, is_task_id, task_id
 
 
-def test_ids_are_parsed() -> None:
+def test_ids_can_be_parsed() -> None:
     made = task_id("p", 17, Attempt(200, 9, 10))
     assert made == "p/200/1/1.2"
     assert is_task_id("p", made)
@@ -17,7 +17,7 @@ def test_ids_are_parsed() -> None:
         assert not is_task_id("p", other)
 
 
-def test_a_task_attempt_has_a_bounded_number_of_ids_that_parse() -> None:
+def test_task_attempt_has_a_bounded_number_of_ids_that_parse() -> None:
     made = {task_id("p", 3, Attempt(2, 1, 6), turn) for turn in range(TURNS)}
     assert len(made) == TURNS
     assert all(is_task_id("p", each) for each in made)
@@ -25,6 +25,6 @@ def test_a_task_attempt_has_a_bounded_number_of_ids_that_parse() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "a/b", "a b", "ä", "x" * 201])
-def test_prefixes_that_cannot_serve(prefix: str) -> None:
+def test_invalid_prefixes(prefix: str) -> None:
     with pytest.raises(MisuseError, match="transactionalIdPrefix"):
         check_prefix(prefix)

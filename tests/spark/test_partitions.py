@@ -29,7 +29,7 @@ def broker(monkeypatch: pytest.MonkeyPatch, answers: list[PartitionData]) -> Any
 
 
 @pytest.mark.parametrize("before", [None, 1])
-def test_the_window_extends_to_the_reported_end(monkeypatch: pytest.MonkeyPatch, before: int | None) -> None:
+def test_window_extends_to_the_reported_end(monkeypatch: pytest.MonkeyPatch, before: int | None) -> None:
     behind = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
     there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=MARKER)
     cluster = broker(monkeypatch, [behind, behind, there])
@@ -37,7 +37,7 @@ def test_the_window_extends_to_the_reported_end(monkeypatch: pytest.MonkeyPatch,
     assert (window.end, [message.commit for message in window.messages]) == (1, [True])
 
 
-def test_an_end_that_never_shows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_that_is_never_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "REQUEST_TIMEOUT_MS", 1)
     cluster = broker(
         monkeypatch, [PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)]
@@ -46,7 +46,7 @@ def test_an_end_that_never_shows_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         partitions.read_window(cluster, op.ReadDecisions(AT))
 
 
-def test_parts_that_a_restarted_broker_does_not_show_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_waits_for_parts_that_a_restarted_broker_does_not_show_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Part(0, (TaskTransaction(Owner("p/0/0/0.0", 7, 0), (Span(AT, 0, 4),)),))
     records = bytes(partitions.decision_batch(Owner("p", 1, 0), part, 0))
     behind = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
@@ -55,7 +55,7 @@ def test_parts_that_a_restarted_broker_does_not_show_yet_are_waited_for(monkeypa
     assert partitions.read_parts(cluster, op.ReadParts(AT, (0,))) == (part,)
 
 
-def test_parts_that_compaction_took_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_removed_by_compaction_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=MARKER)
     cluster = broker(monkeypatch, [there])
     with pytest.raises(SinkError, match=r"has lost the parts of its last record at offsets \[0\]"):

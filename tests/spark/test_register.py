@@ -27,7 +27,7 @@ def session(master: str | None) -> Any:
         ("spark://far:7077", None, "python3"),
     ],
 )
-def test_workers_of_this_machine_run_this_python(
+def test_local_workers_run_this_python(
     master: str, chosen: str | None, used: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if chosen is None:
@@ -39,5 +39,5 @@ def test_workers_of_this_machine_run_this_python(
     assert spark._sc.pythonExec == used
 
 
-def test_a_connect_session_is_left_alone() -> None:
+def test_connect_session_is_not_changed() -> None:
     oncelog.spark.register(session(None))

@@ -36,7 +36,7 @@ class Coordinators:
         return EndTxnResponse()
 
 
-def test_a_coordinator_that_is_away_holds_up_no_other() -> None:
+def test_unavailable_coordinator_does_not_delay_the_others() -> None:
     async def run() -> list[str]:
         cluster: Any = Coordinators()
         owners = [Owner(str(number), number, 0) for number in range(1, 4 * ENDS_IN_FLIGHT, 2)]
@@ -49,7 +49,7 @@ def test_a_coordinator_that_is_away_holds_up_no_other() -> None:
     assert len(asyncio.run(run())) == 2 * ENDS_IN_FLIGHT
 
 
-def test_a_row_that_a_topic_rejects_as_too_large_is_not_reported_as_fenced() -> None:
+def test_row_too_large_for_its_topic_is_not_reported_as_fenced() -> None:
     partition = PartitionProduceResponse(index=0, error_code=ErrorCode.MESSAGE_TOO_LARGE, error_message="too large")
     response = ProduceResponse(responses=[TopicProduceResponse(name="out", partition_responses=[partition])])
     with pytest.raises(errors.RecordTooLargeError):

@@ -48,7 +48,7 @@ def test_planning_and_committing_import_nothing_heavy(server: Server, name: str)
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_a_batch_costs_a_handful_of_round_trips(
+def test_batch_takes_few_round_trips(
     server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     create(server.bootstrap, name, 1)

@@ -43,7 +43,7 @@ def check(query: Query, batches: int) -> None:
 
 
 @pytest.mark.parametrize("program", OPERATIONS)
-def test_killed_before_each_operation_and_started_again(
+def test_sink_killed_before_each_operation_and_restarted(
     query: Query, starter: Starter, program: str, tmp_path: Path
 ) -> None:
     until, killed = 1, []
@@ -61,7 +61,7 @@ def test_killed_before_each_operation_and_started_again(
 
 
 @pytest.mark.parametrize("program", OPERATIONS)
-def test_killed_then_settled_then_started_again(query: Query, starter: Starter, program: str, tmp_path: Path) -> None:
+def test_sink_killed_then_settled_then_restarted(query: Query, starter: Starter, program: str, tmp_path: Path) -> None:
     """After `oncelog sink settle` nothing is open, decided batches are visible whole, others not at all."""
     options = sink_options(query.options, streaming=True)
     until = 1
@@ -81,7 +81,7 @@ def test_killed_then_settled_then_started_again(query: Query, starter: Starter, 
         check(query, until)
 
 
-def test_a_replayed_batch_changes_nothing(query: Query) -> None:
+def test_replayed_batch_changes_nothing(query: Query) -> None:
     query.run(2)
     before = values(query.bootstrap, query.topic)
     replayed = query.batch(1, slots=3)
@@ -89,7 +89,7 @@ def test_a_replayed_batch_changes_nothing(query: Query) -> None:
     assert values(query.bootstrap, query.topic) == before
 
 
-def test_a_twin_is_neither_doubled_nor_left_open(query: Query) -> None:
+def test_twin_is_neither_duplicated_nor_left_open(query: Query) -> None:
     plan = query.plan()
     first, second = query.values(0, 2)
     lost = query.task(plan, 0, 0, first, number=0, tid=0)
@@ -102,7 +102,7 @@ def test_a_twin_is_neither_doubled_nor_left_open(query: Query) -> None:
     check(query, 3)
 
 
-def test_a_task_that_fails_is_tried_again(query: Query) -> None:
+def test_failed_task_is_retried(query: Query) -> None:
     plan = query.plan()
     first, second = query.values(0, 2)
 
@@ -117,7 +117,7 @@ def test_a_task_that_fails_is_tried_again(query: Query) -> None:
     check(query, 1)
 
 
-def test_a_driver_that_was_taken_over_commits_nothing(query: Query) -> None:
+def test_fenced_driver_commits_nothing(query: Query) -> None:
     plan = query.plan()
     messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
     query.batch(0, slots=3)
@@ -129,7 +129,7 @@ def test_a_driver_that_was_taken_over_commits_nothing(query: Query) -> None:
     check(query, 1)
 
 
-def test_an_empty_batch_leaves_a_record(query: Query) -> None:
+def test_empty_batch_writes_a_record(query: Query) -> None:
     query.rows = 0
     query.run(3)
     record, left, _ = look(sink_options(query.options, streaming=True))

@@ -42,7 +42,7 @@ def write_by_row(pipeline: Pipeline, rows: DataFrame, **options: str) -> None:
     writer.option("transactionalIdPrefix", pipeline.prefix).options(**options).save()
 
 
-def test_rows_name_topic_partition_and_headers(pipeline: Pipeline) -> None:
+def test_rows_select_topic_partition_and_headers(pipeline: Pipeline) -> None:
     other = f"{pipeline.name}-other"
     create(pipeline.bootstrap, other, 3)
     headers = [("a", b"1"), ("a", None), ("b", b"")]
@@ -78,7 +78,7 @@ def test_rows_name_topic_partition_and_headers(pipeline: Pipeline) -> None:
         (("k", "v", "", 7, None), "column partition"),
     ],
 )
-def test_a_row_that_names_a_wrong_place_fails_all(
+def test_row_with_an_invalid_destination_fails_all(
     pipeline: Pipeline, row: tuple[str, str, str | None, int, None], said: str
 ) -> None:
     good = ("k", "v", pipeline.out, 0, None)
@@ -97,7 +97,7 @@ def test_a_row_that_names_a_wrong_place_fails_all(
         ({"kafka.bootstrap.servers": "127.0.0.1:1", "bootstrapTimeoutMs": "300"}, "option kafka.bootstrap.servers"),
     ],
 )
-def test_a_refusal_is_the_last_line_and_names_the_option(
+def test_rejection_is_the_last_line_and_names_the_option(
     pipeline: Pipeline, tmp_path: Path, options: dict[str, str], said: str
 ) -> None:
     rows = pipeline.spark.createDataFrame([("a", "1")], "key string, value string")
@@ -115,7 +115,7 @@ def test_a_refusal_is_the_last_line_and_names_the_option(
     assert not values(pipeline.bootstrap, pipeline.out)
 
 
-def test_a_deleted_checkpoint_is_refused_and_take_over_doubles_as_told(pipeline: Pipeline) -> None:
+def test_deleted_checkpoint_is_rejected_and_take_over_duplicates_as_documented(pipeline: Pipeline) -> None:
     pipeline.fill(0, 30)
     pipeline.run()
     shutil.rmtree(pipeline.checkpoint)
@@ -128,7 +128,7 @@ def test_a_deleted_checkpoint_is_refused_and_take_over_doubles_as_told(pipeline:
     assert set(values(pipeline.bootstrap, pipeline.out).values()) == {2}
 
 
-def test_an_older_checkpoint_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_older_checkpoint_is_rejected(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.fill(0, 30)
     pipeline.run()
     shutil.copytree(pipeline.checkpoint, tmp_path / "older")
@@ -141,7 +141,7 @@ def test_an_older_checkpoint_is_refused(pipeline: Pipeline, tmp_path: Path) -> N
     pipeline.check(90)
 
 
-def test_foreach_batch_with_an_application_and_the_batch_as_version(pipeline: Pipeline) -> None:
+def test_foreach_batch_with_txn_app_id_and_the_batch_id_as_version(pipeline: Pipeline) -> None:
     """A batch that Spark replays writes once: so `foreachBatch` becomes exactly-once."""
     pipeline.fill(0, 60)
     seen = []

@@ -70,7 +70,7 @@ def tear(query: Query, starter: Starter) -> None:
     wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=30)
 
 
-def test_nothing_is_open_after_the_time_out(query: Query, starter: Starter) -> None:
+def test_nothing_is_open_after_the_timeout(query: Query, starter: Starter) -> None:
     assert starter.run(query, 1, "commit:0") == -signal.SIGKILL
     assert open_producers(query.bootstrap, query.topic)
     listed = CliRunner().invoke(command, ["list", query.prefix, "-b", query.bootstrap]).output
@@ -81,7 +81,7 @@ def test_nothing_is_open_after_the_time_out(query: Query, starter: Starter) -> N
     check(query, 2)
 
 
-def test_a_torn_batch_is_told_and_can_be_taken_back(query: Query, starter: Starter) -> None:
+def test_torn_batch_is_reported_and_can_be_undone(query: Query, starter: Starter) -> None:
     tear(query, starter)
     with pytest.raises(TornBatchError, match="oncelog sink abort"):
         query.run(2)
@@ -93,7 +93,7 @@ def test_a_torn_batch_is_told_and_can_be_taken_back(query: Query, starter: Start
     check(query, 3)
 
 
-def test_a_topic_that_is_created_again_after_the_decision_stops_no_later_batch(query: Query, starter: Starter) -> None:
+def test_topic_recreated_after_the_decision_does_not_block_later_batches(query: Query, starter: Starter) -> None:
     query.run(1)
     assert starter.run(query, 2, f"commit:{AFTER_C2}") == -signal.SIGKILL
     with Admin(query.bootstrap) as admin:
@@ -103,7 +103,7 @@ def test_a_topic_that_is_created_again_after_the_decision_stops_no_later_batch(q
     assert values(query.bootstrap, query.topic) == Counter(value for slot in query.values(2, 2) for value in slot)
 
 
-def test_too_little_time_left_is_not_decided(query: Query) -> None:
+def test_batch_with_too_little_time_left_is_not_decided(query: Query) -> None:
     query.options["kafka.transaction.timeout.ms"] = "60000"
     plan = query.plan()
     messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
@@ -125,7 +125,7 @@ def test_too_little_time_left_is_not_decided(query: Query) -> None:
     ],
     ids=["behind its first look", "behind its last look", "behind its last look, its clock stopped"],
 )
-def test_a_driver_that_sleeps_before_its_decision_decides_nothing(
+def test_driver_that_sleeps_before_its_decision_decides_nothing(
     query: Query, last: type, suspended: bool, error: type[SinkError], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transactions that it saw open have expired when it wakes up, and so has its own.
@@ -155,7 +155,7 @@ def test_a_driver_that_sleeps_before_its_decision_decides_nothing(
 
 
 @pytest.mark.parametrize("batches", [0, 1])
-def test_a_time_out_above_the_brokers_is_told_by_the_plan(query: Query, batches: int) -> None:
+def test_plan_rejects_a_timeout_above_the_brokers(query: Query, batches: int) -> None:
     """Before any task, and before the plan has fenced anybody."""
     option = "kafka.transaction.timeout.ms"
     query.options[option] = "60000"
@@ -173,7 +173,7 @@ def sink_command(query: Query, *arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments, query.prefix, "-b", query.bootstrap, "--format", "json"])
 
 
-def test_list_settle_and_abort_by_command(query: Query, starter: Starter) -> None:
+def test_sink_list_settle_and_abort_commands(query: Query, starter: Starter) -> None:
     query.options["kafka.transaction.timeout.ms"] = "60000"
     query.run(1)
     assert starter.run(query, 2, f"commit:{AFTER_C2}") == -signal.SIGKILL
@@ -216,7 +216,7 @@ def hang(cluster: BlockingCluster, owner: Owner, at: TopicPartition, value: str)
     return Span(at, offset, offset)
 
 
-def test_rows_that_hang_and_may_not_be_ended_are_not_taken_back(
+def test_hanging_rows_that_may_not_be_ended_are_not_undone(
     start_server: Callable[..., Server], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bootstrap = start_server({"transaction.partition.verification.enable": "false"}).bootstrap
@@ -245,7 +245,7 @@ def test_rows_that_hang_and_may_not_be_ended_are_not_taken_back(
     check(query, 2)
 
 
-def test_settle_blames_no_option_that_nobody_set(
+def test_settle_error_names_no_option_that_was_not_set(
     start_server: Callable[..., Server], name: str, tmp_path: Path
 ) -> None:
     bootstrap = start_server({"transaction.max.timeout.ms": "8000"}).bootstrap
@@ -259,7 +259,7 @@ def test_settle_blames_no_option_that_nobody_set(
     assert "transaction.max.timeout.ms" in str(refused.exception)
 
 
-def test_a_sink_that_never_ran_is_not_settled(query: Query) -> None:
+def test_settle_rejects_a_prefix_without_a_sink(query: Query) -> None:
     result = sink_command(query, "settle")
     assert isinstance(result.exception, MisuseError)
     assert "no sink" in str(result.exception)
@@ -275,7 +275,7 @@ def test_two_queries_with_one_prefix(query: Query) -> None:
     assert set(values(query.bootstrap, query.topic).values()) == {2}, "another query writes its own rows"
 
 
-def test_a_checkpoint_that_is_older_or_younger(query: Query) -> None:
+def test_older_or_newer_checkpoint(query: Query) -> None:
     query.run(3)
     with pytest.raises(MisuseError, match="older than the sink"):
         query.batch(1)
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_is_older_or_younger(query: Query) -> None:
     query.batch(7)
 
 
-def test_the_source_gives_other_rows_when_it_is_asked_again(query: Query) -> None:
+def test_source_that_returns_other_rows_in_a_replay(query: Query) -> None:
     query.run(1)
     query.rows = 5
     with pytest.raises(SinkError, match=r"does not give the same rows again.*acceptReplay=0 "):

@@ -24,7 +24,7 @@ def query(server: Server, name: str, tmp_path: Path) -> Query:
     return Query(server.bootstrap, name, f"sink-{name}", tmp_path / "checkpoint", 2)
 
 
-def test_rows_do_not_go_into_the_decision_topic(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_cannot_be_written_to_the_decision_topic(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """Option topic is looked at before; a column can name it as well."""
     schema = StructType([StructField("value", StringType()), StructField("topic", StringType())])
     monkeypatch.setattr(micro_batches, "SCHEMA", schema)
@@ -38,7 +38,7 @@ def test_rows_do_not_go_into_the_decision_topic(query: Query, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("value", [b"something else", b"{}", b'{"version": 9, "record": {}}'])
-def test_somebody_elses_record_in_the_decision_topic_is_told(query: Query, value: bytes) -> None:
+def test_foreign_record_in_the_decision_topic_is_reported(query: Query, value: bytes) -> None:
     query.run(1)
     decisions = f"{query.prefix}-commits"
     with Producer(query.bootstrap) as producer:
@@ -48,7 +48,7 @@ def test_somebody_elses_record_in_the_decision_topic_is_told(query: Query, value
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
-def test_a_decision_topic_that_deletes_old_records_is_refused(query: Query, policy: str) -> None:
+def test_decision_topic_that_deletes_old_records_is_rejected(query: Query, policy: str) -> None:
     """After a restore of the metadata (restore.metadata=true), a topic has the broker's default policy."""
     query.run(1)
     decisions = f"{query.prefix}-commits"
@@ -61,7 +61,7 @@ def test_a_decision_topic_that_deletes_old_records_is_refused(query: Query, poli
     query.run(2)
 
 
-def test_a_commit_looks_for_a_broker_as_long_as_it_is_told(query: Query) -> None:
+def test_commit_looks_for_a_broker_for_the_bootstrap_timeout(query: Query) -> None:
     message = query.task(query.plan(), 0, 0, ["x"])
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

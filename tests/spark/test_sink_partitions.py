@@ -44,7 +44,7 @@ def test_rows_without_a_key_are_spread_over_all_partitions(
     assert filled(server, name) == dict.fromkeys(range(COUNT), each), "each a row and its marker"
 
 
-def test_topics_of_a_column_take_turns_of_their_own(
+def test_topics_of_a_column_have_their_own_round_robin(
     server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two topics in turn through every batch: counted together, each would have every second partition only."""

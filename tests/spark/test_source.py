@@ -84,7 +84,7 @@ def offsets_of(made: BatchSource) -> list[int]:
     return [o for part in planned(made) for batch in made.read(part) for o in batch.column("offset").to_pylist()]
 
 
-def test_aborted_rows_and_markers_are_passed_over(server: Server, topic: str) -> None:
+def test_aborted_rows_and_markers_are_skipped(server: Server, topic: str) -> None:
     begin(server, topic, "gone", commit=False)
     begin(server, topic, "here", commit=True)
     begin(server, topic, "gone too", commit=False)
@@ -101,7 +101,7 @@ def test_aborted_rows_and_markers_are_passed_over(server: Server, topic: str) ->
     made.stop()
 
 
-def test_a_batch_ends_where_a_transaction_is_open(server: Server, topic: str) -> None:
+def test_batch_ends_at_an_open_transaction(server: Server, topic: str) -> None:
     begin(server, topic, "first", commit=True)
     owner = begin(server, topic, "open", commit=None)
     begin(server, topic, "behind", commit=True)
@@ -133,7 +133,7 @@ def test_limits_and_available_now(server: Server, topic: str, tmp_path: Path) ->
     made.stop()
 
 
-def test_a_log_that_ends_before_the_query_is_data_loss(server: Server, topic: str) -> None:
+def test_log_that_ends_before_the_query_is_data_loss(server: Server, topic: str) -> None:
     begin(server, topic, "one", commit=True)
     later = {topic: {"0": 50, "1": 0}}
     strict = source(server, topic, **QUICK)
@@ -150,7 +150,7 @@ def test_a_log_that_ends_before_the_query_is_data_loss(server: Server, topic: st
 
 
 @pytest.mark.parametrize("lax", [False, True])
-def test_a_topic_made_anew_is_known_by_its_id(server: Server, topic: str, lax: bool) -> None:
+def test_recreated_topic_is_detected_by_its_id(server: Server, topic: str, lax: bool) -> None:
     """Its log has grown beyond what the query has read: offsets alone would not tell."""
     begin(server, topic, "old", commit=True)
     made = source(server, topic, failOnDataLoss=str(not lax))
@@ -176,7 +176,7 @@ def test_a_topic_made_anew_is_known_by_its_id(server: Server, topic: str, lax: b
 
 
 @pytest.mark.parametrize("lax", [False, True])
-def test_a_topic_that_is_deleted_is_data_loss(server: Server, topic: str, name: str, lax: bool) -> None:
+def test_deleted_topic_is_data_loss(server: Server, topic: str, name: str, lax: bool) -> None:
     other = f"{name}-other"
     create(server.bootstrap, other, 1)
     begin(server, topic, "old", commit=True)
@@ -203,7 +203,7 @@ def test_a_topic_that_is_deleted_is_data_loss(server: Server, topic: str, name: 
     made.stop()
 
 
-def test_a_topic_added_to_a_query_must_be_there(server: Server, topic: str) -> None:
+def test_topic_added_to_a_query_must_exist(server: Server, topic: str) -> None:
     """The checkpoint is older than the subscription: what was never read cannot be lost, only misspelt."""
     start = {topic: {"0": 0, "1": 0}}
     made = source(server, topic, subscribe=f"{topic},{topic}-typo", **QUICK)
@@ -212,7 +212,7 @@ def test_a_topic_added_to_a_query_must_be_there(server: Server, topic: str) -> N
     made.stop()
 
 
-def test_an_end_that_seems_to_go_back_is_asked_for_again(
+def test_end_offset_that_decreases_is_requested_again(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that has just started shows less than it told of before."""
@@ -232,7 +232,7 @@ def test_an_end_that_seems_to_go_back_is_asked_for_again(
     made.stop()
 
 
-def test_available_now_is_not_misled_by_an_end_told_too_early(
+def test_available_now_ignores_an_end_offset_from_a_starting_broker(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(server, topic, "one", commit=True)
@@ -250,7 +250,7 @@ def test_available_now_is_not_misled_by_an_end_told_too_early(
 
 
 @pytest.mark.parametrize("lax", [False, True])
-def test_an_offset_that_is_out_of_range_for_a_moment_is_no_data_loss(
+def test_offset_temporarily_out_of_range_is_not_data_loss(
     server: Server, topic: str, lax: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(server, topic, "one", commit=True)
@@ -271,7 +271,7 @@ def test_an_offset_that_is_out_of_range_for_a_moment_is_no_data_loss(
 
 
 @pytest.mark.parametrize("lax", [False, True])
-def test_records_that_retention_took_are_data_loss(server: Server, topic: str, lax: bool) -> None:
+def test_records_deleted_by_retention_are_data_loss(server: Server, topic: str, lax: bool) -> None:
     for value in ("one", "two", "three"):
         begin(server, topic, value, commit=True)
     made = source(server, topic, failOnDataLoss=str(not lax), **QUICK)
@@ -310,7 +310,7 @@ def test_new_partitions_are_read_from_their_beginning(server: Server, topic: str
     made.stop()
 
 
-def test_topics_that_match_later_are_read(server: Server, name: str) -> None:
+def test_topics_that_match_the_pattern_later_are_read(server: Server, name: str) -> None:
     made = StreamSource({"kafka.bootstrap.servers": server.bootstrap, "subscribePattern": f"{name}-[ab]"})
     assert made.initialOffset() == {}, "no topic matches yet"
     for letter in "bc":
@@ -322,7 +322,7 @@ def test_topics_that_match_later_are_read(server: Server, name: str) -> None:
     made.stop()
 
 
-def test_a_batch_waits_for_the_least_that_it_is_to_have(server: Server, topic: str) -> None:
+def test_batch_waits_for_min_offsets_per_trigger(server: Server, topic: str) -> None:
     made = source(server, topic, minOffsetsPerTrigger="4", maxOffsetsPerTrigger="5")
     limit, start = made.getDefaultReadLimit(), made.initialOffset()
     assert limit == ReadMaxRows(5)
@@ -346,14 +346,14 @@ def test_a_batch_waits_for_the_least_that_it_is_to_have(server: Server, topic: s
         each.stop()
 
 
-def test_a_reader_with_filters_passes_for_one_without() -> None:
+def test_reader_hides_push_filters_from_pyspark() -> None:
     """PySpark refuses readers that have pushFilters unless it is configured to push them."""
     made = BatchSource({"kafka.bootstrap.servers": "localhost:9", "subscribe": "t"})
     assert made.pushFilters.__func__ is DataSourceReader.pushFilters
     assert pickle.loads(pickle.dumps(made)).options == made.options
 
 
-def test_batch_reads_end_where_something_can_be_read(server: Server, topic: str) -> None:
+def test_batch_read_ends_at_the_last_readable_offset(server: Server, topic: str) -> None:
     begin(server, topic, "one", commit=True)
     begin(server, topic, "open", commit=None)
     given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}
@@ -373,7 +373,7 @@ def test_batch_reads_end_where_something_can_be_read(server: Server, topic: str)
         ).partitions()
 
 
-def test_large_answers_come_in_pieces_and_in_order(server: Server, topic: str) -> None:
+def test_several_answers_are_read_in_order(server: Server, topic: str) -> None:
     """Answers of two batches at most: the next is asked for while one is decoded."""
     for number in range(12):
         write(server, topic, number, size=700)
@@ -386,7 +386,7 @@ def test_large_answers_come_in_pieces_and_in_order(server: Server, topic: str) -
     assert seen == list(range(1, 12))
 
 
-def test_a_reader_that_is_left_hangs_up(server: Server, topic: str) -> None:
+def test_abandoned_reader_closes_its_connections(server: Server, topic: str) -> None:
     for number in range(4):
         write(server, topic, number, size=700)
     made = source(server, topic, **{"kafka.max.partition.fetch.bytes": "800"})
@@ -396,7 +396,7 @@ def test_a_reader_that_is_left_hangs_up(server: Server, topic: str) -> None:
     batches.close()
 
 
-def test_a_streams_misuse_waits_for_the_first_call() -> None:
+def test_misuse_of_a_stream_is_raised_at_the_first_call() -> None:
     made = StreamSource({"kafka.bootstrap.servers": "localhost:9", "subscribe": "t", "endingOffsets": "latest"})
     made.stop()
     for call in (made.initialOffset, made.getDefaultReadLimit, made.prepareForTriggerAvailableNow):
@@ -404,7 +404,7 @@ def test_a_streams_misuse_waits_for_the_first_call() -> None:
             call()
 
 
-def test_load_asks_the_brokers(server: Server, topic: str) -> None:
+def test_load_contacts_the_brokers(server: Server, topic: str) -> None:
     given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic, **QUICK}
     assert check_source(given).subscription.topics == (topic,)
     with pytest.raises(MisuseError, match=f"option subscribe: there is no topic '{topic}-typo'"):
@@ -430,7 +430,7 @@ def test_planning_and_committing_import_nothing_heavy() -> None:
     assert ours == without, "what PySpark itself imports is not ours to avoid"
 
 
-def test_a_planned_batch_read_has_hung_up(server: Server, topic: str) -> None:
+def test_batch_source_closes_its_connections_after_planning(server: Server, topic: str) -> None:
     made = BatchSource({"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic})
     begin(server, topic, "here", commit=True)
     assert len(made.partitions()) == 1
@@ -438,7 +438,7 @@ def test_a_planned_batch_read_has_hung_up(server: Server, topic: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["subscribe", "assign"])
-def test_a_topic_that_is_not_there_is_an_error_of_its_option(server: Server, name: str, option: str) -> None:
+def test_missing_topic_is_an_error_of_its_option(server: Server, name: str, option: str) -> None:
     wanted = f"{name}-typo" if option == "subscribe" else f'{{"{name}-typo": [0]}}'
     made = BatchSource({"kafka.bootstrap.servers": server.bootstrap, option: wanted, **QUICK})
     with pytest.raises(MisuseError, match=f"option {option}: there is no topic '{name}-typo'"):

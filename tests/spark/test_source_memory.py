@@ -56,7 +56,7 @@ def append(cluster: BlockingCluster, topic: str, batch: bytes | bytearray) -> No
 
 
 @pytest.mark.parametrize(("batches", "count"), [(16, 16), (256, 1)], ids=["16 MB batches", "1 MB batches"])
-def test_a_compressed_log_is_read_in_bounded_memory(server: Server, name: str, batches: int, count: int) -> None:
+def test_compressed_log_is_read_in_bounded_memory(server: Server, name: str, batches: int, count: int) -> None:
     """256 MB of records in less than 1 MB of log: one Fetch returns all of it."""
     create(server.bootstrap, name, 1)
     made = build_batch([Record(i, 5, None, bytes(MB)) for i in range(count)], codec=Codec.ZSTD)
@@ -76,7 +76,7 @@ def reading(cluster: BlockingCluster, topic: str, end: int) -> Reading:
     return Reading(cluster, source_options(given, streaming=False), Range(TopicPartition(topic, 0), 0, end))
 
 
-def test_a_header_name_that_is_not_utf_8_is_replaced(server: Server, name: str) -> None:
+def test_header_name_that_is_not_utf_8_is_replaced(server: Server, name: str) -> None:
     create(server.bootstrap, name, 1)
     with BlockingCluster(server.bootstrap) as cluster:
         append(cluster, name, build_batch([Record(0, 5, None, b"v", (("a\udcff", b"1"), ("b", b"2")))]))
@@ -84,7 +84,7 @@ def test_a_header_name_that_is_not_utf_8_is_replaced(server: Server, name: str) 
     assert batch["headers"].to_pylist() == [[{"key": "a\ufffd", "value": b"1"}, {"key": "b", "value": b"2"}]]
 
 
-def test_an_error_names_topic_partition_and_offset(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_topic_partition_and_offset(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     create(server.bootstrap, name, 1)
     with BlockingCluster(server.bootstrap) as cluster:
         append(cluster, name, build_batch([Record(0, 5, None, b"sound")]))

@@ -26,12 +26,12 @@ FLAT = st.dictionaries(
 
 
 @given(FLAT)
-def test_offsets_survive_their_json_shape(flat: dict[TopicPartition, int]) -> None:
+def test_offsets_round_trip_through_json(flat: dict[TopicPartition, int]) -> None:
     assert flattened(nested(flat)) == flat
 
 
 @given(FLAT, FLAT, st.integers(1, 20_000))
-def test_a_limited_batch_takes_what_it_may_and_goes_nowhere_back(
+def test_limited_batch_takes_its_limit_and_never_goes_back(
     start: dict[TopicPartition, int], more: dict[TopicPartition, int], most: int
 ) -> None:
     start = {at: start.get(at, 0) for at in more}
@@ -42,7 +42,7 @@ def test_a_limited_batch_takes_what_it_may_and_goes_nowhere_back(
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 1000)), max_size=5), st.integers(1, 30))
-def test_splits_cover_everything_once(pieces: list[tuple[int, int]], least: int) -> None:
+def test_splits_cover_every_offset_once(pieces: list[tuple[int, int]], least: int) -> None:
     ranges = [Range(TopicPartition("t", n), start, start + size) for n, (start, size) in enumerate(pieces)]
     parts = split(ranges, least)
     for whole in ranges:
@@ -53,21 +53,21 @@ def test_splits_cover_everything_once(pieces: list[tuple[int, int]], least: int)
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=6), st.integers(1, 400))
-def test_no_piece_is_larger_than_it_may_be(sizes: list[int], most: int) -> None:
+def test_no_split_exceeds_its_maximum(sizes: list[int], most: int) -> None:
     ranges = [Range(TopicPartition("t", n), 7, 7 + size) for n, size in enumerate(sizes)]
     parts = split(ranges, None, most)
     assert all(0 < part.size <= most for part in parts)
     assert len(parts) == sum(-(-size // most) for size in sizes)
 
 
-def test_pieces_follow_the_sizes_of_what_is_cut() -> None:
+def test_splits_are_proportional_to_the_sizes_of_partitions() -> None:
     ranges = [Range(TopicPartition("t", n), 0, size) for n, size in enumerate((1, 1, 1, 3000))]
     assert len(split(ranges, 10)) == 10, "what stays whole does not count"
     assert [r.at.partition for r in split(ranges, 4)] == [0, 1, 2, 3]
     assert len(split(ranges, 10, 100)) == 33
 
 
-def test_defaults_are_those_of_the_kafka_connector() -> None:
+def test_defaults_equal_those_of_the_kafka_connector() -> None:
     streaming, batch = source_options(GIVEN, streaming=True), source_options(GIVEN, streaming=False)
     assert streaming.starting == Position(everywhere=-1, option="startingOffsets")
     assert batch.starting == Position(everywhere=-2, option="startingOffsets")
@@ -147,7 +147,7 @@ def test_misuse_names_the_option(changed: dict[str, str | None], streaming: bool
         source_options(given, streaming=streaming)
 
 
-def test_what_only_one_kind_of_read_takes_is_good_for_load() -> None:
+def test_load_accepts_options_of_streams_and_of_batch_reads() -> None:
     assert check_options({**GIVEN, "startingOffsets": "latest"}).starting.everywhere == -1
     assert check_options({**GIVEN, "endingTimestamp": "5"}).ending.timestamp == 5
     with pytest.raises(
@@ -158,7 +158,7 @@ def test_what_only_one_kind_of_read_takes_is_good_for_load() -> None:
         check_options({**GIVEN, "startingOffsets": "latest", "minPartitions": "x"})
 
 
-def test_triggers_and_patience_have_the_connectors_defaults() -> None:
+def test_triggers_and_retries_have_the_connectors_defaults() -> None:
     options = source_options({**GIVEN, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "2m"}, streaming=True)
     assert options.trigger == Trigger(least=5, delay_ms=120_000)
     assert source_options(GIVEN, streaming=True).trigger == Trigger(delay_ms=15 * 60_000)
@@ -166,7 +166,7 @@ def test_triggers_and_patience_have_the_connectors_defaults() -> None:
     assert source_options({**GIVEN, "maxTriggerDelay": "250"}, streaming=True).trigger.delay_ms == 250
 
 
-def test_options_have_no_case_and_strange_ones_are_left_alone() -> None:
+def test_options_are_case_insensitive_and_foreign_ones_are_ignored() -> None:
     given = {"Kafka.Bootstrap.Servers": "b:1", "SUBSCRIBE": "t, u", "path": "/x", "checkpointlocation": "/y"}
     options = source_options({**given, "startingoffsets": "EARLIEST"}, streaming=True)
     assert options.subscription.topics == ("t", "u")
@@ -204,7 +204,7 @@ ALL = {
     ],
     ids=["stream", "batch", "sink"],
 )
-def test_options_of_another_face_are_named_once(
+def test_options_of_the_other_direction_are_named_once(
     make: Callable[[dict[str, str]], object], idle: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     _warn.cache_clear()

@@ -21,7 +21,7 @@ def topic(server: Server, name: str) -> str:
     return name
 
 
-def test_where_to_start_and_to_end_by_time(server: Server, topic: str) -> None:
+def test_start_and_end_by_time(server: Server, topic: str) -> None:
     for time in (10, 20, 30):
         write(server, topic, time)
     by_time = f'{{"{topic}":{{"0":20,"1":20}}}}'
@@ -51,7 +51,7 @@ def test_where_to_start_and_to_end_by_time(server: Server, topic: str) -> None:
         source(server, topic, startingOffsetsByTimestamp=f'{{"{topic}":{{"0":20}}}}').initialOffset()
 
 
-def test_times_are_looked_up_as_far_as_the_isolation_level_shows(server: Server, topic: str) -> None:
+def test_times_are_looked_up_within_the_isolation_level(server: Server, topic: str) -> None:
     """A record behind an open transaction has an offset that nobody is given yet."""
     write(server, topic, 10)
     begin(server, topic, "open", commit=None)
@@ -75,7 +75,7 @@ def test_times_are_looked_up_as_far_as_the_isolation_level_shows(server: Server,
         assert [(p.range.at.partition, p.range.start, p.range.end) for p in planned(filtered)] == ranges
 
 
-def test_pushed_filters_leave_out_what_is_not_asked_for(server: Server, topic: str) -> None:
+def test_pushed_filters_narrow_the_read(server: Server, topic: str) -> None:
     for time in (10, 20, 30, 40):
         write(server, topic, time)
     write(server, topic, 50, partition=1)

@@ -79,7 +79,7 @@ def pipeline(spark: SparkSession, server: Server, name: str, tmp_path: Path, fau
     fault.unlink(missing_ok=True)
 
 
-def test_rows_go_through_once_whatever_happens(pipeline: Pipeline, fault: Path, tmp_path: Path) -> None:
+def test_rows_are_written_once_whatever_happens(pipeline: Pipeline, fault: Path, tmp_path: Path) -> None:
     from pyspark.errors.exceptions.base import PySparkException
 
     pipeline.fill(0, ROWS)
@@ -103,7 +103,7 @@ def test_rows_go_through_once_whatever_happens(pipeline: Pipeline, fault: Path, 
     pipeline.check(ROWS + 100 * len(steps))
 
 
-def test_progress_is_shown_in_a_group(pipeline: Pipeline) -> None:
+def test_progress_is_committed_to_a_group(pipeline: Pipeline) -> None:
     pipeline.fill(0, 90)
     pipeline.run(limit=50)
     pipeline.check(90)
@@ -142,7 +142,7 @@ def test_batch_writes_are_idempotent_with_an_application_and_version(pipeline: P
     assert values(pipeline.bootstrap, pipeline.out) == {"1": 2, "2": 2}
 
 
-def test_misuse_is_told_before_rows_move(pipeline: Pipeline) -> None:
+def test_misuse_is_raised_before_rows_are_written(pipeline: Pipeline) -> None:
     from pyspark.errors.exceptions.base import PySparkException
 
     rows = pipeline.spark.createDataFrame([("a", 1)], "key string, value int")
@@ -158,7 +158,7 @@ def test_misuse_is_told_before_rows_move(pipeline: Pipeline) -> None:
     assert not values(pipeline.bootstrap, pipeline.out)
 
 
-def test_a_driver_elsewhere_is_fenced(pipeline: Pipeline) -> None:
+def test_driver_of_another_process_is_fenced(pipeline: Pipeline) -> None:
     """Another driver plans with this prefix between two runs: the next plan fences that one."""
     pipeline.fill(0, 50)
     pipeline.run()

@@ -62,7 +62,7 @@ def last_words(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("kind", [batch, stream], ids=["batch", "stream"])
-def test_load_tells_what_is_wrong(spark: SparkSession, server: Server, topic: str, kind: Any) -> None:
+def test_load_reports_invalid_options(spark: SparkSession, server: Server, topic: str, kind: Any) -> None:
     from pyspark.errors import AnalysisException
 
     with socket.socket() as nobody:
@@ -85,7 +85,9 @@ def test_load_tells_what_is_wrong(spark: SparkSession, server: Server, topic: st
             assert said in last_words(caught.value)
 
 
-def test_what_only_a_stream_refuses_is_told_when_it_starts(spark: SparkSession, server: Server, topic: str) -> None:
+def test_option_invalid_only_for_streams_is_reported_at_the_start(
+    spark: SparkSession, server: Server, topic: str
+) -> None:
     from pyspark.errors import StreamingQueryException
 
     rows = stream(spark, server, subscribe=topic, endingOffsets="latest").load()
@@ -95,7 +97,7 @@ def test_what_only_a_stream_refuses_is_told_when_it_starts(spark: SparkSession, 
     assert "option endingOffsets is for batch reads" in last_words(caught.value)
 
 
-def test_filters_are_pushed_where_spark_pushes(spark: SparkSession, server: Server, topic: str) -> None:
+def test_spark_pushes_filters(spark: SparkSession, server: Server, topic: str) -> None:
     condition = "partition = 1 and offset >= 5 and offset < 18 and timestamp > timestamp_millis(9)"
     wanted = list(range(110, 118))
     assert values(batch(spark, server, subscribe=topic).load().where(condition)) == wanted, "Spark filters"
@@ -117,9 +119,7 @@ def plan(rows: DataFrame) -> str:
     return "".join(line for line in text.splitlines() if "Filter (" in line)
 
 
-def test_a_stream_reads_what_grows_while_it_runs(
-    spark: SparkSession, server: Server, topic: str, tmp_path: Path
-) -> None:
+def test_stream_reads_a_growing_topic(spark: SparkSession, server: Server, topic: str, tmp_path: Path) -> None:
     """By pattern: a partition and a topic are added; batches are cut by offsets and by records a task."""
     options = {
         "subscribePattern": f"{topic}.*",
@@ -147,7 +147,7 @@ def test_a_stream_reads_what_grows_while_it_runs(
         query.stop()
 
 
-def test_once_and_available_now_end_with_what_is_there(
+def test_once_and_available_now_end_with_the_available_records(
     spark: SparkSession, server: Server, topic: str, tmp_path: Path
 ) -> None:
     seen: list[int] = []

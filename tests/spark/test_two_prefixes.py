@@ -63,7 +63,7 @@ def refusal(first: Write, second: Write) -> str:
     return f"option decisionTopic={first.decisions}: {holds}"
 
 
-def test_the_second_prefix_is_refused_and_the_first_goes_on(pair: tuple[Write, Write]) -> None:
+def test_second_prefix_is_rejected_and_the_first_continues(pair: tuple[Write, Write]) -> None:
     first, second = pair
     bootstrap, topic = first.options["kafka.bootstrap.servers"], first.options["topic"]
     fenced = set()
@@ -81,7 +81,7 @@ def test_the_second_prefix_is_refused_and_the_first_goes_on(pair: tuple[Write, W
     assert not open_producers(bootstrap, topic, first.decisions)
 
 
-def test_tasks_find_it_where_both_planned_at_once(pair: tuple[Write, Write]) -> None:
+def test_tasks_detect_two_prefixes_that_planned_concurrently(pair: tuple[Write, Write]) -> None:
     """Their plans read an empty topic; the later record stands."""
     first, second = pair
     plan = first.plan()
@@ -97,7 +97,7 @@ def test_tasks_find_it_where_both_planned_at_once(pair: tuple[Write, Write]) -> 
 
 
 @pytest.mark.parametrize("what", ["list", "settle", "abort", "abort --yes", "abort --yes --accept-loss"])
-def test_commands_refuse_another_prefixs_topic(pair: tuple[Write, Write], what: str) -> None:
+def test_commands_reject_the_topic_of_another_prefix(pair: tuple[Write, Write], what: str) -> None:
     first, second = pair
     plan = first.plan()
     messages = first.tasks(plan)

@@ -51,7 +51,7 @@ def tasks(query: Query, plan: bytes, batch: int) -> list[object]:
 
 
 @pytest.mark.parametrize("batch", [0, 2])
-def test_the_second_is_refused_and_the_first_goes_on(pair: tuple[Query, Query], batch: int) -> None:
+def test_second_query_is_rejected_and_the_first_continues(pair: tuple[Query, Query], batch: int) -> None:
     first, second = pair
     first.run(batch)
     messages = tasks(first, first.plan(), batch)
@@ -66,7 +66,7 @@ def test_the_second_is_refused_and_the_first_goes_on(pair: tuple[Query, Query], 
     check(first, batch + 2)
 
 
-def test_the_second_is_refused_as_soon_as_the_first_has_planned(pair: tuple[Query, Query]) -> None:
+def test_second_query_is_rejected_as_soon_as_the_first_has_planned(pair: tuple[Query, Query]) -> None:
     """Before its first task has written, nothing is open, and nothing was ever committed."""
     first, second = pair
     plan = first.plan()
@@ -82,7 +82,7 @@ def test_the_second_is_refused_as_soon_as_the_first_has_planned(pair: tuple[Quer
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
-def test_a_former_owner_is_refused_whenever_its_taker_commits(
+def test_previous_owner_is_rejected_whenever_the_new_one_commits(
     pair: tuple[Query, Query], looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After so many of the two looks of the former's plan: at open transactions, then at the record."""
@@ -111,7 +111,7 @@ def test_a_former_owner_is_refused_whenever_its_taker_commits(
 
 
 @pytest.mark.parametrize("way", ["settle", "takeOver"])
-def test_who_died_before_its_first_task_makes_way(pair: tuple[Query, Query], way: str) -> None:
+def test_query_that_died_before_its_first_task_can_be_replaced(pair: tuple[Query, Query], way: str) -> None:
     dead, other = pair
     dead.plan()
     if way == "settle":
@@ -122,7 +122,7 @@ def test_who_died_before_its_first_task_makes_way(pair: tuple[Query, Query], way
     assert set(values(other.bootstrap, other.topic).values()) == {1}
 
 
-def test_a_query_is_never_another_in_its_own_checkpoint(query: Query, tmp_path: Path) -> None:
+def test_query_is_recognized_in_its_own_checkpoint(query: Query, tmp_path: Path) -> None:
     """Its id may be readable later only, or no more; and a folder is the same with a slash behind it."""
     folder = tmp_path / "own"
     query.options["checkpointlocation"] = str(folder)
@@ -138,7 +138,7 @@ def test_a_query_is_never_another_in_its_own_checkpoint(query: Query, tmp_path: 
     check(query, 1)
 
 
-def test_a_message_tells_what_to_do_if_two_are_one(query: Query) -> None:
+def test_error_says_what_to_do_if_both_are_the_same_query(query: Query) -> None:
     query.options["checkpointlocation"] = "s3://bucket/own"
     query.plan()
     query.options["checkpointlocation"] = "s3a://bucket/own"
@@ -154,7 +154,7 @@ def test_a_message_tells_what_to_do_if_two_are_one(query: Query) -> None:
     check(query, 2)
 
 
-def test_a_successor_takes_over_in_the_middle(pair: tuple[Query, Query]) -> None:
+def test_successor_can_take_over_during_a_batch(pair: tuple[Query, Query]) -> None:
     query, _ = pair
     query.run(1)
     messages = tasks(query, query.plan(), 1)
@@ -164,7 +164,7 @@ def test_a_successor_takes_over_in_the_middle(pair: tuple[Query, Query]) -> None
     check(query, 2)
 
 
-def test_who_died_in_its_first_batch_makes_way(pair: tuple[Query, Query]) -> None:
+def test_query_that_died_in_its_first_batch_can_be_replaced(pair: tuple[Query, Query]) -> None:
     """Nothing of it was committed: what it left open is waited for, ended by an operator, or taken over."""
     dead, other = pair
     tasks(dead, dead.plan(), 0)
@@ -175,7 +175,7 @@ def test_who_died_in_its_first_batch_makes_way(pair: tuple[Query, Query]) -> Non
     assert set(values(other.bootstrap, other.topic).values()) == {1}
 
 
-def test_a_moved_checkpoint_goes_on(query: Query, tmp_path: Path) -> None:
+def test_query_continues_after_its_checkpoint_moves(query: Query, tmp_path: Path) -> None:
     query.options["checkpointlocation"] = str(checkpoint_of(tmp_path / "before", query.query))
     query.run(1)
     query.options["checkpointlocation"] = str(checkpoint_of(tmp_path / "after", query.query))
@@ -189,7 +189,7 @@ def test_a_moved_checkpoint_goes_on(query: Query, tmp_path: Path) -> None:
     assert look(sink_options(query.options, streaming=True))[0].source.checkpoint == "s3://bucket/elsewhere"
 
 
-def test_where_a_querys_id_is_looked_for(tmp_path: Path) -> None:
+def test_query_id_is_read_from_the_checkpoint(tmp_path: Path) -> None:
     known = str(checkpoint_of(tmp_path / "known", "its-id"))
     assert [query_id(f"{scheme}{known}") for scheme in ("", "file:", "file://")] == ["its-id"] * 3
     for unreadable in ("", str(tmp_path), "hdfs://node:8020/known", f"s3:{known}", "C:known"):

@@ -51,7 +51,7 @@ def start(pipeline: Pipeline, checkpoint: Path, notes: Path) -> StreamingQuery:
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["in its first batch", "later"])
-def test_two_queries_of_spark(pipeline: Pipeline, tmp_path: Path, before: int) -> None:
+def test_two_spark_queries_with_one_prefix(pipeline: Pipeline, tmp_path: Path, before: int) -> None:
     if before:
         pipeline.fill(1000, 60)
         start(pipeline, pipeline.checkpoint, tmp_path).awaitTermination()
