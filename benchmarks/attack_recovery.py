@@ -32,7 +32,7 @@ def write_many_logs(target: Target) -> None:
 
 
 def read_many_logs(target: Target) -> None:
-    """Look for the end of all logs until all are recovered. Then write to them."""
+    """Query the end of all logs until all are recovered. Then write to them."""
     with target.wire() as wire:
         _until_recovered(wire, "many", LOGS, PRODUCERS)
 
@@ -51,7 +51,7 @@ def write_large_log(target: Target) -> None:
 
 
 def read_large_log(target: Target) -> None:
-    """Look for the end of the log until it is recovered. Then write to it."""
+    """Query the end of the log until it is recovered. Then write to it."""
     with target.wire() as wire:
         _until_recovered(wire, "large", 1, BATCHES)
 

@@ -1,4 +1,4 @@
-"""The most expensive legal request of each API, against a broker with many topics."""
+"""Send the most expensive legal request of each API to a broker with many topics."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ from support.wire import Session, Wire, batch
 TIMES = 3
 WIDE = "wide"
 WIDTH = 10_000
-"""Partitions of the topic that is one request's."""
+"""Number of partitions of the topic that one request covers."""
 
 
 def answered(
     target: Target, request: Message, version: int, items: str, count: int, code: int = 0, *, times: int = TIMES
 ) -> None:
-    """Send a request several times, and check each answer. `items`, `count`, `code`: see `check`."""
+    """Send a request several times, and check each answer. `check` describes `items`, `count` and `code`."""
     for _ in range(times):
         check(ask(target, request, version), items, count, code)
 
@@ -322,6 +322,6 @@ def huge_requests(target: Target) -> None:
         else:
             payload = body + struct.pack(">i", count) + item * count
         sock = send_raw(target, struct.pack(">i", len(payload)) + payload)
-        answer_size(sock)  # the broker may hang up
+        answer_size(sock)  # the broker may close the connection
         sock.close()
         time.sleep(0.2)

@@ -205,7 +205,7 @@ class Memory:
             with contextlib.suppress(OSError):
                 found = re.search(r"RssAnon:\s+(\d+) kB", self._path.read_text())
                 self.peak = max(self.peak, int(found[1]) if found else 0)
-                if self.peak > MOST_MB * KB:  # otherwise the machine would run out of memory
+                if self.peak > MOST_MB * KB:  # otherwise, the machine would run out of memory
                     os.kill(self._pid, signal.SIGKILL)
                     return
 

@@ -1,11 +1,11 @@
-"""What a broker can do alone: oncelog beside a warm Apache Kafka, with clients that cost next to nothing.
+"""Measure what a broker can do alone: oncelog and a warm Apache Kafka, with clients that cost next to nothing.
 
-    scripts/bench --capacity [--seconds N] [--warm N] [--rounds N] [--json FILE]
+scripts/bench --capacity [--seconds N] [--warm N] [--rounds N] [--json FILE]
 
 Kafka's own clients need more CPU than the broker, so a benchmark with them measures the clients. Here, requests are
-encoded beforehand. Three connections with five requests in flight each send the same bytes again and again, and only
-count the responses. The broker runs on the first core, the load on the second. Each server is warmed up first. Shown
-are requests a second and the broker's CPU time for a request.
+encoded beforehand. Three connections with five requests in flight each send the same bytes repeatedly, and only count
+the responses. The broker runs on the first core, the load on the second. Each server is warmed up first. The table
+shows requests per second and the broker's CPU time per request.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Row:
     records: int
     size: int
     fetched: int = 0
-    """Bytes that a Fetch asks for; 0: a Produce."""
+    """Bytes that a Fetch requests. 0 means a Produce."""
 
 
 ROWS = (
@@ -86,7 +86,7 @@ def produce(topic: str, partition: int, records: bytes) -> bytes:
 
 
 class Connection:
-    """Sends one request again and again, and counts the responses."""
+    """Send one request repeatedly, and count the responses."""
 
     def __init__(self, bootstrap: str, request: bytes, check: Callable[[bytes], None]) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -96,20 +96,20 @@ class Connection:
         self._buffer = bytearray(4 * MB)
         self._held = 0
         self._skip = 0
-        """Bytes of a response that are still to come."""
+        """Bytes of a response that have not arrived yet."""
         self.socket.sendall(request)
         check(self._first())
         self.socket.sendall(request * IN_FLIGHT)
 
     def _first(self) -> bytes:
-        """Return the first response, to be checked."""
+        """Return the first response, for a check."""
         data = b""
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
             data += self.socket.recv(MB)
         return data[4:]
 
     def serve(self) -> int:
-        """Read what has come, send a request for each complete response, and return their number."""
+        """Read the received bytes, send a request for each complete response, and return the number of responses."""
         view = memoryview(self._buffer)
         got = self.socket.recv_into(view[self._held :])
         if not got:
@@ -135,7 +135,7 @@ class Connection:
 
 
 def load(connections: list[Connection], seconds: float) -> int:
-    """Keep the broker busy for so long, and return the number of responses."""
+    """Keep the broker busy for this long, and return the number of responses."""
     count = 0
     end = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
@@ -155,7 +155,7 @@ def check_produce(response: bytes) -> None:
 
 
 def check_fetch(response: bytes) -> None:
-    """Raise AssertionError unless a Fetch has returned most of what it asks for."""
+    """Raise AssertionError unless a Fetch has returned most of the requested bytes."""
     _, at = decode_response_header(memoryview(response), FetchRequest.API_KEY, FETCH)
     partition = FetchResponse.decode(memoryview(response)[at:], FETCH).responses[0].partitions[0]
     assert not partition.error_code, partition
@@ -180,7 +180,7 @@ def requests(server: Server, row: Row, number: int) -> tuple[list[bytes], Callab
 
 
 def figures(server: Server, pid: int, warm: float, seconds: float) -> Iterator[tuple[str, float, float]]:
-    """Yield (row, requests a second, microseconds of CPU a request)."""
+    """Yield (row, requests per second, microseconds of CPU per request)."""
     for number, row in enumerate(ROWS):
         frames, check = requests(server, row, number)
         connections = [Connection(server.bootstrap, frame, check) for frame in frames]
@@ -197,7 +197,7 @@ def figures(server: Server, pid: int, warm: float, seconds: float) -> Iterator[t
 
 @contextmanager
 def running(name: str, folder: Path) -> Iterator[tuple[Server, int]]:
-    """A server on the first core, and its process id. This process runs on the second one meanwhile."""
+    """Run a server on the first core, and yield its process id. Meanwhile, this process runs on the second core."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:1])  # the server inherits it
     server: ApacheKafka | OncelogCluster

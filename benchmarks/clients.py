@@ -1,12 +1,15 @@
-"""Our client beside confluent-kafka (librdkafka) on one oncelog broker: records of 100 B, as tables and one by one.
+"""Compare our client with confluent-kafka (librdkafka) on one oncelog broker: records of 100 B, as tables and
+individually.
 
-    scripts/bench --clients [--quick] [--rounds N] [--json FILE]
+scripts/bench --clients [--quick] [--rounds N] [--json FILE]
 
-Each work is a process of its own, which makes its data, connects and sends or reads a little before its clock starts; a
-round does all of them on a new broker, each round the other way about. Shown is the median of the rounds. CPU is the
-client's, of all its threads. Both producers are idempotent, with acks=all and linger.ms=5; the other options are each
-client's own defaults, but for librdkafka's queues, which are made large enough for it not to wait for itself: its
-producer for room, its consumer for a second (`fetch.queue.backoff.ms`) whenever 100,000 messages lie read.
+Each workload runs in its own process. It creates its data, connects, and sends or reads a little before its clock
+starts. A round runs all workloads on a new broker, in alternating order. The table shows the median of the rounds. CPU
+is the client's, of all its threads.
+
+Both producers are idempotent, with acks=all and linger.ms=5. The other options are each client's defaults, except for
+librdkafka's queues. These are made large enough that librdkafka does not wait for itself. Otherwise, its producer waits
+for space, and its consumer waits a second (`fetch.queue.backoff.ms`) whenever it has buffered 100,000 messages.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ PARTITIONS = 3
 
 
 class Measured(NamedTuple):
-    """What a work took; rates are records a second, of the clock's and of the client's CPU."""
+    """The figures of a workload: records per second of wall clock, and per second of the client's CPU."""
 
     records: int
     seconds: float
@@ -49,7 +52,7 @@ class Measured(NamedTuple):
 
 
 class Clock:
-    """Wall clock and CPU time of this process since it was made."""
+    """The wall clock and CPU time of this process since the clock was created."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
@@ -59,11 +62,11 @@ class Clock:
 
 
 def values(count: int) -> list[bytes]:
-    """Distinct ones of SIZE bytes."""
+    """Return distinct values of SIZE bytes."""
     return [b"%0*d" % (SIZE, number) for number in range(count)]
 
 
-# -- works ------------------------------------------------------------------------------------------------------------
+# -- workloads ---------------------------------------------------------------------------------------------------------
 
 
 def confluent_send(bootstrap: str, topic: str, count: int) -> Measured:
@@ -183,7 +186,7 @@ ONE_BY_ONE = ("ours_send", "ours_read")
 
 
 class Line(NamedTuple):
-    """A line of the table: two works, and what of them is compared."""
+    """A line of the table: two workloads, and the figure to compare."""
 
     row: Row
     theirs: str
@@ -192,7 +195,7 @@ class Line(NamedTuple):
 
 
 def lines() -> Iterator[Line]:
-    """Those of the table."""
+    """Return the lines of the table."""
     works = (
         ("produce as tables", "confluent_send", "tables_send", 1.5, 5.0),
         ("consume as tables", "confluent_read", "tables_read", 5.0, None),
@@ -209,7 +212,7 @@ def lines() -> Iterator[Line]:
 
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
-    """A new oncelog broker; its address."""
+    """Run a new oncelog broker, and yield its address."""
     from support.servers import OncelogCluster
 
     server = OncelogCluster(folder)
@@ -220,14 +223,14 @@ def broker(folder: Path) -> Iterator[str]:
 
 
 def run(work: str, bootstrap: str, topic: str, count: int) -> Measured:
-    """One work in a process of its own."""
+    """Run one workload in its own process."""
     command = [sys.executable, __file__, "--work", work, "--on", bootstrap, "--topic", topic, "--records", str(count)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     return Measured(*json.loads(done.stdout.splitlines()[-1]))
 
 
 def one_round(folder: Path, scale: float, *, backwards: bool) -> Iterator[tuple[str, Measured]]:
-    """All works; first those that write, then those that read what confluent-kafka wrote."""
+    """Run all workloads: first the writers, then the readers, which read what confluent-kafka wrote."""
     from oncelog import Admin
 
     many, few = int(1_500_000 * scale), int(250_000 * scale)
@@ -242,7 +245,7 @@ def one_round(folder: Path, scale: float, *, backwards: bool) -> Iterator[tuple[
 
 
 def show(console: Console, found: dict[str, list[Measured]]) -> None:
-    """The table: medians of the rounds, and the median of their ratios."""
+    """Print the table: medians of the rounds, and the median of their ratios."""
     table = Table("work", "", "confluent-kafka", "oncelog", "ratio", "target", "")
     for row, theirs, ours, what in lines():
         pairs = [(what(a), what(b)) for a, b in zip(found[theirs], found[ours], strict=True)]

@@ -1,11 +1,11 @@
-"""What does the Spark sink's commit protocol cost, by the number of tasks? Requests, bytes and seconds of a batch.
+"""Measure the cost of the Spark sink's commit protocol by the number of tasks: requests, bytes and seconds per batch.
 
-    scripts/bench --commit [--tasks N,N,...] [--partitions N] [--batches N] [--server NAME] [--json FILE]
+scripts/bench --commit [--tasks N,N,...] [--partitions N] [--batches N] [--server NAME] [--json FILE]
 
 The sink's own programs plan, prepare and commit batches on a real broker, without Spark: each task writes some rows
-into every partition of one topic, in one transaction. Counted is the last batch, by who sends: the plan, one task
-(the mean of all) and the commit. Seconds depend on the machine and what else it does; requests and bytes do not.
-At the end, every row of every batch must be readable with read_committed.
+into every partition of one topic, in one transaction. The last batch is measured, separately for the plan, one task
+(the mean of all) and the commit. Seconds depend on the machine and its other load; requests and bytes do not. At the
+end, every row of every batch must be readable with read_committed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Cost(Counter[str]):
 
     @property
     def requests(self) -> int:
-        """Number of requests."""
+        """Return the number of requests."""
         return int(sum(count for kind, count in self.items() if kind[0].isupper()))
 
     def shown(self, share: int = 1) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What connections cost the broker in memory: idle ones, readers that do not read, writers that do not go on.
+"""Measure the memory that connections cost the broker: idle ones, clients that do not read, and unfinished requests.
 
-    scripts/bench --connections [--count N] [--slow N]
+scripts/bench --connections [--count N] [--slow N]
 
-Resident memory of the broker (RssAnon: without the pages of files, which are the system's) before and after, divided by
-the number of connections.
+The result is the broker's resident memory (RssAnon, which excludes the mapped pages of files) before and after, divided
+by the number of connections.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MB = KB * KB
 
 
 def memory(pid: int) -> int:
-    """Anonymous resident memory of a process in KB, once it does not change any more."""
+    """Return the anonymous resident memory of a process in KB, once it no longer changes."""
     last = -1
     while True:
         found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -42,7 +42,7 @@ def memory(pid: int) -> int:
 
 
 def connect(bootstrap: str, *, receive_buffer: int = 0) -> socket.socket:
-    """A connection that has sent nothing yet."""
+    """Return a connection that has sent nothing yet."""
     host, _, port = bootstrap.rpartition(":")
     sock = socket.socket()
     if receive_buffer:
@@ -52,7 +52,7 @@ def connect(bootstrap: str, *, receive_buffer: int = 0) -> socket.socket:
 
 
 def frame(request: Message, version: int) -> bytes:
-    """A request as it goes over the wire."""
+    """Return a request with its length."""
     body = encode_request_header(RequestHeader(request.API_KEY, version, 1, "bench")) + request.encode(version)
     return struct.pack(">i", len(body)) + body
 
@@ -80,7 +80,7 @@ def measure(server: OncelogCluster, idle: int, slow: int) -> None:
     topic = wire.create_topic("big")
     for _ in range(8):
         wire.produce("big", batch([bytes(MB - 4 * KB)]))
-    # Four batches, 4 MB: more than the socket's buffers take.
+    # Four batches, 4 MB: more than the socket's buffers can hold.
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=4 * MB)
     topics = [FetchTopic(topic_id=topic, partitions=[wanted])]
     request = frame(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=4 * MB, session_epoch=-1, topics=topics), 16)
@@ -88,7 +88,7 @@ def measure(server: OncelogCluster, idle: int, slow: int) -> None:
     def line(kind: str, count: int, make: Callable[[], socket.socket]) -> None:
         before = memory(pid)
         sockets = [make() for _ in range(count)]
-        wire.offset("big")  # it has seen them all
+        wire.offset("big")  # the broker has read the requests before this one
         held = memory(pid) - before
         print(f"{count:>6} {kind}: {held / KB:8.1f} MB, {held / count:8.1f} KB each", flush=True)
         for sock in sockets:

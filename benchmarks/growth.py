@@ -1,10 +1,11 @@
-"""Does the cost of a request grow with what the broker holds? Its CPU per request, in a small world and a large one.
+"""Measure whether the cost of a request grows with the data that the broker holds.
 
-    scripts/bench --growth [--scale F] [--recover MB]
+scripts/bench --growth [--scale F] [--recover MB]
 
-Counted is the CPU time of the broker (user and system), not the wall clock, so that other work on the machine hardly
-counts. The large world has, times F: 1,000 partitions that were written to, 500 open connections, 10,000 transactional
-ids, 10,000 groups with offsets, and 100,000 producers remembered in one partition; the small world has ten of each.
+The benchmark measures the broker's CPU time per request (user and system) instead of the wall clock, so that other work
+on the machine hardly matters. It compares a small world with a large one. The large world has, times F: 1,000
+partitions with records, 500 open connections, 10,000 transactional ids, 10,000 groups with offsets, and 100,000
+producers in one partition. The small world has ten of each.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from support.servers import OncelogCluster
 from support.wire import Session, Wire, batch, settled
 
 FLAT = 1.5
-"""A request may cost this many times as much in the large world; the caches of the processor alone make some of it."""
+"""A request may cost this many times as much in the large world. The processor's caches alone explain part of that."""
 PIPELINE = 20
-"""Requests under way at once, so that the broker seldom sleeps between two."""
+"""Number of requests in flight, so that the broker seldom sleeps between two requests."""
 SMALL = 10
 TOPIC_PARTITIONS = 100
 ROUND_S = 5
@@ -47,17 +48,17 @@ HOUSEKEEPING = dict.fromkeys(
     ),
     str(1000 * ROUND_S),
 )
-"""What a broker does by the clock, more often than in 1, 5 and 10 minutes."""
+"""The broker's periodic tasks run more often than every 1, 5 and 10 minutes."""
 MB = 1 << 20
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process so far, to the nanosecond (`/proc/PID/stat` counts in 10 ms)."""
+    """Return the CPU time of all threads of a process so far, in nanosecond resolution (`/proc/PID/stat` has 10 ms)."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
 def pipelined(wire: Wire, requests: Iterable[Message], version: int) -> list[Message]:
-    """The answers to many requests of one version, some of them always under way."""
+    """Return the answers to many requests of one version, with several of them in flight at any time."""
     answers, waiting = [], []
     for request in requests:
         wire.send(request, version)
@@ -69,7 +70,7 @@ def pipelined(wire: Wire, requests: Iterable[Message], version: int) -> list[Mes
 
 
 def produce(topic_id: UUID, partition: int, who: Session | None = None, sequence: int = 0, size: int = 100) -> Message:
-    """A Produce (v13) of one record."""
+    """Return a Produce (v13) of one record."""
     data = PartitionProduceData(index=partition, records=bytes(batch([bytes(size)], who, sequence)))
     topics = [TopicProduceData(topic_id=topic_id, partition_data=[data])]
     return ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
@@ -78,7 +79,7 @@ def produce(topic_id: UUID, partition: int, who: Session | None = None, sequence
 def fetch(
     topic_id: UUID, partitions: Iterable[tuple[int, int]], session: int = 0, epoch: int = -1, *, max_bytes: int = MB
 ) -> FetchRequest:
-    """A Fetch (v16) that does not wait, of (partition, offset)."""
+    """Return a Fetch (v16) that does not wait. Each place is (partition, offset)."""
     wanted = [FetchPartition(partition=index, fetch_offset=at, partition_max_bytes=MB) for index, at in partitions]
     topics = [FetchTopic(topic_id=topic_id, partitions=wanted)] if wanted else []
     return FetchRequest(
@@ -87,7 +88,7 @@ def fetch(
 
 
 def commit(group: str) -> Message:
-    """An OffsetCommit (v8) of a group without members."""
+    """Return an OffsetCommit (v8) of a group without members."""
     offset = OffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata="")
     return OffsetCommitRequest(
         group_id=group,
@@ -98,10 +99,10 @@ def commit(group: str) -> Message:
 
 
 class World:
-    """A broker and what it holds."""
+    """A broker with its data."""
 
     def __init__(self, folder: Path, count: Callable[[int], int]) -> None:
-        """`count(large)`: how many there are here of what the large world has `large` of."""
+        """Fill the broker. `count(large)` returns the number of items for a number in the large world."""
         self.server = OncelogCluster(folder, settings=HOUSEKEEPING)
         self.pid = self.server.broker_pid()
         self.wire = Wire(self.server.bootstrap)
@@ -125,19 +126,19 @@ class World:
             wire.close()
         self.server.stop()
 
-    # --- what is measured: each does `times` requests ---
+    # --- workloads: each sends `times` requests ---
 
     def produce(self, times: int) -> None:
-        """To a partition among many."""
+        """Write to one of many partitions."""
         pipelined(self.wire, (produce(self.one, 0) for _ in range(times)), 13)
 
     def produce_among_producers(self, times: int) -> None:
-        """Idempotent, to a partition that remembers many producers."""
+        """Write with idempotence to a partition that holds the state of many producers."""
         who = Session(self.wire.session().producer_id, 0)
         pipelined(self.wire, (produce(self.one, 1, who, n) for n in range(times)), 13)
 
     def produce_beside_a_fetch(self, times: int) -> None:
-        """While a Fetch of all partitions waits for more than will come."""
+        """Write while a Fetch of all partitions waits for more bytes than will arrive."""
         offsets = {topic: [(index, 1) for index in range(TOPIC_PARTITIONS)] for topic in self.topics}
         offsets[self.one] = [(0, self.wire.offset("one"))]
         topics = [part for topic, wanted in offsets.items() for part in fetch(topic, wanted).topics]
@@ -148,11 +149,11 @@ class World:
             self.produce(times)
 
     def fetch(self, times: int) -> None:
-        """Of one batch, without a session."""
+        """Fetch one batch, without a session."""
         pipelined(self.wire, (fetch(self.one, [(0, n)], max_bytes=1) for n in range(times)), 16)
 
     def incremental_fetch(self, times: int) -> None:
-        """In a session of all partitions of a topic, none of which has news."""
+        """Fetch in a session with all partitions of a topic, without new records."""
         topic = self.topics[0]
         first = self.wire.call(fetch(topic, ((index, 1) for index in range(TOPIC_PARTITIONS)), epoch=0), 16)
         for epoch in range(1, times + 1):
@@ -160,22 +161,22 @@ class World:
         self.wire.call(fetch(topic, (), first.session_id, -1), 16)
 
     def metadata(self, times: int) -> None:
-        """Of one topic."""
+        """Request the metadata of one topic."""
         pipelined(self.wire, (MetadataRequest(topics=[MetadataRequestTopic(name="one")]) for _ in range(times)), 12)
 
     def commit(self, times: int) -> None:
-        """Offsets of groups."""
+        """Commit offsets of groups."""
         pipelined(self.wire, (commit(f"g{n % self.groups}") for n in range(times)), 8)
 
     def transaction(self, times: int) -> None:
-        """From AddPartitionsToTxn to EndTxn, without records."""
+        """Run a transaction from AddPartitionsToTxn to EndTxn, without records."""
         for n in range(times):
             name, who = self.ids[n % len(self.ids)]
             self.wire.add_partitions(name, who, "one")
             self.wire.end(name, who)
 
     def rest(self, _times: int) -> None:
-        """Nothing: what the broker does by the clock."""
+        """Send nothing: only the broker's periodic tasks run."""
         time.sleep(ROUNDS * ROUND_S)
 
 
@@ -191,7 +192,7 @@ ROWS: tuple[tuple[str, Callable[[World, int], None], int], ...] = (
 
 
 def measured(world: World, work: Callable[[World, int], None], times: int) -> float:
-    """Microseconds of the broker's CPU for one request: the least of three tries, after one that warms up."""
+    """Return the microseconds of the broker's CPU per request: the least of three runs, after a warm-up."""
     work(world, times // 10)
     found = []
     for _ in range(3):
@@ -202,7 +203,7 @@ def measured(world: World, work: Callable[[World, int], None], times: int) -> fl
 
 
 def figures(world: World) -> Iterator[tuple[str, float]]:
-    """All of one world: (row, number)."""
+    """Yield all figures of one world as (row, number)."""
     for name, work, times in ROWS:
         yield name, measured(world, work, times)
     if world.topics:
@@ -214,7 +215,7 @@ def figures(world: World) -> Iterator[tuple[str, float]]:
 
 
 def recovery(folder: Path, size: int) -> tuple[float, float]:
-    """(seconds, CPU seconds) until a broker that was killed serves a log of `size` bytes again."""
+    """Return (seconds, CPU seconds) until a killed broker serves a log of `size` bytes again."""
     server = OncelogCluster(folder)
     try:
         wire = Wire(server.bootstrap)

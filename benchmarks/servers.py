@@ -1,11 +1,11 @@
-"""Our broker and Apache Kafka 4.3.1 side by side, each driven by Kafka's own performance tools.
+"""Compare our broker with Apache Kafka 4.3.1, each under load from Kafka's own performance tools.
 
-    scripts/bench [--quick] [--rounds N] [--json FILE]
+scripts/bench [--quick] [--rounds N] [--json FILE]
 
-Each round starts one server with an empty folder, runs every workload, and stops it; rounds alternate between
-the two, so that what else the machine does falls on both. Shown is the median of the rounds and our ratio. Beside the
-speed, which the tools' own JVM and whatever else runs have their share in, stands the CPU time that the broker took for
-the work. See growth.py for what a request costs where much is held.
+Each round starts one server with an empty folder, runs every workload, and stops it. Rounds alternate between the
+servers, so that other work on the machine affects both. The table shows the median of the rounds and our ratio to
+Kafka. The tools' JVM and other processes influence the speed, so the table also shows the broker's CPU time. See
+growth.py for the cost of a request on a broker with much data.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ MB = 1 << 20
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: `target` is the least ratio to Kafka, where `less` the largest, where `absolute` the most
-    that ours may need; None: only shown."""
+    """One line of the table.
+
+    `target` is the smallest ratio to Kafka; with `less`, the largest ratio; with `absolute`, our largest figure. None:
+    the row has no target.
+    """
 
     name: str
     unit: str
@@ -49,7 +52,7 @@ class Row:
     less: bool = False
 
     def aim(self) -> str:
-        """The target in words."""
+        """Return the target in words."""
         if self.target is None:
             return ""
         if self.absolute:
@@ -57,7 +60,7 @@ class Row:
         return f"{'<=' if self.less else '>='} {self.target:.1f} x"
 
     def verdict(self, ours: float, kafka: float) -> str:
-        """Whether ours is where it must be."""
+        """Return whether our figure meets the target."""
         if self.target is None:
             return ""
         if self.absolute:
@@ -93,7 +96,7 @@ ROWS = (
 
 
 def run_tool(folder: Path, name: str, *arguments: str) -> str:
-    """Run a performance tool with a JVM as Kafka's scripts give it; its stdout."""
+    """Run a performance tool with a JVM as in Kafka's scripts. Return its stdout."""
     process = ManagedProcess(java(f"{TOOLS}.{name}", *arguments, heap="512m"), folder, name)
     try:
         process.wait_for(lambda: process.popen.poll() is not None, f"{name} ends", timeout=300)
@@ -104,13 +107,13 @@ def run_tool(folder: Path, name: str, *arguments: str) -> str:
 
 
 def create_topic(server: Server, folder: Path, topic: str) -> None:
-    """An empty topic of PARTITIONS partitions."""
+    """Create an empty topic of PARTITIONS partitions."""
     options = ("--create", "--topic", topic, "--partitions", str(PARTITIONS))
     run_tool(folder, "TopicCommand", "--bootstrap-server", server.bootstrap, *options)
 
 
 def produce(server: Server, folder: Path, topic: str, records: int, size: int, *options: str) -> tuple[float, float]:
-    """(records a second, MB a second) of Kafka's ProducerPerformance with acks=all."""
+    """Return (records per second, MB per second) of Kafka's ProducerPerformance with acks=all."""
     create_topic(server, folder, topic)
     shown = run_tool(
         folder, "ProducerPerformance", "--bootstrap-server", server.bootstrap, "--topic", topic,
@@ -124,12 +127,14 @@ def produce(server: Server, folder: Path, topic: str, records: int, size: int, *
 
 
 def properties(**values: object) -> tuple[str, ...]:
-    """Producer settings as the tool takes them: behind one option, for each further one replaces those before it."""
+    """Return producer settings in the tool's form: after one option, because a repeated option replaces the
+    previous one.
+    """
     return ("--command-property", "acks=all", *(f"{key.replace('_', '.')}={value}" for key, value in values.items()))
 
 
 def consume(server: Server, folder: Path, topic: str, records: int) -> float:
-    """MB a second of Kafka's ConsumerPerformance, without the time to join the group."""
+    """Return MB per second of Kafka's ConsumerPerformance, without the time to join the group."""
     shown = run_tool(
         folder, "ConsumerPerformance", "--bootstrap-server", server.bootstrap, "--topic", topic,
         "--num-records", str(records), "--hide-header", "--timeout", "60000",
@@ -139,7 +144,7 @@ def consume(server: Server, folder: Path, topic: str, records: int) -> float:
 
 
 def answers(bootstrap: str) -> bool:
-    """Whether the server answers ApiVersions."""
+    """Return whether the server answers ApiVersions."""
     host, _, port = bootstrap.partition(",")[0].rpartition(":")
     request = struct.pack(">ihhih", 10, 18, 0, 1, -1)
     try:
@@ -151,7 +156,9 @@ def answers(bootstrap: str) -> bool:
 
 
 def latency(server: Server, folder: Path, records: int) -> tuple[float, float]:
-    """(mean, 99th percentile) in ms of Kafka's EndToEndLatency: one record of 100 B at a time, there and back."""
+    """Return (mean, 99th percentile) in ms of Kafka's EndToEndLatency, which sends and reads one record of 100 B at
+    a time.
+    """
     shown = run_tool(
         folder, "EndToEndLatency", "--bootstrap-server", server.bootstrap, "--topic", "latency",
         "--num-records", str(records), "--producer-acks", "all", "--record-size", "100",
@@ -162,20 +169,20 @@ def latency(server: Server, folder: Path, records: int) -> tuple[float, float]:
 
 
 def resident(pid: int) -> float:
-    """Resident memory of a process in MB."""
+    """Return the resident memory of a process in MB."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) / 1024
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has taken so far."""
+    """Return the user and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def workloads(server: Server, pid: int, folder: Path, scale: float) -> Iterator[tuple[str, float]]:
-    """Run them all; (row, value) as they end, and (row, CPU seconds for a million records or a GB)."""
+    """Run all workloads. Yield (row, value) after each, and (row, CPU seconds per million records or per GB)."""
     small, large = int(2_000_000 * scale), int(600_000 * scale)
     batches = properties(batch_size=65536, linger_ms=5)
     big = properties(batch_size=131072, linger_ms=5)
@@ -200,14 +207,14 @@ def workloads(server: Server, pid: int, folder: Path, scale: float) -> Iterator[
 
 
 def oncelog_round(folder: Path, scale: float) -> Iterator[tuple[str, float]]:
-    """One round of ours."""
+    """Run one round with our broker."""
     started = time.perf_counter()
     server = OncelogCluster(folder)
     yield from measured(server, started, folder, scale, lambda: server.broker_pid())
 
 
 def kafka_round(folder: Path, scale: float) -> Iterator[tuple[str, float]]:
-    """One round of Apache Kafka with 1 GiB of heap, as its start script gives it, and a JVM with its usual options."""
+    """Run one round with Apache Kafka: 1 GiB of heap, as in its start script, and the usual options of the JVM."""
     server = ApacheKafka(folder, heap="1g", options=())
     server.stop()
     started = time.perf_counter()
@@ -218,7 +225,7 @@ def kafka_round(folder: Path, scale: float) -> Iterator[tuple[str, float]]:
 def measured(
     server: Server, started: float, folder: Path, scale: float, pid: Callable[[], int]
 ) -> Iterator[tuple[str, float]]:
-    """Start-up, memory and the workloads of a server just started; stops it."""
+    """Measure start-up, memory and the workloads of a new server. Stop the server."""
     try:
         while not answers(server.bootstrap):
             time.sleep(0.005)
@@ -234,7 +241,7 @@ ROUNDS = {"Apache Kafka": kafka_round, "oncelog": oncelog_round}
 
 
 def show(console: Console, medians: dict[str, dict[str, float]]) -> None:
-    """The table."""
+    """Print the table."""
     table = Table("work", "", "Apache Kafka 4.3.1", "oncelog", "ratio", "target", "")
     for row in ROWS:
         kafka, ours = medians["Apache Kafka"][row.name], medians["oncelog"][row.name]

@@ -41,11 +41,11 @@ LIBRARIES = ("oncelog", "librdkafka", "kafka-python", "aiokafka")
 SAMPLE_S = 5.0
 PROBE_S = 0.05
 QUIET_S = 90.0
-"""A client that has written nothing for so long hangs: a rebalance and a time-out of 30 s may come together."""
+"""A client that writes nothing for this long hangs. A rebalance and a time-out of 30 s may coincide."""
 VISIT_S = 45.0
-"""How often a second Java consumer joins its group, and for how long it stays: a third of it."""
+"""How often a second Java consumer joins its group. It stays for a third of this time."""
 MOST_STARTS = 4
-"""How often one client may be started. Foreign clients have races of their own; each end of one is reported."""
+"""How often one client may be started. Foreign clients have races of their own; each failure is reported."""
 LEAST_IDLE = 0.1
 """Fraction of the machine's time that is left idle: more records per second would only make the clients wait."""
 FIRST_RATE, LEAST_RATE, MOST_RATE = 20.0, 2.0, 4000.0
@@ -82,7 +82,7 @@ class Probe:
                 time.sleep(1)
 
     def taken(self) -> tuple[float, float]:
-        """Return (median, largest) in ms of the requests since the last call; the interval if there were none."""
+        """Return (median, largest) in ms of the requests since the last call, or the interval if there were none."""
         times, self._times = self._times, []
         return (statistics.median(times), max(times)) if times else (SAMPLE_S * 1000, SAMPLE_S * 1000)
 
@@ -182,7 +182,7 @@ class Visitor:
 
 
 class Broker:
-    """The system's statistics of the broker's process."""
+    """The operating system's statistics of the broker's process."""
 
     def __init__(self, server: OncelogCluster) -> None:
         self.pid = server.broker_pid()
@@ -199,17 +199,17 @@ class Broker:
         return (self._last[0] - before[0]) / max(self._last[1] - before[1], 0.001)
 
     def memory_mb(self) -> float:
-        """Anonymous resident memory."""
+        """Return the anonymous resident memory."""
         found = re.search(r"RssAnon:\s+(\d+) kB", (self._folder / "status").read_text())
         return int(found[1]) / 1024 if found else 0.0
 
     def count(self, what: str) -> int:
-        """Entries of `fd` or `task`."""
+        """Return the number of entries of `fd` or `task`."""
         return len(list((self._folder / what).iterdir()))
 
 
 class Machine:
-    """The system's statistics of all processors."""
+    """The operating system's statistics of all processors."""
 
     def __init__(self) -> None:
         self._last = self._times()
@@ -285,7 +285,7 @@ class Soak:
         )  # fmt: skip
 
     def problems(self) -> list[str]:
-        """Return the problems other than the judged quantities."""
+        """Return the problems that are not part of the verdict."""
         found = [problem for problem in (runner.problem() for runner in self.runners) if problem]
         often = [visitor.failures for visitor in self.visitors if len(visitor.failures) >= MOST_STARTS]
         found += [f"{failures[-1]}, and so {len(failures)} times" for failures in often]

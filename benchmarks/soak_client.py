@@ -29,7 +29,7 @@ LIBRARIES: dict[str, type[Client]] = {
 PARTITIONS = 4
 ROUND_S = 0.5
 MOST = 2000
-"""Records of a round."""
+"""Number of records in a round."""
 REBALANCE_S = 20.0
 """How long two members may take to share the partitions."""
 

@@ -1,12 +1,12 @@
-"""Our Spark source and exactly-once sink beside Spark's own Kafka connector, on one broker (oncelog), in one run.
+"""Compare our Spark source and exactly-once sink with Spark's own Kafka connector, on one oncelog broker.
 
-    scripts/bench --spark [--quick] [--rounds N] [--json FILE] [--preload]
+scripts/bench --spark [--quick] [--rounds N] [--json FILE] [--preload]
 
-Ours runs on the PySpark of this environment, the connector on PySpark 4.1.3, the newest that it can be had for as a
-wheel and a jar, in an environment of its own; both with two tasks at a time. The connector's sink is at-least-once.
-Each round starts both Sparks anew and alternates who is first; shown are medians over all repeats (`warm`: without each
-round's first). What the first read after a start costs with nothing compiled is measured in a Spark of its own.
-`--preload`: our Spark with `spark.python.daemon.module=oncelog.spark.daemon`.
+Ours runs on the PySpark of this environment. The connector runs on PySpark 4.1.3 in an environment of its own; that is
+the newest version that exists both as a wheel and as a jar. Both run two tasks at a time. The connector's sink is
+at-least-once. Each round starts both Sparks and alternates their order. The table shows medians over all repeats
+(`warm`: without the first of each round). The cost of the first read without compiled code is measured in a separate
+Spark. With `--preload`, our Spark uses `spark.python.daemon.module=oncelog.spark.daemon`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PARTITIONS, VALUE_BYTES = 3, 100
 RIVAL = "Spark's connector"
 OURS = "oncelog"
 LONGER = 4
-"""How many times as many rows the longer stream has: what comes once a stream weighs less."""
+"""How many times as many rows the longer stream has. The fixed cost of a stream then weighs less."""
 PRELOADED = {"spark.python.daemon.module": "oncelog.spark.daemon"}
 SIDE = Path(__file__).with_name("spark_side.py")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `target`: the least ratio to the connector."""
+    """One line of the table. `target` is the smallest ratio to the connector."""
 
     name: str
     unit: str
@@ -70,12 +70,12 @@ ROWS = {
 
 
 def rival_home() -> Path:
-    """The folder with the connector's environment (`venv`) and its jars; scripts/bench makes it."""
+    """The folder with the connector's environment (`venv`) and its jars. scripts/bench creates it."""
     return Path(os.environ["ONCELOG_SPARK_RIVAL"])
 
 
 def fill(bootstrap: str, topic: str, records: int) -> None:
-    """Records of 100 B, in batches as they come from a producer with `batch.size` 64 KiB."""
+    """Write records of 100 B, in batches like those of a producer with `batch.size` 64 KiB."""
     with Admin(bootstrap) as admin:
         admin.create_topics(topic, PARTITIONS, 1)
     with Producer(bootstrap, batch_size=65_536) as producer:
@@ -89,7 +89,7 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
 
 
 class World:
-    """A broker with a full topic, a longer one, a small one, and as many empty ones as are asked for."""
+    """A broker with a full topic, a longer one, a small one, and the requested number of empty ones."""
 
     def __init__(self, folder: Path, records: int, settings: dict[str, str]) -> None:
         self.folder, self.records, self.settings, self.sparks = folder, records, settings, 0
@@ -99,7 +99,7 @@ class World:
         fill(self.server.bootstrap, "small", 1_000)
 
     def run(self, side: str, repeats: int, *, empty: bool = False) -> Iterator[tuple[str, float]]:
-        """What one Spark measures, as it comes."""
+        """Yield the figures of one Spark as they arrive."""
         self.sparks += 1
         out = [f"out-{self.sparks}-{number}" for number in range(repeats + 2)]
         with Admin(self.server.bootstrap) as admin:
@@ -144,7 +144,7 @@ def _results(command: list[str], folder: Path, empty: bool) -> Iterator[tuple[st
 
 
 def show(console: Console, medians: dict[str, dict[str, float]]) -> None:
-    """The table."""
+    """Print the table."""
     table = Table("work", "", RIVAL, OURS, "ratio", "target", "")
     for key, row in ROWS.items():
         rival, ours = medians[RIVAL].get(key), medians[OURS].get(key)
@@ -166,7 +166,7 @@ def show(console: Console, medians: dict[str, dict[str, float]]) -> None:
 
 
 def measure(console: Console, world: World, rounds: int, repeats: int) -> dict[str, dict[str, list[float]]]:
-    """All rounds; values by side and row."""
+    """Run all rounds. Return the values by side and row."""
     values: dict[str, dict[str, list[float]]] = {RIVAL: defaultdict(list), OURS: defaultdict(list)}
     for number in range(rounds):
         for side in (RIVAL, OURS) if number % 2 == 0 else (OURS, RIVAL):

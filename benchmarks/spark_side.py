@@ -1,7 +1,7 @@
-"""One Spark of the comparison in spark.py: ours, or the one with Spark's own connector, each in its own environment.
+"""Run one Spark of the comparison in spark.py: ours, or one with Spark's own connector, each in its own environment.
 
-Runs as a program with a JSON object (see `main`) as its argument, and prints a JSON object a result. Imports nothing of
-the benchmarks, for the other environment has PySpark alone.
+The program takes a JSON object as its argument (see `main`), and prints a JSON object for each result. It imports
+nothing of the benchmarks, because the connector's environment contains only PySpark.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 SLOW = "sha2(repeat(cast(value as string), 150), 512) <> ''"
-"""A condition that all rows meet, and that takes the JVM far longer than the reader needs."""
+"""A condition that all rows meet. The JVM needs far longer for it than the reader."""
 
 
 def session(work: dict[str, Any]) -> Any:
-    """A local Spark with two tasks at a time and a driver of 1 GiB."""
+    """Return a local Spark with two tasks at a time and a driver of 1 GiB."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     if work["format"] == "oncelog":
@@ -45,19 +45,19 @@ def session(work: dict[str, Any]) -> Any:
 
 
 def tell(name: str, value: float) -> None:
-    """One result, for spark.py."""
+    """Print one result for spark.py."""
     print(json.dumps({"name": name, "value": value}), flush=True)
 
 
 def timed(run: Callable[[], Any]) -> float:
-    """Seconds."""
+    """Return the elapsed seconds."""
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
 
 
 class Memory:
-    """The largest resident memory, in MB, of any Python worker below this process while it runs."""
+    """The largest resident memory, in MB, of any Python worker of this process during the block."""
 
     def __init__(self) -> None:
         self.largest = 0.0
@@ -79,13 +79,15 @@ class Memory:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process and all below it, those that have ended and were waited for among them."""
+    """Return the user and system time of this process and its descendants, including those that have ended and were
+    reaped.
+    """
     total = 0
     for pid in [os.getpid(), *_below(os.getpid())]:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has ended meanwhile
         total += sum(map(int, fields[11:15]))
     return total / os.sysconf("SC_CLK_TCK")
 
@@ -96,7 +98,7 @@ def _below(root: int) -> list[int]:
         try:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, IndexError):
-            continue  # it has ended
+            continue  # the process has ended
     below, found = {root}, []
     while fresh := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= fresh
@@ -119,22 +121,22 @@ def _resident(pid: int) -> float:
 
 
 class Side:
-    """What both are asked to do."""
+    """The workloads of both sides."""
 
     def __init__(self, work: dict[str, Any]) -> None:
         self.work, self.spark, self.copies = work, session(work), 0
 
     def rows(self, topic: str) -> Any:
-        """A batch read of a whole topic."""
+        """Return a batch read of a whole topic."""
         reader = self.spark.read.format(self.work["format"]).option("kafka.bootstrap.servers", self.work["bootstrap"])
         return reader.option("subscribe", topic).option("kafka.isolation.level", "read_committed").load()
 
     def read(self, topic: str, where: str = "true") -> None:
-        """Every column of every row, to nowhere."""
+        """Read every column of every row, and discard them."""
         self.rows(topic).where(where).write.format("noop").mode("overwrite").save()
 
     def copy(self) -> None:
-        """Key and value of all rows into the next empty topic."""
+        """Copy key and value of all rows to the next empty topic."""
         writer = self.rows(self.work["topic"]).select("key", "value").write.format(self.work["format"]).mode("append")
         writer = writer.option("kafka.bootstrap.servers", self.work["bootstrap"])
         if self.work["format"] == "oncelog":
@@ -143,7 +145,7 @@ class Side:
         self.copies += 1
 
     def stream(self, topic: str) -> None:
-        """The same of a topic as a stream, in micro-batches of a quarter of what `copy` takes."""
+        """Copy a topic as a stream, in micro-batches of a quarter of the rows of `copy`."""
         reader = self.spark.readStream.format(self.work["format"]).option("startingOffsets", "earliest")
         reader = reader.option("kafka.bootstrap.servers", self.work["bootstrap"]).option("subscribe", topic)
         rows = reader.option("maxOffsetsPerTrigger", self.work["records"] // 4).load().select("key", "value")
@@ -156,7 +158,7 @@ class Side:
         writer.option("checkpointLocation", f"{self.work['folder']}/checkpoint-{topic}").start().awaitTermination()
 
     def run(self) -> None:
-        """All works, each told as it ends."""
+        """Run all workloads, and print each result."""
         records = self.work["records"]
         tell("first", timed(lambda: self.read(self.work["small"])))
         if self.work["first_only"]:
@@ -179,14 +181,16 @@ class Side:
         tell("long stream", count / timed(lambda: self.stream(long)))
 
     def measure(self, name: str, work: Callable[[], None]) -> None:
-        """Rows a second, and the CPU time of a million."""
+        """Return rows per second, and the CPU time per million rows."""
         before, records = cpu_seconds(), self.work["records"]
         tell(name, records / timed(work))
         tell(f"CPU {name}", (cpu_seconds() - before) * 1e6 / records)
 
 
 def main() -> None:
-    """The argument: format, bootstrap, jars, settings, folder, topic, long, longer, small, out, records, repeats,
+    """Run from the command line.
+
+    Keys of the argument: format, bootstrap, jars, settings, folder, topic, long, longer, small, out, records, repeats,
     first_only.
     """
     side = Side(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Other people's tools, against Apache Kafka first (the control), then against our broker."""
+"""Run other projects' tools against Apache Kafka first (the control), then against our broker."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ __all__ = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One variant of a test for each server."""
+    """Create a variant of each test for each server."""
     vary_servers(metafunc, "apache-kafka,oncelog")

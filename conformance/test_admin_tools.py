@@ -1,4 +1,4 @@
-"""Kafka's tools for operators, in all their modes, against either server."""
+"""Kafka's administration tools, in all their modes, against either server."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def group_tool(server: Server, *arguments: str | Path) -> str:
 
 
 def rows(table: str) -> list[dict[str, str]]:
-    """A table as the group tool prints it: one line of titles, then rows."""
+    """Return a table of the group tool: one line of titles, then rows."""
     lines = [line.split() for line in table.splitlines() if line.strip()]
     start = next(index for index, line in enumerate(lines) if line[0] == "GROUP")
     return [dict(zip(lines[start], line, strict=False)) for line in lines[start + 1 :] if len(line) > 1]
 
 
 def filled(server: Server, name: str, partitions: int = 1, each: int = 10) -> ConfluentClient:
-    """A topic with `each` records a partition."""
+    """Create a topic with `each` records per partition."""
     client = ConfluentClient(server.bootstrap)
     client.create_topic(name, partitions)
     client.send(name, [Outgoing(b"%d" % i, partition=i % partitions) for i in range(each * partitions)])
@@ -78,7 +78,7 @@ def test_log_dirs(server: Server, name: str) -> None:
 
 
 def test_client_compatibility(server: Server, name: str) -> None:
-    """What a Java client may expect of a broker of this age; ACLs need no authorizer to be supported."""
+    """What a Java client may expect from a broker of this version. Support for ACLs needs no authorizer."""
     tool(server, "TopicCommand", "--create", "--topic", name)
     supported = {
         "offsets-for-times-supported": True,
@@ -127,7 +127,7 @@ def test_reassignment_to_the_same_broker(server: Server, name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("mode", [[], ["--group-mode", "--use-group-metadata"]], ids=["assign", "group"])
 def test_transactional_message_copier(server: Server, name: str, mode: list[str]) -> None:
-    """Kafka's own system test of read-process-write, with aborts at random."""
+    """Kafka's own system test of read-process-write, with random aborts."""
     client = filled(server, name, each=2000)
     client.create_topic(f"{name}-out", 1)
     run_tool(
@@ -196,7 +196,7 @@ def test_groups_are_deleted(server: Server, name: str) -> None:
 
 
 def test_log_compaction_tester(start_server: Callable[..., Server]) -> None:
-    """Kafka's own test of its cleaner: what is read back is the last value of each key."""
+    """Kafka's own test of its cleaner: reading returns the last value of each key."""
     server = start_server(
         {
             "log.cleaner.backoff.ms": "200",
@@ -213,7 +213,7 @@ def test_log_compaction_tester(start_server: Callable[..., Server]) -> None:
 
 
 def test_terminate_a_transaction(server: Server, name: str) -> None:
-    """An operator ends what a producer that is gone has left open."""
+    """An operator ends a transaction that a vanished producer left open."""
     client = filled(server, name)
     producer = client.transactions(f"{name}-id")
     producer.begin()
@@ -227,7 +227,7 @@ def test_terminate_a_transaction(server: Server, name: str) -> None:
 
 
 def test_find_hanging_transactions(server: Server, name: str) -> None:
-    """What is open and not yet overdue does not hang."""
+    """An open transaction that is not overdue does not hang."""
     client = filled(server, name)
     producer = client.transactions(f"{name}-id")
     producer.begin()

@@ -1,4 +1,4 @@
-"""Kafka's own command line against either server."""
+"""Kafka's own command-line tools against either server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOLS = "org.apache.kafka.tools"
 
 
 def tool(server: Server, name: str, *arguments: str, stdin: str = "") -> str:
-    """Run a tool of Kafka's against the server; its stdout."""
+    """Run one of Kafka's tools against the server, and return its stdout."""
     return run_tool(f"{TOOLS}.{name}", "--bootstrap-server", server.bootstrap, *arguments, stdin=stdin)
 
 
@@ -122,7 +122,7 @@ def test_transactions_command(server: Server, name: str) -> None:
 
 
 def test_transactions_command_aborts(server: Server, name: str) -> None:
-    """An operator ends a transaction by its first offset: WriteTxnMarkers from outside."""
+    """An operator ends a transaction by its first offset, with WriteTxnMarkers."""
     client = ConfluentClient(server.bootstrap)
     client.create_topic(name)
     producer = client.transactions(f"{name}-id")

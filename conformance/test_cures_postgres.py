@@ -1,4 +1,4 @@
-"""The cures of examples/cures on a PostgreSQL of its own: a real server, kill -9 between the programs' steps."""
+"""The cures of examples/cures on a real PostgreSQL server, with kill -9 between the programs' steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.servers import OncelogCluster
 
 
 def binaries() -> Path:
-    """Debian's newest."""
+    """Return the folder of the newest version that Debian installs."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     assert found, "PostgreSQL's server is missing: apt-get install postgresql"
     return found[-1]
@@ -29,15 +29,16 @@ def binaries() -> Path:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    """The address of a server in a temporary folder. It refuses to be root's: then it is the user postgres'.
+    """Run a server in a temporary folder, and return its address.
 
-    It stops when this process ends: a run that is interrupted kills the processes of pytest-xdist.
+    PostgreSQL does not run as root. In that case, it runs as the user postgres. It stops when this process ends,
+    because an interrupted run kills the processes of pytest-xdist.
     """
-    # Not under pytest's own folder, which only its owner may enter.
+    # Not in pytest's own folder, which only its owner can enter.
     folder = Path(tempfile.mkdtemp(prefix="oncelog-postgres-"))
     user = DIES_WITH_US
     if os.getuid() == 0:
-        # A change of the user would clear the signal of another setpriv.
+        # setpriv would clear the signal if it changed the user in the same call.
         user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--pdeathsig", "TERM"]
         shutil.chown(folder, "postgres", "postgres")
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -58,7 +59,7 @@ def postgres() -> Iterator[str]:
 
 
 def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Until it takes connections."""
+    """Wait until the server accepts connections."""
     until = time.monotonic() + 60
     while True:
         assert server.poll() is None, log.read_text()
@@ -70,7 +71,7 @@ def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 @pytest.fixture
 def database(postgres: str, name: str) -> str:
-    """An empty database on that server."""
+    """Create an empty database on that server."""
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
     return postgres.removesuffix("postgres") + name
@@ -85,7 +86,7 @@ def test_a_cure_on_postgresql(
 
 
 def test_cure_survives_a_database_crash(oncelog_cluster: OncelogCluster, database: str, name: str) -> None:
-    """kill -9 on one of the server's processes: all transactions are undone, PostgreSQL recovers, reading goes on."""
+    """kill -9 on one of the server's processes undoes all transactions. PostgreSQL recovers, and reading continues."""
     shop = Shop(oncelog_cluster, name, database)
     shop.fill()
     assert shop.run("offset_in_database", fault="moved:5") == -signal.SIGKILL

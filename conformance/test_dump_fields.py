@@ -1,4 +1,4 @@
-"""`oncelog log dump` beside Kafka's DumpLogSegments, field by field, on the files of either server."""
+"""Compare `oncelog log dump` with Kafka's DumpLogSegments, field by field, on the files of either server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 
 def optional(text: str) -> int | None:
-    """Java's OptionalLong."""
+    """Return the value of a Java OptionalLong."""
     found = re.fullmatch(r"OptionalLong\[(-?\d+)\]", text)
     return int(found[1]) if found else None
 
@@ -68,12 +68,12 @@ ENTRY: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def named(line: str, table: dict[str, tuple[str, Callable[[str], Any]]]) -> Row:
-    """The fields of a line under our names; none may be unknown."""
+    """Return the fields of a line under our names. Fail if a name is unknown."""
     return {table[name][0]: table[name][1](value) for name, value in re.findall(r"(\w+): (\S+)", line)}
 
 
 def document(text: str | None) -> Any:
-    """A decoded key or payload; Kafka has the numbers of types and versions as text."""
+    """Return a decoded key or payload. Kafka prints the numbers of types and versions as text."""
     if text in (None, "<DELETE>"):
         return None
     found = json.loads(text)
@@ -81,7 +81,7 @@ def document(text: str | None) -> Any:
 
 
 def record(line: str, internal: bool) -> Row:
-    """A line of `--print-data-log`."""
+    """Return a line of `--print-data-log`."""
     found = re.fullmatch(
         r"\| offset: (\d+) (\w+): (-?\d+) keySize: (-?\d+) valueSize: (-?\d+) sequence: (-?\d+) headerKeys: \[(.*?)\]"
         r"(?: endTxnMarker: (\w+) coordinatorEpoch: (-?\d+))?(?: key: (.*?))?(?: payload: (.*))?",
@@ -103,7 +103,7 @@ def record(line: str, internal: bool) -> Row:
 
 
 def as_kafka_shows(files: list[Path], *options: str, internal: bool = False) -> dict[str, list[Row]]:
-    """Entries by file."""
+    """Return Kafka's entries by file."""
     names = ",".join(map(str, files))
     command = java(DUMP, "--files", names, "--deep-iteration", "--print-data-log", *options, options=SHORT_LIVED)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -129,14 +129,14 @@ def as_kafka_shows(files: list[Path], *options: str, internal: bool = False) -> 
 
 
 def as_we_show(files: list[Path], *options: str) -> dict[str, list[Row]]:
-    """The same of ours, with the names of headers only, as the other tool has them."""
+    """Return our entries by file, with only the names of headers, as in the other tool."""
     dumped = Tool("nobody:1").json("log", "dump", *map(str, files), "--records", *options)
     for item in dumped:
         for row in item["entries"]:
             for each in row.get("records", ()):
                 each["timestamp_type"] = row["timestamp_type"]
                 each["headers"] = [name for name, _ in each["headers"]]
-        if item["file"].endswith(".snapshot"):  # of a producer without a batch the other tool leaves those fields out
+        if item["file"].endswith(".snapshot"):  # the other tool omits these fields for a producer without a batch
             rows = item["entries"]
             item["entries"] = [
                 {name: value for name, value in row.items() if value is not None or name == "transaction_start"}
@@ -152,7 +152,9 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def fill(client: ConfluentClient) -> None:
-    """Two segments of plain, keyed, compressed and transactional records, in part aborted, in part open; a group."""
+    """Write two segments of plain, keyed, compressed and transactional records (some aborted, some open), and a
+    group.
+    """
     client.create_topic("data", segment_bytes=str(1 << 20), index_interval_bytes="1024")
     producer = client.transactions("dumper")
     for turn in range(8):

@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments reads what either server wrote, without complaint, after a kill and after a stop."""
+"""Kafka's DumpLogSegments reads the files of either server without complaint, after a kill and after a stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 
 def complaints(stderr: str) -> list[str]:
-    """Lines that say something is wrong: the tool itself finds every later segment's first offset odd."""
+    """Return the lines that report a problem.
+
+    Skip the tool's complaint about the first offset of each later segment.
+    """
     lines = [line for line in stderr.splitlines() if not line.startswith("SLF4J:")]
     for name, follows in zip(lines.copy(), lines[1:], strict=False):
         start = int(Path(name).stem) if name.startswith("Non-consecutive offsets in ") else None
@@ -28,7 +31,7 @@ def complaints(stderr: str) -> list[str]:
 
 
 def dump(*files: Path, options: tuple[str, ...] = ()) -> str:
-    """What the tool says of the files; it must say nothing on stderr, where it reports what is wrong."""
+    """Run the tool on the files. Its stderr must be empty, because it reports problems there."""
     names = ",".join(str(path) for path in files)
     command = java(DUMP, "--files", names, *options, options=SHORT_LIVED)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -39,7 +42,9 @@ def dump(*files: Path, options: tuple[str, ...] = ()) -> str:
 
 
 def fill(client: ConfluentClient) -> None:
-    """Several segments of two kinds of transactions and plain records, codecs, and a group's offsets."""
+    """Write several segments of two kinds of transactions and plain records with several codecs, and a group's
+    offsets.
+    """
     rng = random.Random(11)
     client.create_topic("data", segment_bytes=str(1 << 20), index_interval_bytes="1024")
     producer = client.transactions("dumper")
@@ -56,12 +61,12 @@ def fill(client: ConfluentClient) -> None:
 
 
 def files(folder: Path, suffix: str) -> list[Path]:
-    """The partition's files of one kind, oldest first."""
+    """Return the partition's files of one kind, oldest first."""
     return sorted(folder.glob(f"*{suffix}"))
 
 
 def check_data(folder: Path) -> None:
-    """Everything in the partition that `fill` wrote."""
+    """Check that the partition contains everything that `fill` wrote."""
     logs = files(folder, ".log")
     assert len(logs) >= 3
     text = dump(*logs, options=("--print-data-log", "--deep-iteration"))

@@ -1,6 +1,6 @@
-"""What our producer writes, other clients read, and ours reads theirs: every codec, headers, nulls, transactions.
+"""Exchange records with other clients in both directions: every codec, headers, nulls, transactions.
 
-Where keys go is compared with Java's own producer in `tests/features/test_partitioner.py`.
+The partitions of keys are compared with Java's own producer in `tests/features/test_partitioner.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ RECORDS: list[tuple[bytes | None, bytes | None, Headers]] = [
 
 @pytest.fixture
 def written(server: Server, name: str) -> list[Seen]:
-    """What is committed in the topic `name`: for each codec an aborted transaction, then one with all RECORDS."""
+    """Return the committed records of the topic `name`: for each codec an aborted transaction, then one with all
+    RECORDS.
+    """
     expected = []
     with Admin(server.bootstrap) as admin:
         admin.create_topics(name)
@@ -65,7 +67,7 @@ def written(server: Server, name: str) -> list[Seen]:
 
 
 def visible(server: Server, topic: str) -> None:
-    """Wait until no transaction is open in the topic's partition: markers may come after the answer."""
+    """Wait until no transaction is open in the topic's partition. Markers may arrive after the answer."""
     with Admin(server.bootstrap) as admin:
         wait_until(
             lambda: all(each.transaction_start < 0 for each in admin.describe_producers(topic, 0)), "markers are there"
@@ -73,7 +75,7 @@ def visible(server: Server, topic: str) -> None:
 
 
 def ours(server: Server, topic: str) -> list[Seen]:
-    """What our consumer sees."""
+    """Return the records that our consumer returns."""
     with Consumer(server.bootstrap, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
         end = consumer.end_offsets([(topic, 0)])[topic, 0]
@@ -122,7 +124,7 @@ def test_all_clients_read_our_records(server: Server, name: str, written: list[S
 
 
 def java_line(record: Seen) -> str:
-    """A record as the console consumer prints it."""
+    """Return a record in the console consumer's format."""
 
     def text(data: bytes | None) -> str:
         return "NULL" if data is None else data.decode()
@@ -133,7 +135,7 @@ def java_line(record: Seen) -> str:
 
 
 def java(server: Server, topic: str, count: int) -> list[str]:
-    """What Kafka's own consumer sees."""
+    """Return the records that Kafka's own consumer returns."""
     properties = {"print.headers": "true", "print.key": "true", "print.partition": "true", "print.offset": "true"}
     more = {"print.timestamp": "true", "null.literal": "NULL", "headers.separator": ",", "key.separator": "|"}
     shown = run_tool(
@@ -144,7 +146,7 @@ def java(server: Server, topic: str, count: int) -> list[str]:
     return shown.splitlines()
 
 
-# -- theirs -----------------------------------------------------------------------------------------------------------
+# -- records of other clients -----------------------------------------------------------------------------------------
 
 
 def by_librdkafka(server: Server, topic: str) -> None:
@@ -168,7 +170,7 @@ def by_franz_go(server: Server, topic: str) -> None:
 
 @pytest.fixture(params=[by_librdkafka, by_franz_go], ids=["librdkafka", "franz-go"])
 def theirs(request: pytest.FixtureRequest, server: Server, name: str) -> str:
-    """A topic that another client has filled."""
+    """Return a topic with records of another client."""
     with Admin(server.bootstrap) as admin:
         admin.create_topics(name)
     request.param(server, name)
@@ -195,8 +197,8 @@ def check(records: Sequence[Seen], codec: str) -> None:
 
 
 def test_our_client_reads_records_of_java(server: Server, name: str) -> None:
-    """Headers and nulls by its console producer (every codec: `test_console_tools`), transactions by its performance
-    tool.
+    """Java's console producer writes headers and nulls (every codec: `test_console_tools`), its performance tool
+    transactions.
     """
     with Admin(server.bootstrap) as admin:
         admin.create_topics(name)

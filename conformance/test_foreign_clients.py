@@ -1,6 +1,6 @@
-"""Clients in Go, JavaScript and Rust: `counts.json` has what they pass on Apache Kafka 4.3.1 and on oncelog.
+"""Clients in Go, JavaScript and Rust. `counts.json` has the tests that they pass on Apache Kafka 4.3.1 and on oncelog.
 
-`ONCELOG_PIN=1` writes that file from what was seen.
+`ONCELOG_PIN=1` writes that file from the results.
 """
 
 from __future__ import annotations

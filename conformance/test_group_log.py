@@ -1,4 +1,4 @@
-"""`oncelog group log` beside Kafka's own formatters of `__consumer_offsets`, on either server."""
+"""Compare `oncelog group log` with Kafka's own formatters of `__consumer_offsets`, on either server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOLS = "org.apache.kafka.tools.consumer"
 
 
 def as_kafka_shows(server: Server, formatter: str, patience_ms: int) -> list[dict[str, Any]]:
-    """What the console consumer writes: one document after the other, with nothing in between."""
+    """Return the output of the console consumer, which writes documents without a separator."""
     shown = run_tool(
         f"{TOOLS}.ConsoleConsumer", "--bootstrap-server", server.bootstrap, "--topic", "__consumer_offsets",
         "--from-beginning", "--timeout-ms", str(patience_ms), "--formatter", f"{TOOLS}.{formatter}",
@@ -44,7 +44,7 @@ def test_our_json_lines_equal_kafkas(server: Server, name: str, options: list[st
     tool = Tool(server.bootstrap)
     ours = [json.loads(line) for line in tool("group", "log", name, *options).splitlines()]
     assert len(ours) >= 2
-    for patience_ms in (3_000, 30_000):  # the console consumer ends when it has seen nothing for so long
+    for patience_ms in (3_000, 30_000):  # the console consumer ends if nothing arrives for this long
         kafka = [e for e in as_kafka_shows(server, formatter, patience_ms) if e["key"]["data"]["group"] == name]
         if len(kafka) >= len(ours):
             break

@@ -1,7 +1,7 @@
-"""A data directory goes from Apache Kafka to oncelog and back, or the other way, and nobody's work is lost or doubled.
+"""Move a data directory from Apache Kafka to oncelog and back, and the other way. Nothing is lost or duplicated.
 
-Whoever takes over has the same topics, ids and settings, both isolation levels read the same, groups and transactional
-ids go on, sequences are remembered, and no producer id is given out twice.
+The new server has the same topics, ids and settings, and both isolation levels read the same records. Groups and
+transactional ids continue, producer sequences are known, and no producer id is assigned twice.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ METADATA = "__cluster_metadata-0"
 
 @dataclass
 class Work:
-    """What was done on the directory so far, by whomever."""
+    """The records and offsets that were written to the directory so far."""
 
     topic_id: UUID
     values: list[list[bytes | None]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
@@ -77,7 +77,7 @@ def begin(wire: Wire) -> Work:
 
 
 def go_on(wire: Wire, work: Work) -> None:
-    """One more turn: idempotent batches, a transaction that commits, one that aborts, an offset of a group."""
+    """Write another round: idempotent batches, a committed and an aborted transaction, an offset of a group."""
     work.turn += 1
     wire.leaders_serve("t", PARTITIONS)
     for _ in range(3):
@@ -129,7 +129,7 @@ def committed_offset(wire: Wire) -> int:
 
 
 def check(wire: Wire, work: Work) -> None:
-    """All that was done is there, and nothing else."""
+    """Check that everything written is present, and nothing else."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     topic = until(lambda: wire.call(request, 12).topics[0], lambda found: not found.error_code, "t is known")
     assert (topic.topic_id, len(topic.partitions)) == (work.topic_id, PARTITIONS)
@@ -149,7 +149,7 @@ def check(wire: Wire, work: Work) -> None:
         assert wire.values(work.topic_id, partition) == work.values[partition]
         assert wire.values(work.topic_id, partition, committed=True) == work.committed[partition]
     assert committed_offset(wire) == work.offset
-    # The last batch of the idempotent producer is still known: sent again, it is no second one.
+    # The state of the idempotent producer is kept: its last batch, sent again, is a duplicate.
     again = batch([work.values[0][-1] or b""], work.idempotent, work.sequence - 1)
     found = wire.produce("t", again)
     assert (found.error_code, found.base_offset) == (0, len(work.values[0]) - 1)
@@ -190,7 +190,7 @@ def export(folder: Path, cluster: OncelogCluster) -> None:
 
 
 def refuses(folder: Path, cluster: OncelogCluster, reason: str) -> None:
-    """Neither export nor oncelog goes on with the directory."""
+    """Check that neither export nor oncelog accepts the directory."""
     done = run_export(folder, cluster)
     assert done.returncode == 1
     assert re.match(f"oncelog: .*{reason}", done.stderr), done.stderr
@@ -200,7 +200,7 @@ def refuses(folder: Path, cluster: OncelogCluster, reason: str) -> None:
 
 @dataclass
 class Stops:
-    """What administrators did, a topic and a value of each setting a stop: the topics' ids and their values."""
+    """The changes of administrators: at each stop, a topic and a value of each setting."""
 
     topics: list[tuple[UUID, list[list[bytes | None]]]] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class Stops:
         number = len(self.topics)
         topic_id = wire.create_topic(f"stop-{number}")
         self.topics.append((topic_id, [[]]))
-        if number:  # the former stop's topic gets one more partition
+        if number:  # the topic of the previous stop gets another partition
             grown = CreatePartitionsTopic(name=f"stop-{number - 1}", count=2, assignments=None)
             answer = wire.call(CreatePartitionsRequest(topics=[grown], timeout_ms=10_000)).results[0]
             assert not answer.error_code, answer
@@ -246,7 +246,7 @@ class Stops:
 
 
 def use(server: Server, work: Work | None, stops: Stops) -> Work:
-    """Checks what is there, does a turn, and stops the server cleanly."""
+    """Check the existing data, write another round, and stop the server cleanly."""
     try:
         with Wire(server.bootstrap) as wire:
             if work is None:
@@ -272,13 +272,13 @@ def test_from_apache_kafka_to_oncelog_and_back(folder: Path) -> None:
     cluster = oncelog_on(folder, 0)
     use(cluster, work, stops)
     cluster.start()
-    use(cluster, work, stops)  # the topics are its own now
+    use(cluster, work, stops)  # the test now owns the topics
     export(folder, cluster)
     use(kafka_on(folder, 1, formatted=True), work, stops)
 
 
 def without_metadata(folder: Path, work: Work) -> None:
-    """Where Kafka's metadata is lost, the folders tell nearly all; the settings of topics are gone."""
+    """If Kafka's metadata is lost, the folders restore almost everything except the settings of topics."""
     shutil.rmtree(folder / "data" / METADATA)
     cluster = oncelog_on(folder, 0)
     try:
@@ -293,15 +293,15 @@ def without_metadata(folder: Path, work: Work) -> None:
 
 
 def test_from_oncelog_to_apache_kafka_and_back_twice(folder: Path) -> None:
-    """At each stop there are topics, partitions and settings that the one before did not know."""
+    """Each stop has topics, partitions and settings that the previous one did not have."""
     cluster = oncelog_on(folder, 0)
     stops = Stops()
     work = use(cluster, None, stops)
     for turn in range(2):
-        if turn:  # Kafka does not start with one in another directory than the first
+        if turn:  # Kafka does not start with one in any directory but the first
             shutil.copytree(folder / "data" / METADATA, folder / "data-2" / METADATA)
         export(folder, cluster)
-        export(folder, cluster)  # done again, it is the same
+        export(folder, cluster)  # a repeated export has the same result
         kafka = kafka_on(folder, turn, formatted=True)
         try:
             refuses(folder, cluster, "in use by Apache Kafka")
@@ -310,8 +310,8 @@ def test_from_oncelog_to_apache_kafka_and_back_twice(folder: Path) -> None:
             raise
         use(kafka, work, stops)
         refuses(folder, cluster, "Apache Kafka has run on")
-        (cluster.data / "metadata.sqlite").rename(folder / f"metadata-{turn}.sqlite")  # as that says
+        (cluster.data / "metadata.sqlite").rename(folder / f"metadata-{turn}.sqlite")  # as the message says
         cluster.start()
         use(cluster, work, stops)
-    for name in DIRECTORIES:  # what was set aside is still there: Kafka has passed it over
+    for name in DIRECTORIES:  # the renamed log is still there: Kafka has skipped it
         assert [any(aside.iterdir()) for aside in (folder / name).glob(f"{METADATA}.*-stray")] == [True]

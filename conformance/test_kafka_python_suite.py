@@ -1,4 +1,4 @@
-"""kafka-python's own tests: `counts.json` has what they pass on Apache Kafka 4.3.1 and on oncelog."""
+"""kafka-python's own tests. `counts.json` has the number that pass on Apache Kafka 4.3.1 and on oncelog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kcat (librdkafka in C) against either server."""
+"""kcat (librdkafka, in C) against either server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.servers import Server
 
 
 def kcat(server: Server, *arguments: str, stdin: str = "") -> str:
-    """Run kcat; its stdout."""
+    """Run kcat, and return its stdout."""
     command = ["kcat", "-b", server.bootstrap, *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, (command, done.stdout, done.stderr)
@@ -44,7 +44,7 @@ STARTS = ("beginning", "end", "0", "1", "-1", "-2", "-99", "3", "s@0", "s@1001",
 
 
 def test_our_command_line_prints_what_kcat_prints(server: Server, name: str) -> None:
-    """All tokens and escapes of `-f`, all forms of `-o`: NULL and empty keys and values, headers with and without."""
+    """All tokens and escapes of `-f`, all forms of `-o`: null and empty keys and values, with and without headers."""
     tool = Tool(server.bootstrap)
     tool("topic", "create", name)
     tool("topic", "produce", name, "-K", ":", "-H", "a=1", "-H", "b", "-H", "c=", stdin="k1:v1\n")
@@ -53,7 +53,7 @@ def test_our_command_line_prints_what_kcat_prints(server: Server, name: str) -> 
     for template in FORMATS:
         theirs = kcat(server, "-C", "-t", name, "-e", "-q", "-f", template)
         assert tool("topic", "consume", name, "-e", "-f", template) == theirs, template
-    first = ("-t", name, "-c", "1", "-f", "%R")  # of NULL it is no text
+    first = ("-t", name, "-c", "1", "-f", "%R")  # the length of null is not text
     assert tool("topic", "consume", *first[1:]) == kcat(server, "-C", "-q", *first) == "\0\0\0\2"
     for start in STARTS:
         theirs = kcat(server, "-C", "-t", name, "-e", "-q", "-o", start, "-f", "%o ")

@@ -1,4 +1,4 @@
-"""The files of a partition, both ways, without a broker of ours: Kafka reads what the log writes, and the other way."""
+"""Partition files in both directions, without our broker: Kafka reads our log's files, and our log reads Kafka's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ INDEXES = (".index", ".timeindex", ".txnindex")
 
 
 def dump(files: list[Path], *options: str, gaps: bool = False) -> str:
-    """What Kafka's tool says of the files, after checking that it finds nothing wrong; with `gaps` offsets may lack."""
+    """Return the output of Kafka's tool, after a check that it reports no problem.
+
+    With `gaps`, offsets may be missing.
+    """
     command = java(DUMP, "--files", ",".join(map(str, files)), *options, options=SHORT_LIVED)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     wrong = [line for line in done.stderr.splitlines() if not line.startswith("SLF4J:")]
@@ -63,7 +66,7 @@ def test_kafka_reads_what_the_log_writes(tmp_path: Path) -> None:
     }  # fmt: skip
     sane = dump(every[".index"] + every[".timeindex"], "--index-sanity-check")
     assert sane.count("passed sanity check") == 2 * len(log.segments)
-    # Checked against the logs beside them, entry by entry.
+    # The tool compares each entry with the log.
     assert dump(every[".index"] + every[".timeindex"]).count("offset: ") >= 20
     entries = re.findall(r"producerId: (\d+) firstOffset: (\d+)", dump(every[".txnindex"]))
     assert [(int(pid), int(first)) for pid, first in entries] == aborted
@@ -71,7 +74,7 @@ def test_kafka_reads_what_the_log_writes(tmp_path: Path) -> None:
 
 
 def test_kafka_reads_a_compacted_log(tmp_path: Path) -> None:
-    """Batches in part and empty, tombstones with a horizon, gaps of offsets; indexes that fit to them."""
+    """Partly kept and empty batches, tombstones with a delete horizon, gaps of offsets, and matching indexes."""
     folder = tmp_path / "t-0"
     config = LogConfig(segment_bytes=3000, index_interval_bytes=200, compact=True, delete=False)
     log = Log.open(OsDisk(), str(folder), "t", 0, config, NOW)
@@ -103,7 +106,7 @@ def test_kafka_reads_a_compacted_log(tmp_path: Path) -> None:
 
 
 def keyed(log: Log) -> list[tuple[int, bytes | None]]:
-    """(offset, key) of every data record."""
+    """Return (offset, key) of every data record."""
     found: list[tuple[int, bytes | None]] = []
     offset = 0
     while offset < log.log_end_offset:
@@ -115,7 +118,9 @@ def keyed(log: Log) -> list[tuple[int, bytes | None]]:
 
 @pytest.fixture(scope="module")
 def kafkas_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A partition that Apache Kafka wrote and left cleanly: all codecs of the Java client, transactions, segments."""
+    """Return a partition that Apache Kafka wrote and closed cleanly: all codecs of the Java client, transactions,
+    segments.
+    """
     kafka = ApacheKafka(tmp_path_factory.mktemp("kafka"))
     try:
         client = ConfluentClient(kafka.bootstrap)
@@ -141,7 +146,7 @@ def kafkas_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(source: Path, target: Path, *, clean: bool) -> Log:
-    """A copy of the folder, opened by our log."""
+    """Return a copy of the folder, opened by our log."""
     shutil.copytree(source, target)
     log = Log.open(OsDisk(), str(target), "data", 0, LogConfig(index_interval_bytes=1024), NOW, clean=clean)
     log.advance_high_watermark(log.log_end_offset)
@@ -149,7 +154,7 @@ def opened(source: Path, target: Path, *, clean: bool) -> Log:
 
 
 def spelt_out(log: Log) -> dict[str, object]:
-    """All that the log says of its content."""
+    """Return all that the log reports about its contents."""
     end = log.log_end_offset
     values: list[bytes | None] = []
     offset = 0

@@ -1,5 +1,6 @@
-"""One group of members in three languages that keep their partitions through rebalances (KIP-429): ours, librdkafka's
-and Java's, each leading it in turn.
+"""Members of three clients in one group keep their partitions through rebalances (KIP-429).
+
+The clients are ours, librdkafka and Java's. Each of them leads the group in turn.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ PARTITIONS = 6
 STRATEGY = "cooperative-sticky"
 HEARTBEAT_MS = 100
 SESSION_MS = 45_000
-"""On a busy machine no member may be taken for dead: what it had read since its last commit would come again."""
+"""On a busy machine, no member may expire: the records that it read since its last commit would be repeated."""
 
 Poll = Callable[[], list[tuple[int, int]]]
-"""(partition, offset) of what has come since the last call; keeps the member alive."""
+"""Return (partition, offset) of the records since the last call, and keep the member alive."""
 
 
 @contextmanager
@@ -102,14 +103,17 @@ MEMBERS = {"ours": ours, "librdkafka": librdkafka, "java": javas}
 
 @pytest.mark.parametrize("first", MEMBERS)
 def test_all_members_keep_their_partitions(server: Server, name: str, tmp_path: Path, first: str) -> None:
-    """The first to come leads; every record comes once, though members come and go."""
+    """The first member leads. Every record is returned once, although members join and leave."""
     with Admin(server.bootstrap) as admin, Producer(server.bootstrap) as producer:
         admin.create_topics(name, PARTITIONS)
         came: Counter[tuple[int, int]] = Counter()
         sent = 0
 
         def turn(polls: list[Poll]) -> list[set[int]]:
-            """One record to each partition; who gave which partitions' records, once all are there."""
+            """Send one record to each partition.
+
+            Return which member returned which partition's records, once all have arrived.
+            """
             nonlocal sent
             for partition in range(PARTITIONS):
                 producer.send(name, b"x", partition=partition)
@@ -128,8 +132,10 @@ def test_all_members_keep_their_partitions(server: Server, name: str, tmp_path: 
             return gave
 
         def until_even(polls: list[Poll]) -> list[set[int]]:
-            """Nothing is sent until each has its share: a member of Java's commits when a rebalance begins, gives what
-            it fetches while that lasts, and loses partitions without another commit (ConsumerCoordinator).
+            """Wait until each member has its share, and send nothing before.
+
+            A Java member commits when a rebalance starts and returns records that it fetches meanwhile. It then loses
+            partitions without another commit (ConsumerCoordinator).
             """
             share = PARTITIONS // len(polls)
 

@@ -1,4 +1,4 @@
-"""Our consumer where the broker divides the partitions (KIP-848): Apache Kafka 4.3.1 does, ours does not yet."""
+"""Our consumer with server-side assignors (KIP-848): Apache Kafka 4.3.1 supports them, our broker does not yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.rebalances import MODERN, QUICK, TopicPartition, Watched, close_aft
 
 @pytest.fixture(scope="module")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """One whose members report often: the broker says how often, 5 s unless told otherwise."""
+    """Run one whose members send frequent heartbeats. The broker sets the interval, 5 s by default."""
     made = ApacheKafka(
         tmp_path_factory.mktemp("kip-848"),
         settings={
@@ -110,7 +110,7 @@ def test_bad_settings_are_reported(apache_kafka: ApacheKafka, admin: Admin, name
 
 
 def test_fenced_members_rejoin(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
-    """Who does not poll in time leaves; others have the partitions; it is told, and comes back."""
+    """A member that does not poll in time leaves, and others get its partitions. It is notified, and rejoins."""
     partitions = partitions_of(admin, name, 2)
     fill(apache_kafka, partitions)
     slow = Watched(apache_kafka.bootstrap, name, max_poll_interval_ms=1_500, **MODERN)
@@ -188,7 +188,9 @@ def test_static_members(apache_kafka: ApacheKafka, admin: Admin, name: str) -> N
 
 
 def test_classic_members_migrate_one_by_one(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
-    """An online migration: a classic member with a cooperative assignor, and one of the new kind, in one group."""
+    """An online migration: a classic member with a cooperative assignor and a member of the new protocol in one
+    group.
+    """
     partitions = partitions_of(admin, name, 4)
     classic = QUICK | {"partition_assignment_strategy": "cooperative-sticky", "heartbeat_interval_ms": 200}
     with (

@@ -1,4 +1,4 @@
-"""What the Spark sink must be permitted on an Apache Kafka with an authorizer, and what it says where it is not."""
+"""The permissions that the Spark sink needs on an Apache Kafka with an authorizer, and its errors without them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
 
 
 def permit(kafka: GuardedKafka, topic: str, without: str = "", *, decisions: bool = True) -> None:
-    """All that docs/spark.md says the sink needs, but one."""
+    """Grant all permissions that docs/spark.md lists for the sink, except one."""
     kafka.admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
     if decisions:
         made = NewTopic(f"sink-{topic}-commits", 1, 1, config={"cleanup.policy": "compact"})

@@ -1,4 +1,4 @@
-"""Declarative Pipelines: the format as source and as sink of `spark-pipelines run`, though nobody registers it."""
+"""Declarative Pipelines: `spark-pipelines run` uses the format as source and sink without a registration."""
 
 from __future__ import annotations
 

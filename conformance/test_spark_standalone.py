@@ -1,4 +1,4 @@
-"""The sink on a standalone cluster of Spark, one task of which gets a speculative twin."""
+"""The sink on a standalone Spark cluster with a speculative task."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Read, transform, write: each record of the output exactly once, whatever dies in between.
+"""Read, transform, write: each record is in the output exactly once, despite any crash.
 
-What is written and how far was read are one transaction. A crash leaves neither: whoever starts again with the same
-`transactional_id` ends what was left open, and reads on behind the last transaction that was committed. Where only the
-transaction was aborted (it took too long, or the group gave the partitions to another member), the same process takes
-its consumer back and does the work again.
+The output and the consumed offsets are one transaction. A crash leaves neither: the next process with the same
+`transactional_id` aborts the open transaction and continues after the last committed one. If only the transaction is
+aborted (because of a time-out, or because the group moved the partitions to another member), the same process resets
+its consumer and does the work again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oncelog import Consumer, Producer, errors
 
 
 def transform(table: pa.Table) -> pa.Table:
-    """Whatever there is to do: here, upper case."""
+    """Do the work: here, change to upper case."""
     return table.select(["key"]).append_column("value", pc.utf8_upper(table["value"].cast(pa.string())))
 
 
@@ -31,7 +31,7 @@ def main() -> None:
         Consumer(
             options.bootstrap,
             group_id=options.name,
-            group_instance_id=f"{options.name}-1",  # after a crash it has its partitions back at once
+            group_instance_id=f"{options.name}-1",  # after a crash, the consumer gets its partitions back at once
             isolation_level="read_committed",
             auto_offset_reset="earliest",
         ) as consumer,
@@ -46,7 +46,7 @@ def main() -> None:
                     step(options, "offsets", producer)
             except (errors.AbortableError, errors.GroupError) as error:
                 print(f"once more: {error}", file=sys.stderr)
-                consumer.seek_to_committed()  # else the next transaction would commit past these records
+                consumer.seek_to_committed()  # otherwise, the next transaction would commit past these records
             else:
                 step(options, "committed", producer)
 
@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
 
 
 def step(options: argparse.Namespace, name: str, producer: Producer) -> None:
-    """A place for a crash, or for what makes a transaction abort."""
+    """Do nothing: tests replace this with a crash or an error that aborts the transaction."""
     if options.die == name:
         producer.flush()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Fixtures for every test that needs a running server, and how hypothesis runs."""
+"""Fixtures for every test that needs a running server, and hypothesis's settings."""
 
 from __future__ import annotations
 

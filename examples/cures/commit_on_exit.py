@@ -1,9 +1,9 @@
-"""Commit when partitions are given away, and at the end: then a planned stop repeats nothing.
+"""Commit when partitions are revoked and at the end: then a planned stop repeats nothing.
 
-Who commits now and then, for speed, repeats what came since at each deployment and at each rebalance, unless the
-last commit is made when it is still allowed: in `on_revoked`, which is also told by `close`. SIGTERM has to get there:
-Python's default is to end the process at once. The handler only makes a note, for between the database's commit and
-the note of it no order may be left. (Against kill -9 this helps nothing; see the other examples.)
+A consumer that commits only occasionally, for speed, repeats records after each deployment and each rebalance. To avoid
+this, it makes a last commit while it still owns the partitions: in `on_revoked`, which `close` calls, too. SIGTERM has
+to reach that call, because Python ends the process at once by default. The handler only sets a flag, so that it cannot
+interrupt the database's commit and the note about it. (This does not help against kill -9; see the other examples.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
                 step("shipped")
                 done[options.topic, order.partition] = order.offset + 1
                 if told_to_stop:
-                    sys.exit(0)  # `close` revokes
+                    sys.exit(0)  # `close` revokes the partitions
                 if number % EVERY == 0:
                     commit([])
         tell_shipped(db)

@@ -1,9 +1,9 @@
-"""Write down what could not be sent, and send it when the cause is gone.
+"""Store records that could not be sent, and send them when the cause is gone.
 
-`send` gives a future, which knows of a record that the broker refuses (too large here). `close` tells of the first one
-that nobody has looked at; which they were is gone with the process. Here each order is in the table `unsent` before it
-is sent, and struck out when it is acknowledged: what is left there was refused, or was on its way in a crash. `--again`
-sends that; it may then be there twice, which the unique id cures.
+`send` returns a future, which raises if the broker rejects the record (here, because it is too large). `close` raises
+the first error that was not read; the others are lost with the process. In this example, each order is inserted into
+the table `unsent` before it is sent, and deleted when it is acknowledged. The remaining rows were rejected, or were in
+flight during a crash. `--again` sends them. A record may then be in the topic twice, which a unique id handles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ORDERS = [(number, f"account-{number % 3}", number) for number in range(20)]
 
 
 def note(size: int) -> str:
-    """Some customers write a lot."""
+    """Some customers write long notes."""
     return "x" * size
 
 
@@ -47,7 +47,7 @@ def main() -> None:
     with database(options, table) as db, contextlib.ExitStack() as stack:
         producer = stack.enter_context(Producer(options.bootstrap))
         if options.naive:
-            # Its errors come out of `close` at the latest. Whoever does not want to hear of them:
+            # Its errors are raised by `close` at the latest. To ignore them:
             stack.pop_all()
             for number, key, amount in ORDERS:
                 producer.send(options.topic, value(number, amount), key=key.encode())

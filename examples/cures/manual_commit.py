@@ -1,8 +1,8 @@
 """Commit after the work, not before it.
 
-An offset that is committed when the record comes (or by a timer: enable_auto_commit) says "done" of what is not done
-yet: a crash then loses it. Committed after the work, a crash repeats the last records instead. Nothing is lost any
-more; that something may come twice is what the other examples cure.
+If an offset is committed when the record arrives (or by a timer: enable_auto_commit), it says "done" about work that
+has not been done. A crash then loses the record. If the offset is committed after the work, a crash repeats the last
+records instead. Nothing is lost; the other examples handle the repeated records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The offset in the database, in the same transaction as the result: then both are there, or neither.
+"""Store the offset in the database, in the same transaction as the result: then both are stored, or neither.
 
-The naive form stores the result, then commits the offset to Kafka: a crash between the two repeats the record. Here the
-database knows how far it is, and reading begins there; Kafka's group is not asked. The offset's row is the fence as
-well: whoever does not find it where it was left (a second instance is at work) stops, and its transaction is undone.
+The naive form stores the result, then commits the offset to Kafka. A crash between the two repeats the record. Here,
+the database holds the offset, and reading starts there; the Kafka group is not used. The offset's row also fences other
+instances: if an instance does not find the offset that it stored last, because a second instance is running, it stops
+and its transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ADD = """INSERT INTO balances VALUES (?, ?)
 
 
 def offset(db: Database, topic: str, partition: int) -> int:
-    """Where to go on."""
+    """Return the offset of the next record."""
     db.run("INSERT INTO offsets VALUES (?, ?, 0) ON CONFLICT DO NOTHING", topic, partition)
     return int(db.run("SELECT next FROM offsets WHERE topic = ? AND partition = ?", topic, partition).fetchone()[0])
 

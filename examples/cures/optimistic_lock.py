@@ -1,8 +1,8 @@
-"""The record's offset as the version of the row that it changes: an older one changes nothing.
+"""Use the record's offset as the version of the row that it changes: an older offset changes nothing.
 
-All records of one account are in one partition (its key), so their offsets only grow. A row that remembers the offset
-of its last change tells news from what it has seen, without a table of all ids. Two instances that work on the same
-row do not harm each other either: the database lets one of them through.
+All records of one account are in one partition (because of their key), so their offsets only increase. A row that
+stores the offset of its last change distinguishes new records from repeated ones, without a table of all ids. Two
+instances that change the same row do not harm each other either: the database accepts only one of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tools import Database, Order, arguments, batches, consumer, database, step,
 
 
 def change(db: Database, order: Order) -> bool:
-    """Whether it was news. One statement, so it needs no transaction around it."""
+    """Apply the order, and return whether it was new. One statement, so it needs no transaction."""
     db.run("INSERT INTO balances VALUES (?, 0, -1) ON CONFLICT DO NOTHING", order.account)
     changed = db.run(
         "UPDATE balances SET amount = amount + ?, version = ? WHERE account = ? AND version < ?",
@@ -21,7 +21,7 @@ def change(db: Database, order: Order) -> bool:
 
 
 def overwrite(db: Database, order: Order) -> None:
-    """The naive form: read, add, write; no version."""
+    """Change the balance in the naive way: read, add, write; without a version."""
     db.run("INSERT INTO balances VALUES (?, 0, -1) ON CONFLICT DO NOTHING", order.account)
     (amount,) = db.run("SELECT amount FROM balances WHERE account = ?", order.account).fetchone()
     db.run("UPDATE balances SET amount = ? WHERE account = ?", amount + order.amount, order.account)

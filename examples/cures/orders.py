@@ -1,4 +1,6 @@
-"""The input of the other examples: twelve orders of three accounts, 78 in all; --twice sends the first two again."""
+"""Send the input of the other examples: twelve orders of three accounts, 78 in all. --twice sends the first two
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the examples share: their command line, a database, reading up to the end, and a place for kill -9."""
+"""Shared code of the examples: the command line, a database, reading up to the end, and a place for kill -9."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oncelog.errors import UnknownTopicError
 
 
 class Order(NamedTuple):
-    """One record of the input: key = account, value = {"order": 7, "amount": 3}."""
+    """One input record: key = account, value = {"order": 7, "amount": 3}."""
 
     number: int
     account: str
@@ -28,10 +28,10 @@ class Order(NamedTuple):
 
 
 def arguments(description: str, **more: str) -> argparse.Namespace:
-    """The command line that all of them have, and options of one's own (name, help).
+    """Parse the common command line and an example's own options (name, help).
 
-    `form` is added: the program's name, `-naive` behind it without the cure. Each form has a group and a file of its
-    own, for what one has read or written is no input of another.
+    The result has the attribute `form`: the program's name, followed by `-naive` without the cure. Each form has its
+    own group and file, so that one form's progress does not affect the other.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--bootstrap", default="localhost:9092")
@@ -49,7 +49,9 @@ def arguments(description: str, **more: str) -> argparse.Namespace:
 
 
 class Database:
-    """SQLite or PostgreSQL, as far as the examples need them: SQL with ? for values, transactions by `with`."""
+    """SQLite or PostgreSQL, as far as the examples need them: SQL with ? for values, and transactions in `with`
+    blocks.
+    """
 
     def __init__(self, url: str) -> None:
         self._postgres = url.startswith("postgresql://")
@@ -66,12 +68,12 @@ class Database:
         self._connection.close()
 
     def run(self, sql: str, *values: object) -> Any:
-        """Run a statement; its cursor has fetchone, fetchall and rowcount."""
+        """Run a statement. The returned cursor has fetchone, fetchall and rowcount."""
         return self._connection.execute(sql.replace("?", "%s") if self._postgres else sql, values)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of a block, or nothing of it."""
+        """Commit all statements of the block, or none."""
         self.run("BEGIN")
         try:
             yield
@@ -82,7 +84,7 @@ class Database:
 
 
 def database(options: argparse.Namespace, *tables: str) -> closing[Database]:
-    """Open it, with these tables."""
+    """Open the database, and create these tables."""
     opened = Database(options.database)
     for table in tables:
         opened.run(f"CREATE TABLE IF NOT EXISTS {table}")
@@ -90,7 +92,7 @@ def database(options: argparse.Namespace, *tables: str) -> closing[Database]:
 
 
 def consumer(options: argparse.Namespace, **more: Any) -> Consumer:
-    """A consumer of the example's group. As a static member it takes its partitions over at once after a crash."""
+    """Create a static member of the example's group, which gets its partitions back at once after a crash."""
     return Consumer(
         options.bootstrap,
         group_id=f"{options.form}-{options.topic}",
@@ -125,13 +127,13 @@ def _order(record: ConsumerRecord) -> Order:
 
 
 def tell_shipped(db: Database) -> None:
-    """What came out."""
+    """Print the result."""
     rows, orders = db.run("SELECT count(*), count(DISTINCT number) FROM shipped").fetchone()
     print(f"shipped: {rows} rows of {orders} different orders")
 
 
 def tell_balances(db: Database) -> None:
-    """What came out."""
+    """Print the result."""
     accounts, amount = db.run("SELECT count(*), sum(amount) FROM balances").fetchone()
     print(f"balances: {amount or 0} in {accounts} accounts")
 
@@ -140,8 +142,10 @@ _reached: dict[str, int] = {}
 
 
 def step(name: str) -> None:
-    """Nothing, unless the variable FAULT names this step and a number: `stored:3` ends the process as kill -9 does when
-    it comes here for the third time, `stored:3:TERM` politely.
+    """Do nothing, unless the variable FAULT names this step and a number.
+
+    With `stored:3`, the process ends as if by kill -9 when it reaches the step `stored` for the third time. With
+    `stored:3:TERM`, it gets a SIGTERM.
     """
     _reached[name] = _reached.get(name, 0) + 1
     wanted, _, rest = os.environ.get("FAULT", "").partition(":")

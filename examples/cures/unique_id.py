@@ -1,8 +1,8 @@
-"""A unique business id: what comes a second time is no news.
+"""Use a unique business id: a repeated record changes nothing.
 
-An order's number is its own; with it as the primary key the second one changes nothing, whoever sent it twice: this
-consumer after a crash, or a producer without idempotence long ago. Balances move in the same transaction, and only if
-the order was new.
+The number of an order is its primary key, so a repeated order changes nothing, whatever repeated it: this consumer
+after a crash, or a producer without idempotence. Balances change in the same transaction, and only if the order was
+new.
 """
 
 from __future__ import annotations

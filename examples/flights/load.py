@@ -1,8 +1,8 @@
-"""Writes every flight into the topic `flights`, in transactions of which some are aborted on purpose.
+"""Write every flight to the topic `flights`, in transactions of which some are aborted on purpose.
 
-    python examples/flights/load.py localhost:9092 --seed 1
+python examples/flights/load.py localhost:9092 --seed 1
 
-Prints a line of JSON after every transaction: rows committed and rows aborted so far.
+After every transaction, the program prints a line of JSON: the numbers of committed and aborted rows so far.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from oncelog import Producer
 
 ROWS_PER_TRANSACTION = 2_000
 ABORTED = 0.15
-"""The share of transactions that is written and then taken back; their rows go again in the next."""
+"""The fraction of transactions that are aborted. The next transaction writes their rows again."""
 
 
 class ChangedMyMindError(Exception):
-    """Raised inside a transaction so that it is aborted."""
+    """Raised inside a transaction to abort it."""
 
 
 def load(brokers: str, seed: int, pause: float) -> None:
-    """Write all flights, each committed once; `pause` in seconds between two transactions."""
+    """Write all flights, each committed once. `pause` is in seconds between two transactions."""
     rng = random.Random(seed)
     flights = data.flights()
     committed = aborted = 0

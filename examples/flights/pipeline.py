@@ -1,9 +1,9 @@
-"""The pipeline: every flight with its weather, and delays by airport and hour. Exactly once, whatever dies.
+"""The pipeline: every flight with its weather, and delays by airport and hour, exactly once despite any crash.
 
-    python examples/flights/pipeline.py localhost:9092 CHECKPOINT_FOLDER
+python examples/flights/pipeline.py localhost:9092 CHECKPOINT_FOLDER
 
-Ordinary Structured Streaming; what differs from Spark's own Kafka connector is `format("oncelog")` and
-`transactionalIdPrefix`. Runs until SIGTERM.
+This is ordinary Structured Streaming. The differences from Spark's own Kafka connector are `format("oncelog")` and
+`transactionalIdPrefix`. It runs until SIGTERM.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FLIGHT = """
 
 
 def read_flights(spark: SparkSession, brokers: str) -> DataFrame:
-    """The stream of flights, one row each."""
+    """Return the stream of flights, one row for each."""
     records = (
         spark.readStream.format("oncelog")
         .option("kafka.bootstrap.servers", brokers)
@@ -46,7 +46,7 @@ def read_flights(spark: SparkSession, brokers: str) -> DataFrame:
 
 
 def write(rows: DataFrame, key: str, brokers: str, topic: str, checkpoints: Path) -> StreamingQuery:
-    """Each row as a record: key, and all columns as JSON."""
+    """Write each row as a record: key, and all columns as JSON."""
     return (
         rows.select(
             F.col(key).cast("string").cast("binary").alias("key"),
@@ -63,7 +63,7 @@ def write(rows: DataFrame, key: str, brokers: str, topic: str, checkpoints: Path
 
 
 def with_weather(flights: DataFrame, spark: SparkSession) -> DataFrame:
-    """Every flight passes; the weather at its airport in its hour is joined to it."""
+    """Join each flight with the weather at its airport in its hour. Flights without weather are kept."""
     weather = spark.createDataFrame(data.weather())
     measured = [F.when(~F.isnan(name), F.col(name)).alias(name) for name in data.WEATHER_COLUMNS]
     weather = weather.select("origin", "time_hour", *measured)
@@ -71,7 +71,7 @@ def with_weather(flights: DataFrame, spark: SparkSession) -> DataFrame:
 
 
 def delays_by_hour(flights: DataFrame) -> DataFrame:
-    """One row an airport and hour, when the watermark has passed the hour."""
+    """Return one row for each airport and hour, after the watermark has passed the hour."""
     hours = (
         flights.withColumn("time", F.to_timestamp("time_hour"))
         .withWatermark("time", f"{data.WATERMARK.days} days")
@@ -87,7 +87,7 @@ def delays_by_hour(flights: DataFrame) -> DataFrame:
 
 
 def run(brokers: str, checkpoints: Path) -> None:
-    """Both queries, until SIGTERM or until one fails."""
+    """Run both queries until SIGTERM, or until one of them fails."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run where oncelog is installed
     spark = (
         SparkSession.builder.master("local[2]")

@@ -1,4 +1,4 @@
-"""The demo's processes: started, killed and never left behind."""
+"""The demo's processes: start them, kill them, and leave none behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROC = Path("/proc")
 
 
 def descendants(pid: int) -> list[int]:
-    """The process's children and theirs (Spark's JVM and Python workers); empty where there is no /proc."""
+    """Return the process's children and their children (Spark's JVM and Python workers), or [] without /proc."""
     parents: dict[int, list[int]] = {}
     for entry in PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -30,7 +30,7 @@ def descendants(pid: int) -> list[int]:
 
 
 class Child:
-    """A child process in a session of its own; its stdout comes as lines, its stderr goes to a log file."""
+    """A child process in its own session. Its stdout is read as lines, its stderr goes to a log file."""
 
     def __init__(self, command: Sequence[str | Path], log: Path, name: str) -> None:
         self.name = name
@@ -55,15 +55,15 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """Exit status, or None while it runs."""
+        """Return the exit status, or None while the process runs."""
         return self._process.poll()
 
     def last(self) -> dict[str, int]:
-        """The last line of JSON it printed, {} before the first."""
+        """Return the last printed line of JSON, or {} before the first."""
         return json.loads(self.lines[-1]) if self.lines else {}
 
     def kill(self) -> None:
-        """SIGKILL to the process and everything below it, and wait until it is gone."""
+        """Send SIGKILL to the process and all its descendants, and wait until it is gone."""
         below = descendants(self.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -73,7 +73,7 @@ class Child:
         self._process.wait()
 
     def stop(self, patience: float = 30) -> int:
-        """SIGTERM, then SIGKILL to whatever is left; the exit status."""
+        """Send SIGTERM, then SIGKILL to the remaining processes. Return the exit status."""
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(patience)
@@ -82,17 +82,17 @@ class Child:
         return self._process.returncode
 
     def tail(self, lines: int) -> str:
-        """The end of its log."""
+        """Return the end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def reason(self) -> str:
-        """Return why it ended: the last line of its log about a query, otherwise the last line."""
+        """Return why the process ended: the last line of its log about a query, otherwise the last line."""
         queries = [line for line in self.tail(1000).splitlines() if line.startswith("query ")]
         return queries[-1] if queries else self.tail(1)
 
 
 class Broker:
-    """`oncelog up`, with one broker that is killed now and then."""
+    """`oncelog up` with one broker that is killed from time to time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "broker"
@@ -101,7 +101,7 @@ class Broker:
         self.child = Child([program, "up", "--port", "0", "--data", self._folder], folder / "broker.log", "broker")
 
     def wait(self, patience: float = 30) -> str:
-        """The bootstrap address, when it serves."""
+        """Wait until the broker is ready, and return its bootstrap address."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and self.child.status is None:
             for line in self.child.lines:
@@ -111,11 +111,11 @@ class Broker:
         raise RuntimeError(f"the broker did not start:\n{self.child.tail(1)}")
 
     def pid(self) -> int:
-        """Process id of the broker itself (not of the supervisor that starts it again)."""
+        """Return the process id of the broker itself (not of the supervisor that restarts it)."""
         return int((self._folder / "broker-1" / "broker.pid").read_text())
 
     def kill(self) -> int:
-        """SIGKILL the broker, once it runs again if it was killed a moment ago; return the process id that it had."""
+        """SIGKILL the broker, after it has restarted from the previous kill. Return the process id that it had."""
         while True:
             with contextlib.suppress(OSError, ValueError):
                 pid = self.pid()

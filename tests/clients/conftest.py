@@ -1,7 +1,7 @@
-"""Runs every test with every client against our broker, or against those that ONCELOG_TEST_SERVERS names.
+"""Run every test with every client against our broker, or against the servers in ONCELOG_TEST_SERVERS.
 
-`ONCELOG_TEST_SERVERS=apache-kafka` is the control: what Apache Kafka does not pass is no test of ours
-(`scripts/control` runs it).
+`ONCELOG_TEST_SERVERS=apache-kafka` is the control: a test that Apache Kafka does not pass is wrong (`scripts/control`
+runs it).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLIENTS: dict[str, Callable[[str], Client]] = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One variant of a test for each server and each client it asks for."""
+    """Create a variant of each test for each server and each client."""
     vary_servers(metafunc, "oncelog")
     for fixture in ("client", "other_client"):
         if fixture in metafunc.fixturenames:
@@ -36,18 +36,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def admin(server: Server) -> Iterator[Admin]:
-    """Our own administrator, of the shared server."""
+    """Return our own admin client, connected to the shared server."""
     with Admin(server.bootstrap) as made:
         yield made
 
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest, server: Server) -> Client:
-    """One of the libraries, against the shared server."""
+    """Return one of the libraries, connected to the shared server."""
     return CLIENTS[request.param](server.bootstrap)
 
 
 @pytest.fixture
 def other_client(request: pytest.FixtureRequest, server: Server) -> Client:
-    """Another (or the same) of the libraries."""
+    """Return another (or the same) library."""
     return CLIENTS[request.param](server.bootstrap)

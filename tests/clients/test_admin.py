@@ -1,4 +1,4 @@
-"""What every client can ask about the cluster."""
+"""Requests about the cluster that every client supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our Admin, call by call, against either server; oncelog.aio has the same calls."""
+"""Our Admin, method by method, against either server. oncelog.aio has the same methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.servers import Server
 from support.wire import Wire
 
 SETTINGS = {"transaction.partition.verification.enable": "false"}
-"""Of the module's own server: without the verification of KIP-890 a transaction can hang."""
+"""Settings of the module's own server. Without the verification of KIP-890, a transaction can hang."""
 
 
 def code(call: pytest.ExceptionInfo[errors.KafkaError]) -> ErrorCode:
@@ -96,7 +96,7 @@ def test_wrong_port_fails_before_the_call_times_out(
 def test_admin_waits_for_the_metadata_of_a_new_topic(
     server: Server, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The brokers hear of it after the controller has answered, on a busy machine seconds later."""
+    """The brokers get the new topic after the controller has answered; on a busy machine seconds later."""
     topology, ignorant = admin.cluster.topology, 3
     update = topology.update
 
@@ -109,7 +109,7 @@ def test_admin_waits_for_the_metadata_of_a_new_topic(
         update(response, **options)
 
     monkeypatch.setattr(topology, "update", late)
-    admin.cluster.missing_topic_ms = 0  # so long is a topic waited for of which nobody says that there is one
+    admin.cluster.missing_topic_ms = 0  # how long to wait for a topic that no broker knows
     (made,) = admin.create_topics(name, 2)
     assert (made.partitions, ignorant) == (2, 0)
     ignorant, admin.cluster.api_timeout_ms = 1_000_000, 100
@@ -229,7 +229,7 @@ def test_a_group_and_its_members(admin: Admin, server: Server, name: str) -> Non
         with pytest.raises(errors.KafkaError) as stranger:
             admin.remove_members(name, ["stranger"])
         assert code(stranger) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert admin.remove_members(name, all_=True) == [f"{name}-i"]  # a static member stays when it closes
+    assert admin.remove_members(name, all_=True) == [f"{name}-i"]  # a static member stays in the group when it closes
     wait_until(lambda: admin.describe_group(name).state == "Empty", "nobody is left")
     assert admin.remove_members(name, all_=True) == []
     for wrong in ({"states": ["Stabel"]}, {"types": ["Klassik"]}):
@@ -298,7 +298,7 @@ def test_producers_are_fenced(admin: Admin, server: Server, name: str) -> None:
 
 
 def test_a_hanging_transaction_is_found_and_aborted(module_server: Server, name: str) -> None:
-    """Written, without the verification of KIP-890, by a producer that never told its coordinator of the partition."""
+    """The producer writes without the verification of KIP-890, and never adds the partition at its coordinator."""
     with Wire(module_server.bootstrap) as wire, Admin(module_server.bootstrap) as admin:
         wire.create_topic(name, 1)
         who = wire.session(name)

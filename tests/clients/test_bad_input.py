@@ -1,4 +1,7 @@
-"""Whatever bytes come in: Kafka's error or a hang-up, a line in the log, bounded memory, and the broker goes on."""
+"""For any bytes, the broker answers with Kafka's error or closes the connection.
+
+It logs a line, uses bounded memory, and keeps running.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from support.servers import OncelogCluster
 TOPIC = "victim"
 MAX_RSS_KB = 150_000
 PRODUCE_VERSION = 9
-"""The first flexible one; it names topics, not ids."""
+"""The first flexible version. It names topics, not ids."""
 
 BATCH_LENGTH, MAGIC, CRC, ATTRIBUTES, LAST_OFFSET_DELTA = 8, 16, 17, 21, 23
 PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT = 43, 51, 53, 57
@@ -49,7 +52,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OncelogCluster]
 
 @pytest.fixture(autouse=True)
 def goes_on(victim: OncelogCluster) -> Iterator[None]:
-    """After each test: the same process, serving, small."""
+    """After each test, check that the same process still serves and is small."""
     pid = victim.broker_pid()
     yield
     assert victim.broker_pid() == pid
@@ -59,7 +62,7 @@ def goes_on(victim: OncelogCluster) -> Iterator[None]:
 
 
 def memory_kb(cluster: OncelogCluster, field: str) -> int:
-    """A memory figure of the broker's process: VmRSS now, VmHWM at its highest."""
+    """Return a memory figure of the broker's process: VmRSS (now) or VmHWM (maximum)."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{cluster.broker_pid()}/status").read_text())
     assert found is not None
     return int(found[1])
@@ -80,7 +83,7 @@ def send_frame(sock: socket.socket, frame: bytes) -> None:
 
 
 def read_frame(sock: socket.socket) -> bytes | None:
-    """The next answer, None when the broker hangs up instead."""
+    """Return the next answer, or None if the broker closes the connection."""
     try:
         prefix = _read(sock, 4)
         return None if prefix is None else _read(sock, struct.unpack(">i", prefix)[0])
@@ -133,7 +136,7 @@ def test_any_body_for_any_api(victim: OncelogCluster, data: bytes, key: int, ver
 
 
 def harmless(key: int) -> Message:
-    """A request of an API that leaves other tests alone."""
+    """Return a request of an API that does not affect other tests."""
     request: Message = messages(ApiKey(key))[0]()
     return request
 
@@ -150,7 +153,10 @@ def served_versions() -> list[tuple[int, int]]:
     ("key", "version"), served_versions(), ids=[f"{ApiKey(key).name}-v{version}" for key, version in served_versions()]
 )
 def test_truncated_requests_of_every_api_and_version(victim: OncelogCluster, key: int, version: int) -> None:
-    """The frame is whole, what is in it is cut: the broker hangs up (or answers, where the rest is optional)."""
+    """The frame is complete, but its contents are truncated.
+
+    The broker closes the connection, or answers if the rest is optional.
+    """
     try:
         whole = frame_of(harmless(key), version)
     except UnsupportedVersionError:
@@ -166,7 +172,7 @@ def test_truncated_requests_of_every_api_and_version(victim: OncelogCluster, key
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_flipped_bits(victim: OncelogCluster, data: st.DataObject) -> None:
-    """Valid requests with a few bytes changed behind the header."""
+    """Valid requests with a few bytes changed after the header."""
     key = data.draw(
         st.sampled_from([ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.LIST_OFFSETS, ApiKey.JOIN_GROUP])
     )
@@ -274,7 +280,7 @@ def good(**options: object) -> bytearray:
 
 
 def patched(position: int, layout: str, value: int, *, fix_crc: bool = True, **options: object) -> bytearray:
-    """A good batch with one header field changed."""
+    """Return a valid batch with one header field changed."""
     import crc32c
 
     batch = good(**options)
@@ -345,7 +351,9 @@ def test_a_batch_above_the_limit(victim: OncelogCluster) -> None:
 
 
 def test_a_decompression_bomb_is_not_unpacked(tmp_path: Path) -> None:
-    """For a compacted topic every record is walked: 400 MB of zeros in a few kB must not become that here."""
+    """For a compacted topic, the broker validates every record. 400 MB of zeros in a few kB must not be
+    decompressed here.
+    """
     cluster = OncelogCluster(tmp_path, settings={"log.cleanup.policy": "compact"}, arguments=("--topic", "compacted"))
     try:
         for codec in (Codec.GZIP, Codec.ZSTD):

@@ -34,7 +34,7 @@ READS: dict[str, Callable[[Consumer], Any]] = {
 
 @pytest.fixture
 def topic(server: Server, admin: Admin, name: str) -> str:
-    """One partition with three records."""
+    """Create a topic with one partition and three records."""
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
         for number in range(3):

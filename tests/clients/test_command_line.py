@@ -1,4 +1,4 @@
-"""The command line, verb by verb, against either server: what `--format json` says, and how it fails."""
+"""Every command of the command line against either server: its `--format json` output, and its errors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_all_formats_of_start_and_end_offsets(tool: Tool, server: Server, name: 
     assert consumed(tool, name) == consumed(tool, name, "-o", "beginning") == consumed(tool, name, "-o", "s@0")
     assert consumed(tool, name, "-o", "-2") == consumed(tool, name, "-o", "4") == ["4", "5"]
     assert consumed(tool, name, "-o", "s@1001", "-o", "e@1004") == ["1", "2", "3"]
-    assert tool("topic", "consume", name, "-o", "e@1002").split() == ["0", "1"]  # it is a place to stop by itself
+    assert tool("topic", "consume", name, "-o", "e@1002").split() == ["0", "1"]  # an option that stops by itself
     assert consumed(tool, name, "-o", "e@9999") == everything
     assert consumed(tool, name, "-o", "6") == consumed(tool, name, "-o", "end") == []
     said = tool.fails(1, "topic", "consume", name, "-o", "9999", "-e")
@@ -286,7 +286,7 @@ def test_unknown_broker_is_reported_at_once(tool: Tool, words: list[str]) -> Non
     assert "there is no broker 7" in done.stderr
 
 
-# -- a broker that comes back ---------------------------------------------------------------------------------
+# -- a restarting broker ----------------------------------------------------------------------------------------------
 
 
 def test_command_waits_for_a_restarting_broker(new_cluster: Callable[..., OncelogCluster]) -> None:

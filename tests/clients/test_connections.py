@@ -1,4 +1,4 @@
-"""Connections of our clients on real servers: idle ones are closed, and nobody notices; first calls share one."""
+"""Connections of our clients on real servers: idle ones are closed unnoticed, and concurrent first calls share one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_brokers_drop_the_fetch_sessions_of_a_closed_consumer(server: Server, ad
         producer.send(name, b"x").result(30)
 
     def session_error(session_id: int) -> ErrorCode:
-        """What becomes of a request with an epoch that is not the next one."""
+        """Return the error of a request whose epoch is not the next one."""
         with Wire(server.bootstrap) as wire:
             request = FetchRequest(session_id=session_id, session_epoch=1_000_000, topics=[])
             return ErrorCode.of(wire.call(request).error_code)

@@ -1,4 +1,4 @@
-"""Our consumer's reading: positions, pauses, large records, wake-ups, what it asks of the brokers."""
+"""Reading with our consumer: positions, pauses, large records, wake-ups, and requests about offsets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EARLIEST = {"auto_offset_reset": "earliest"}
 
 
 def test_nothing_is_lost_or_duplicated_over_pauses_and_seeks(server: Server, admin: Admin, name: str) -> None:
-    """Fetches go on ahead of what is polled: what they bring must fit to where the consumer stands by then."""
+    """Fetches run ahead of polls. When their records arrive, these must match the consumer's position at that time."""
     admin.create_topics(name, 3)
     with Producer(server.bootstrap) as producer:
         for number in range(3_000):
             producer.send(name, b"%d" % number, partition=number % 3)
     partitions = [(name, index) for index in range(3)]
-    # Small answers: one comes in while the one before is polled.
+    # Small answers: one arrives while the previous one is polled.
     with Consumer(server.bootstrap, max_partition_fetch_bytes=2_000, fetch_max_wait_ms=10, **EARLIEST) as consumer:
         consumer.assign(partitions)
         expected = dict.fromkeys(range(3), 0)
@@ -42,7 +42,7 @@ def test_nothing_is_lost_or_duplicated_over_pauses_and_seeks(server: Server, adm
                 consumer.seek(name, part, expected[part])
             if turn % 40 == 39:
                 consumer.assign(partitions[:2])
-                consumer.assign(partitions)  # the third begins anew
+                consumer.assign(partitions)  # the third partition starts at its beginning
                 consumer.seek(name, 2, expected[2])
         assert consumer.lag() == dict.fromkeys(partitions, 0)
 
@@ -96,7 +96,7 @@ def test_topics_partitions_and_offsets_are_listed(server: Server, admin: Admin, 
 
 
 def test_reset_by_duration(server: Server, admin: Admin, name: str) -> None:
-    """KIP-1106: from the first record on that is not older."""
+    """KIP-1106: start at the first record that is not older."""
     admin.create_topics(name, 2)
     now = time.time_ns() // 1_000_000
     with Producer(server.bootstrap) as producer:
@@ -149,7 +149,7 @@ def test_lag_equals_that_of_kafkas_tools(server: Server, admin: Admin, name: str
 
 
 def test_server_side_assignor_needs_broker_support(server: Server, admin: Admin, name: str) -> None:
-    """oncelog has none yet; conformance/test_server_side_assignors.py has what Apache Kafka's do."""
+    """oncelog has none yet; conformance/test_server_side_assignors.py tests those of Apache Kafka."""
     admin.create_topics(name)
     with Consumer(server.bootstrap, group_id=name, group_protocol="consumer", **EARLIEST) as consumer:
         consumer.subscribe([name])
@@ -161,7 +161,10 @@ def test_server_side_assignor_needs_broker_support(server: Server, admin: Admin,
 
 
 def test_consumer_survives_a_broker_restart(own_server: Server) -> None:
-    """The leader's epoch is another one (Apache Kafka): the position is checked, and holds (KIP-320)."""
+    """The leader epoch changes on Apache Kafka.
+
+    The consumer validates its position, which is still correct (KIP-320).
+    """
     with Admin(own_server.bootstrap) as admin:
         admin.create_topics("t")
     with (

@@ -1,4 +1,4 @@
-"""`for record in consumer`: what is sought, paused or given up inside the loop holds from the next record on."""
+"""`for record in consumer`: a seek, pause or changed assignment inside the loop applies from the next record on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EARLIEST = {"auto_offset_reset": "earliest"}
 
 @pytest.fixture
 def topic(server: Server, name: str) -> str:
-    """Two partitions with ten records each, of 1 ms after the other."""
+    """Create two partitions with ten records each, whose timestamps increase by 1 ms."""
     with Wire(server.bootstrap) as wire:
         wire.create_topic(name, 2)
     with Producer(server.bootstrap) as producer:
@@ -27,7 +27,7 @@ def topic(server: Server, name: str) -> str:
 
 
 def loop(consumer: Consumer, at: dict[int, Callable[[], object]], count: int) -> list[int]:
-    """Offsets in the order in which a loop gives them; after the n-th of them something is done."""
+    """Return offsets in the order of the loop. After the n-th record, call the function for n."""
     found: list[int] = []
     for record in consumer:
         found.append(record.offset)
@@ -39,7 +39,7 @@ def loop(consumer: Consumer, at: dict[int, Callable[[], object]], count: int) ->
 
 @pytest.fixture
 def consumer(server: Server, topic: str) -> Iterator[Consumer]:
-    """Of the first partition."""
+    """Return a consumer of the first partition."""
     with Consumer(server.bootstrap, group_id=topic, **EARLIEST) as made:
         made.assign([(topic, 0)])
         yield made
@@ -74,11 +74,11 @@ def test_seek_at_the_end_of_a_loop_is_kept(consumer: Consumer, topic: str) -> No
 
 
 def both(server: Server, topic: str, act: Callable[[Consumer, ConsumerRecord, int], object], count: int) -> list[str]:
-    """Partition and offset of what a loop over both partitions gives; `act` has the number of each record."""
+    """Return partition and offset of a loop over both partitions. `act` gets the number of each record."""
     found: list[str] = []
     with Consumer(server.bootstrap, **EARLIEST) as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
-        while len(consumer._core.subscription.ready) < 2:  # both wait: the next poll gives all twenty at once
+        while len(consumer._core.subscription.ready) < 2:  # both are buffered: the next poll returns all twenty at once
             consumer.poll(0.01, max_records=0)
         for record in consumer:
             found.append(f"{record.partition}:{record.offset}")

@@ -1,4 +1,4 @@
-"""Consume, process, produce, exactly once: members of one group that are killed -9, rebalances, zombies' leftovers."""
+"""Consume, process, produce, exactly once: group members killed with -9, rebalances, leftovers of zombies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support import copying
 from support.servers import Server
 
 SETTINGS = {"group.min.session.timeout.ms": "500"}
-"""The dead are noticed soon."""
+"""Dead members expire soon."""
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])

@@ -1,4 +1,4 @@
-"""Produce, Fetch and ListOffsets message by message: what clients rely on without showing it."""
+"""Produce, Fetch and ListOffsets at the protocol level: behaviour that clients rely on without showing it."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from support.servers import Server
 
 
 class Wire:
-    """One topic of one partition, over one connection."""
+    """A topic with one partition, over one connection."""
 
     def __init__(self, connection: ClientConnection, topic: str, topic_id: UUID) -> None:
         self.connection = connection
@@ -71,7 +71,7 @@ def values_of(partition: Any) -> list[bytes | None]:
 def over_the_wire(
     server: Server, name: str, body: Callable[[Wire], Awaitable[None]], configs: dict[str, str] | None = None
 ) -> None:
-    """Makes the topic and runs `body` with it."""
+    """Create the topic and run `body` with it."""
 
     async def run() -> None:
         host, port = server.bootstrap.split(":")
@@ -83,7 +83,7 @@ def over_the_wire(
             assert created.topics[0].error_code == 0, created.topics[0].error_message
             wire = Wire(connection, name, created.topics[0].topic_id)
             while (await wire.fetch(0)).responses[0].partitions[0].error_code:
-                await asyncio.sleep(0.05)  # Apache Kafka answers before the leader is up
+                await asyncio.sleep(0.05)  # Apache Kafka answers before the partition has a leader
             await body(wire)
         finally:
             connection.close()
@@ -112,7 +112,7 @@ def test_session_names_its_partitions_once(server: Server, name: str) -> None:
         assert first.session_id != 0
         assert values_of(first.responses[0].partitions[0]) == [b"one"]
         session = first.session_id
-        # the position moves on; then nothing is new, so the partition is not named
+        # the position moves on; afterwards nothing is new, so the partition is omitted
         await wire.fetch(1, session=session, epoch=1)
         nothing = await wire.fetch(0, session=session, epoch=2, name_it=False)
         assert nothing.responses == []
@@ -221,7 +221,7 @@ def test_retries_gaps_and_stale_sequences(server: Server, name: str) -> None:
 
         def numbered(sequence: int) -> bytearray:
             return build_batch(
-                # a time of today: Apache Kafka forgets at once a producer whose last record is a day old
+                # a current timestamp: Apache Kafka drops at once a producer whose last record is a day old
                 [Record(0, now_ms, None, b"%d" % sequence)],
                 producer_id=ids.producer_id,
                 producer_epoch=ids.producer_epoch,

@@ -1,4 +1,4 @@
-"""Our consumer where its group, its coordinator or its user fail it at a bad moment."""
+"""Our consumer when its group, its coordinator or its user fails at a bad moment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RECORDS = 10
 
 @pytest.fixture
 def topic(server: Server, admin: Admin, name: str) -> str:
-    """With RECORDS records in its one partition."""
+    """Create a topic with RECORDS records in its one partition."""
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
         for number in range(RECORDS):
@@ -39,7 +39,7 @@ def topic(server: Server, admin: Admin, name: str) -> str:
 
 
 class Beats:
-    """Heartbeats that were sent."""
+    """Count the heartbeats that were sent."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -89,7 +89,7 @@ def test_failed_heartbeat_is_raised_once_and_the_next_poll_succeeds(
 def test_leader_that_waits_for_metadata_sends_heartbeats(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the answer to JoinGroup and its SyncGroup nothing but heartbeats keeps its session."""
+    """Between JoinGroup's answer and its SyncGroup, only heartbeats keep the leader's session alive."""
     beats = Beats(monkeypatch)
     count = ClassicMember._count_partitions
 
@@ -107,7 +107,7 @@ def test_leader_that_waits_for_metadata_sends_heartbeats(
 def test_position_lookup_is_retried_after_a_failure(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One poll, without a group: there is nothing else to wake it."""
+    """One poll, without a group: nothing else would wake it."""
     listed = offsets.list_offsets
     failures = iter([errors.ConnectionFailedError("the leader is away")])
 
@@ -123,7 +123,7 @@ def test_position_lookup_is_retried_after_a_failure(
 
 
 class Interrupted(SimpleQueue):  # type: ignore[type-arg]
-    """Ctrl-C at the moment at which the loop has a result."""
+    """Raise KeyboardInterrupt when the loop has a result."""
 
     def get(self, *arguments: Any) -> Any:
         while super().get(*arguments) is not None:
@@ -150,7 +150,7 @@ def test_records_of_an_interrupted_call_are_returned_again(
 
 
 def test_rejected_auto_commits_are_logged_once(server: Server, topic: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Here because the group has members, of which this consumer is none."""
+    """The commits are rejected because the group has members, and this consumer is not one of them."""
     options = EARLIEST | {"enable_auto_commit": True, "auto_commit_interval_ms": 0}
     with members(server.bootstrap, topic, 1, **CLASSIC) as (member,):
         member.subscribe([topic])

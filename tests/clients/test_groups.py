@@ -62,12 +62,12 @@ def test_clients_of_different_libraries_continue_each_others_groups(
 
 
 def one_of_each(bootstrap: str) -> list[Client]:
-    """A client of every library; first the one whose new members block until the others, if any, were polled."""
+    """Start a client of every library. First the one whose new members block until any others have polled."""
     return sorted((make(bootstrap) for make in CLIENTS.values()), key=lambda client: client.name != "aiokafka")
 
 
 def share(members: list[Member], partitions: int) -> bool:
-    """Whether the members hold all partitions, each held once."""
+    """Return whether the members together hold all partitions, each once."""
     held = [member.assignment() for member in members]
     return all(held) and sorted(part for parts in held for part in parts) == list(range(partitions))
 
@@ -112,7 +112,7 @@ def test_a_silent_member_is_replaced(client: Client, name: str) -> None:
         assert client.group_state(group) == ("Stable", 1)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's, where a connect failed
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # of kafka-python, after a failed connect
 def test_group_survives_a_kill(own_server: Server, name: str) -> None:
     clients = one_of_each(own_server.bootstrap)
     count = len(clients)
@@ -123,7 +123,7 @@ def test_group_survives_a_kill(own_server: Server, name: str) -> None:
         wait_until(lambda: share(members, count), "each member has a partition", timeout=60)
         own_server.kill()
         own_server.wait_ready()
-        # If the restart took longer than a session, all members have to join again, and for that all have to poll.
+        # If the restart took longer than a session, all members have to rejoin, and for that all have to poll.
         wait_until(lambda: share(members, count), "each member has a partition again", timeout=60)
         clients[0].send(name, [Outgoing(b"%d" % part, partition=part) for part in range(count)])
         with ThreadPoolExecutor(count) as pool:
@@ -136,4 +136,4 @@ def test_group_survives_a_kill(own_server: Server, name: str) -> None:
     own_server.kill()
     own_server.wait_ready()
     assert clients[2].committed_offsets(group, name, count) == [1] * count
-    gc.collect()  # those sockets, now and not in another test
+    gc.collect()  # collect those sockets now and not in another test

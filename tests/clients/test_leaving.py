@@ -1,5 +1,7 @@
-"""Our consumer leaves its group whenever it is closed, also while it is only about to join: the others need not wait
-for its session to end, which takes longer than any test here. (KIP-848: `conformance/test_server_side_assignors.py`.)
+"""Our consumer leaves its group whenever it is closed, even during its join.
+
+The other members then need not wait for the end of its session, which takes longer than any test here. (KIP-848:
+`conformance/test_server_side_assignors.py`.)
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def test_member_with_a_delayed_join_leaves(server: Server, admin: Admin, name: s
     with members(server.bootstrap, name, 2, **LASTING) as (first, second):
         first.subscribe([name])
         settle([first], partitions)
-        second.subscribe([name])  # waits for the first, who does not poll
+        second.subscribe([name])  # waits for the first member, which does not poll
         wait_until(lambda: second.consumer.poll(0.05) == [] and count(admin, name) == 2, "the second is on its way in")
         second.consumer.close()
         assert count(admin, name) == 1

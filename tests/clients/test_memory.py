@@ -23,7 +23,7 @@ from support.wire import Wire, batch, settled
 
 MB = 1 << 20
 LIMIT_MB = 100
-"""What the broker may grow by, whatever is done to it."""
+"""The broker may grow by this much in any test."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def sent(cluster: OncelogCluster, request: Message, version: int) -> socket.sock
 
 
 def test_rejected_requests_leak_no_memory(cluster: OncelogCluster, grown_mb: Callable[[], float]) -> None:
-    """Each kept the memory of its request until a full garbage collection."""
+    """Before, each request kept its memory until a full garbage collection."""
     too_large = batch([bytes(9 * MB)])
     assignments = [SyncGroupRequestAssignment(member_id="m", assignment=bytes(9 * MB))]
     sync = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=assignments)
@@ -100,7 +100,7 @@ def test_unread_responses_stay_within_the_budget(cluster: OncelogCluster, grown_
 
 
 def test_waiting_requests_hold_no_read_buffer(cluster: OncelogCluster, grown_mb: Callable[[], float]) -> None:
-    """Each held a read buffer of 256 KiB."""
+    """Before, each request held a read buffer of 256 KiB."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(5000))]
     request = JoinGroupRequest(
         group_id="g",
@@ -112,7 +112,7 @@ def test_waiting_requests_hold_no_read_buffer(cluster: OncelogCluster, grown_mb:
     count = 600
     with Wire(cluster.bootstrap) as wire:
         wire.find_coordinator("g", 0)
-        assert not settled(lambda: wire.call(request, 3)).error_code  # it leads, and the others wait for it
+        assert not settled(lambda: wire.call(request, 3)).error_code  # this member leads, and the others wait for it
         waiting = [sent(cluster, request, 3) for _ in range(count)]
         wait_until(lambda: len(describe(wire, "g").members) == count + 1, "all are in the group")
         assert grown_mb() < LIMIT_MB / 2

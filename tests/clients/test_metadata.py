@@ -1,4 +1,4 @@
-"""What our client notices of topics by itself: those that grow, and those that are not there."""
+"""Our clients notice new partitions and missing topics automatically."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_missing_assigned_topic_is_logged_once(
         admin.create_topics(name, 1)
         for _ in range(2):
             consumer.assign([(name, 0), (f"{name}-typo", 0)])
-            if offset is not None:  # its position is known, so nobody asks for that
+            if offset is not None:  # its position is known, so the client does not look it up
                 consumer.seek(f"{name}-typo", 0, offset)
             consumer.poll(0.05)
             while not said():
@@ -87,7 +87,7 @@ def test_consumer_closed_with_timeout_zero_leaves_no_task(server: Server, name: 
         consumer.subscribe([name])
         while not await consumer.poll(0.05):
             pass
-        await consumer.close(0)  # not even the commit is through then
+        await consumer.close(0)  # even the commit does not complete in this time
         return {repr(task) for task in asyncio.all_tasks() - before}
 
     assert asyncio.run(body()) == set()

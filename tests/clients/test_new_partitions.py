@@ -70,7 +70,7 @@ def test_error_names_missing_partition_and_wait_time(server: Server, admin: Admi
 
 
 def test_metadata_requests_for_recreated_topic_back_off(server: Server, admin: Admin, name: str) -> None:
-    """The producer requested metadata 12,000 times a second."""
+    """Before, the producer requested metadata 12,000 times a second."""
     admin.create_topics(name, 3)
     with Producer(server.bootstrap, retry_backoff_ms=100, linger_ms=0) as producer:
         producer.send(name, b"x", partition=2).result(WITHIN_S)
@@ -98,7 +98,7 @@ def test_metadata_requests_for_recreated_topic_back_off(server: Server, admin: A
 
 
 def test_added_partition_can_be_read(server: Server, admin: Admin, name: str) -> None:
-    """The consumer kept metadata with two partitions for metadata.max.age.ms."""
+    """Before, the consumer kept metadata with two partitions for metadata.max.age.ms."""
     admin.create_topics(name, 2)
     with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
         assert consumer.end_offsets([(name, 1)]) == {(name, 1): 0}

@@ -1,4 +1,4 @@
-"""Our own client, against our broker or (ONCELOG_TEST_SERVERS=apache-kafka) Apache Kafka: one body for both."""
+"""Our own client, against our broker or Apache Kafka (ONCELOG_TEST_SERVERS=apache-kafka): the same tests for both."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_records_round_trip(server: Server, admin: Admin, name: str, codec: str)
 
 @pytest.mark.parametrize("acks", ["all", "0"])
 def test_record_timestamp_round_trips(server: Server, admin: Admin, name: str, acks: str) -> None:
-    """As Java's `RecordMetadata.timestamp()`, from the future and from a callback."""
+    """Like Java's `RecordMetadata.timestamp()`, from the future and from a callback."""
     admin.create_topics(name)
     told: list[int] = []
     before = time.time_ns() // 1_000_000
@@ -289,7 +289,7 @@ def test_asyncio(server: Server, name: str) -> None:
 
 
 def test_after_a_fork(server: Server, admin: Admin, name: str) -> None:
-    """PySpark's daemon forks: the child gets a loop of its own and may not use the parent's clients."""
+    """PySpark's daemon forks: the child gets its own loop and must not use the parent's clients."""
     admin.create_topics(name)
     script = f"""
         import os, sys
@@ -346,7 +346,7 @@ def test_no_broker() -> None:
         admin.list_topics()
 
 
-# -- a broker that dies -----------------------------------------------------------------------------------------------
+# -- a killed broker ---------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_lost_or_duplicated_when_the_broker_is_killed(own_server: Server) -> None:

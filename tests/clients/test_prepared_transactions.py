@@ -1,4 +1,4 @@
-"""Transactions that survive their process: prepared here, ended from anywhere, in both protocol generations."""
+"""Transactions that survive their process: prepared here, ended by another process, in both protocol versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
 
 @pytest.fixture
 def wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to a server whose transaction.version the tests change; it is 2 again after each."""
+    """Connect to a server whose transaction.version the tests change. It is reset to 2 after each test."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
         set_transaction_version(connection, 2)
@@ -33,13 +33,13 @@ def wire(module_server: Server) -> Iterator[Wire]:
 
 @pytest.fixture(params=[2, 1], ids=["tv2", "tv1"])
 def bootstrap(request: pytest.FixtureRequest, wire: Wire, module_server: Server) -> str:
-    """The address of a server with one of the two protocol generations."""
+    """Return the address of a server with one of the two protocol versions."""
     set_transaction_version(wire, request.param)
     return module_server.bootstrap
 
 
 def prepared(bootstrap: str, topic: str, *values: bytes, **options: object) -> PreparedTransaction:
-    """A transaction with these records in partitions 0, 1, ... whose producer is gone."""
+    """Prepare a transaction with these records in partitions 0, 1, ..., and drop its producer."""
     with Producer(bootstrap, transactional_id=topic, **options) as producer:
         producer.begin_transaction()
         for partition, value in enumerate(values):
@@ -48,7 +48,7 @@ def prepared(bootstrap: str, topic: str, *values: bytes, **options: object) -> P
 
 
 def shows(wire: Wire, topic_id: UUID, *expected: bytes, partition: int = 0) -> None:
-    """What a read_committed consumer sees, once the markers are there."""
+    """Check the records of a read_committed consumer, once the markers are written."""
     until(lambda: wire.values(topic_id, partition, committed=True), lambda found: found == [*expected], "it is visible")
 
 
@@ -146,7 +146,7 @@ def test_prepared_transaction_with_asyncio(wire: Wire, bootstrap: str, name: str
     shows(wire, topic_id, b"x")
 
 
-# -- somebody else was faster -----------------------------------------------------------------------------------------
+# -- another process was faster ---------------------------------------------------------------------------------------
 
 
 def test_resume_after_the_transaction_timed_out(wire: Wire, bootstrap: str, name: str) -> None:
@@ -180,7 +180,7 @@ def test_resume_after_a_newer_producer_took_over(wire: Wire, bootstrap: str, nam
 def test_resume_after_several_newer_producers_finds_the_outcome_in_the_log(
     wire: Wire, bootstrap: str, name: str
 ) -> None:
-    """The coordinator knows the newer transaction only."""
+    """The coordinator knows only the newer transaction."""
     topic_id = wire.create_topic(name)
     handle = prepared(bootstrap, name, b"old")
     with Transaction.resume(handle, bootstrap) as transaction:
@@ -230,7 +230,7 @@ def test_concurrent_holders_agree_on_the_outcome(wire: Wire, bootstrap: str, nam
 
 @pytest.mark.parametrize("late", ["commit", "abort"])
 def test_late_holder_does_not_end_the_next_transaction(wire: Wire, bootstrap: str, name: str, late: str) -> None:
-    """In the old protocol EndTxn of the former transaction ends the next one if both have the same epoch."""
+    """In the old protocol, EndTxn of the previous transaction ends the next one if both have the same epoch."""
     topic_id = wire.create_topic(name)
     with Producer(bootstrap, transactional_id=name) as producer:
         producer.begin_transaction()
@@ -317,7 +317,7 @@ HANDLE = PreparedTransaction("id", 7, 3, 2, 60_000, (("t", 0, 5, 9),), ("g",))
 
 
 def from_text(old: str, new: str) -> PreparedTransaction:
-    """The handle's text with something else in one place."""
+    """Return the handle's text with one part replaced."""
     return PreparedTransaction.from_text(HANDLE.to_text().replace(old, new))
 
 

@@ -1,4 +1,4 @@
-"""Every client's records come back as they were sent, whoever reads them."""
+"""Every client's records are read back unchanged by every client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ODD_RECORDS = (
 
 
 def without_place(records: list[Seen]) -> list[tuple[bytes | None, bytes | None, tuple]]:
-    """Key, value and headers of each."""
+    """Return key, value and headers of each record."""
     return [(record.key, record.value, record.headers) for record in records]
 
 
@@ -39,7 +39,7 @@ def test_records_of_every_shape_round_trip(client: Client, other_client: Client,
 
 
 def test_record_without_key_and_value(server: Server, other_client: Client, name: str) -> None:
-    client = ConfluentClient(server.bootstrap)  # the others refuse to send one
+    client = ConfluentClient(server.bootstrap)  # the other clients refuse to send one
     client.create_topic(name)
     client.send(name, [Outgoing(None), Outgoing(b"something")])
     assert without_place(other_client.read(name, committed=False)) == [(None, None, ()), (None, b"something", ())]

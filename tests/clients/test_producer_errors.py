@@ -1,5 +1,6 @@
-"""Each error that a broker may answer Produce with, and how the producer goes on: in transactions of both protocol
-generations, and without.
+"""Each error that a broker may answer Produce with, and how the producer continues.
+
+In transactions of both protocol versions, and without transactions.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ PASSING = (
     *("NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "CORRUPT_MESSAGE", "KAFKA_STORAGE_ERROR", "NETWORK_EXCEPTION"),
     *("COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS", "UNKNOWN_TOPIC_ID"),
 )
-"""Sent again; nobody notices."""
+"""Retried unnoticed."""
 APPENDED = ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT", "KAFKA_STORAGE_ERROR")
-"""The records are in the log all the same."""
+"""The records are in the log despite the error."""
 ABORTABLE = (
     *("TRANSACTION_ABORTABLE", "INVALID_TXN_STATE", "INVALID_PRODUCER_EPOCH", "OUT_OF_ORDER_SEQUENCE_NUMBER"),
     *("INVALID_RECORD", "INVALID_TIMESTAMP", "TOPIC_AUTHORIZATION_FAILED", "UNKNOWN_SERVER_ERROR"),
     *("UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "INVALID_REQUIRED_ACKS"),
 )
-"""The transaction is lost, the producer is not (KIP-1050)."""
+"""The transaction fails, but the producer can continue (KIP-1050)."""
 FATAL = (
     *("PRODUCER_FENCED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"),
     *("UNSUPPORTED_VERSION", "INVALID_PRODUCER_ID_MAPPING"),
@@ -41,7 +42,7 @@ SETTINGS: dict[str, str] = {}
 
 @pytest.fixture
 def wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to a server whose transaction.version the tests change; it is 2 again after each."""
+    """Connect to a server whose transaction.version the tests change. It is reset to 2 after each test."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
         set_transaction_version(connection, 2)
@@ -49,7 +50,7 @@ def wire(module_server: Server) -> Iterator[Wire]:
 
 @pytest.fixture
 def proxy(module_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between every client of the test and the server."""
+    """Run a proxy between every client of the test and the server."""
     made = Proxy(module_server.bootstrap)
     redirect(monkeypatch, made)
     yield made
@@ -57,7 +58,7 @@ def proxy(module_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pr
 
 
 def answers(proxy: Proxy, fates: list[Fate]) -> None:
-    """The requests from now on meet these, the others pass."""
+    """Answer the next requests with these errors, and pass the others."""
     start = len(proxy.seen)
 
     def rule(request: Produced) -> Fate:
@@ -71,7 +72,7 @@ def answers(proxy: Proxy, fates: list[Fate]) -> None:
 def test_every_error_within_a_transaction(
     wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
 ) -> None:
-    """One producer after the other meets each error in its second of three transactions."""
+    """For each error, a new producer gets it in the second of its three transactions."""
     set_transaction_version(wire, version)
     topic_id = wire.create_topic(name)
     expected: list[bytes] = []
@@ -103,14 +104,14 @@ def test_every_error_within_a_transaction(
             with producer.transaction() as within:
                 within.send(name, values[2])
             expected += values[2:]
-    # What a fatal error leaves open was never written: the proxy answered in the broker's place.
+    # The proxy rejected the records of a transaction with a fatal error, so they were never written.
     until(lambda: wire.values(topic_id, committed=True), lambda found: found == expected, "all that was committed")
 
 
 RENEWED = ("OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH")
-"""Without transactions the producer goes on in a new epoch, with the same records (KIP-360)."""
+"""Without transactions, the producer continues in a new epoch, with the same records (KIP-360)."""
 UNTOLD = "UNKNOWN_PRODUCER_ID"
-"""Sent again, for this answer does not tell where the log starts, which would tell what it means."""
+"""The producer retries: without the log start offset in the answer, it cannot tell what the error means."""
 
 
 def test_every_error_without_transactions(wire: Wire, proxy: Proxy, module_server: Server, name: str) -> None:
@@ -138,7 +139,7 @@ def test_retriable_error_that_repeats_fails_after_the_delivery_timeout(
     wire: Wire, proxy: Proxy, module_server: Server, name: str
 ) -> None:
     topic_id = wire.create_topic(name)
-    # Its time is up while it waits to be sent again: with a request under way nobody could say what became of it.
+    # The delivery timeout ends during a retry's pause. With a request in flight, the outcome would be unknown.
     options = {"linger_ms": 0, "retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}
     options |= {"request_timeout_ms": 1_500, "delivery_timeout_ms": 1_500}
     with Producer(module_server.bootstrap, **options) as producer:
@@ -155,7 +156,7 @@ def test_retriable_error_that_repeats_fails_after_the_delivery_timeout(
 def test_batches_after_a_rejected_one_do_not_delay_the_abort(
     wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
 ) -> None:
-    """Batches behind the refused one are out of order for good: nobody may wait for them."""
+    """Batches after the rejected one stay out of order; the producer must not wait for them."""
     set_transaction_version(wire, version)
     topic_id = wire.create_topic(name, max_message_bytes="2000")
     with Producer(module_server.bootstrap, transactional_id=name, batch_size=1, **QUICK) as producer:
@@ -182,7 +183,7 @@ def test_transaction_with_an_expired_batch_is_aborted_without_a_retry(
 ) -> None:
     set_transaction_version(wire, version)
     topic_id = wire.create_topic(name)
-    # The batch's time is up while it waits to be sent again, as in the test above.
+    # The delivery timeout ends during a retry's pause, as in the test above.
     options = {"linger_ms": 0, "retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}
     options |= {"request_timeout_ms": 1_500, "delivery_timeout_ms": 1_500}
     with Producer(module_server.bootstrap, transactional_id=name, **options) as producer:

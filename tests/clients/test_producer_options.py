@@ -1,4 +1,4 @@
-"""What options of the producer do, seen from outside."""
+"""Visible effects of the producer's options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.wire import until
 
 
 def test_new_partitions_get_records(server: Server, admin: Admin, name: str) -> None:
-    """metadata.max.age.ms: nobody is told of new partitions, they are found by asking again."""
+    """metadata.max.age.ms: the producer discovers new partitions by refreshing its metadata."""
     admin.create_topics(name, 1)
     options = {"metadata.max.age.ms": "20", "retry.backoff.max.ms": 20, "retry.backoff.ms": 5, "batch.size": 1}
     with Producer(server.bootstrap, options) as producer:
@@ -38,7 +38,7 @@ def test_partitioner_can_ignore_keys(server: Server, admin: Admin, name: str) ->
 def test_compression_levels_take_effect(
     server: Server, admin: Admin, name: str, codec: str, weak: int, strong: int
 ) -> None:
-    """lz4's level 9 is Kafka's default and stands for its quick compressor."""
+    """lz4's level 9 is Kafka's default and selects its fast compressor."""
     sizes = []
     for level in (weak, strong):
         topic = f"{name}{level}"

@@ -1,4 +1,4 @@
-"""What becomes of each record, and who is told: batches that are too large, failures that nobody looks at, closing."""
+"""The outcome of each record, and how it is reported: oversized batches, unread failures, closing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.servers import Server
 from support.wire import Wire, until
 
 LARGE = {"linger_ms": 500, "batch_size": 60_000, "retry_backoff_ms": 2, "retry_backoff_max_ms": 10}
-"""Batches that a topic with max.message.bytes = 2000 refuses as a whole."""
+"""Batches that a topic with max.message.bytes = 2000 rejects as a whole."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def wire(server: Server) -> Iterator[Wire]:
 
 @pytest.fixture
 def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between every client of the test and the server."""
+    """Run a proxy between every client of the test and the server."""
     made = Proxy(server.bootstrap)
     redirect(monkeypatch, made)
     yield made
@@ -110,12 +110,12 @@ def test_lost_answer_to_a_split_batch_duplicates_nothing(wire: Wire, server: Ser
     assert [int(value or b"") for value in wire.values(topic)] == list(range(200))
 
 
-# -- who is told ------------------------------------------------------------------------------------------------------
+# -- reports ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def compacted(wire: Wire, name: str) -> str:
-    """A topic that takes no record without a key."""
+    """Create a topic that rejects records without a key."""
     wire.create_topic(name, cleanup_policy="compact")
     return name
 
@@ -284,7 +284,7 @@ def test_send_waits_at_most_max_block_ms_and_never_in_a_callback(
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where somebody takes connections and never says a word."""
+    """Yield an address that accepts connections and never answers."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""Transactions of our own producer, with consumers and their offsets: one body for both servers."""
+"""Transactions of our own producer, with consumers and their offsets: the same tests for both servers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def test_misuse_errors_say_what_to_do(server: Server, admin: Admin, name: str) -
 
 
 def test_producer_recovers_from_a_transaction_timeout(server: Server, admin: Admin, name: str) -> None:
-    """The coordinator has aborted: the commit is refused, the same producer goes on with its next transaction."""
+    """The coordinator has aborted: the commit is rejected, and the same producer continues with its next
+    transaction.
+    """
     admin.create_topics(name)
     with Producer(server.bootstrap, transactional_id=name, transaction_timeout_ms=1_000) as producer:
         producer.begin_transaction()
@@ -119,7 +121,7 @@ def test_detached_transaction_is_ended_by_another_process(server: Server, admin:
 
 
 def test_read_process_write(server: Server, admin: Admin, name: str) -> None:
-    """Aborts on the way change nothing: every record is processed once in what is committed."""
+    """Aborts do not change the result: every record is processed once in the committed output."""
     source, sink = f"{name}-in", f"{name}-out"
     admin.create_topics([source, sink], 2)
     with Producer(server.bootstrap) as producer:
@@ -176,7 +178,7 @@ def test_commit_that_the_group_rejects_leaves_nothing_to_abort(server: Server, a
         consumer.subscribe([name])
         wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), "the assignment")
         former = consumer.group_metadata()._replace(generation_id=99)
-        for early in (False, True):  # whether the refusal is there before the commit
+        for early in (False, True):  # whether the rejection arrives before the commit
             with pytest.raises(errors.AbortableError), producer.transaction() as txn:  # noqa: PT012
                 txn.send(name, b"refused")
                 txn.send_offsets(former, {(name, 0): 1})
@@ -206,7 +208,7 @@ def test_records_of_revoked_partitions_are_not_committed_without_their_offsets(
             taken += first.poll(30)
         producer.begin_transaction()
         second.subscribe([name])
-        while len(first.assignment()) == 2:  # the first has given up one partition when both have joined
+        while len(first.assignment()) == 2:  # after both have joined, the first gives up one partition
             second.poll(0.1)
             first.poll(0.1)
         with pytest.raises(errors.AbortableError):

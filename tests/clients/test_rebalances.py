@@ -1,4 +1,4 @@
-"""Our consumer in classic groups: who gets what, what listeners are told and may do, what a rebalance costs."""
+"""Our consumer in classic groups: assignments, listeners, and the cost of a rebalance."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_cooperative_members_keep_their_partitions(server: Server, admin: Admin,
 
 
 def test_cooperative_members_continue_reading_during_a_rebalance(server: Server, admin: Admin, name: str) -> None:
-    """The second member joins and does not poll for a while: the first goes on with all that stays."""
+    """The second member joins and does not poll for a while. The first continues with all partitions that it keeps."""
     partitions = partitions_of(admin, name, 4)
     with members(server.bootstrap, name, 2, **COOPERATIVE, **CLASSIC) as group:
         first, second = group
@@ -162,7 +162,7 @@ def test_member_that_does_not_poll_loses_its_partitions(server: Server, admin: A
 
 
 def test_long_poll_counts_as_polling(server: Server, admin: Admin, name: str) -> None:
-    """Here for offsets that an open transaction holds: the time that it waits is not the user's."""
+    """The poll waits for offsets that an open transaction holds. This wait does not count as the user's time."""
     partitions = partitions_of(admin, name, 1)
     fill(server, partitions)
     options = CLASSIC | {"isolation_level": "read_committed", "max_poll_interval_ms": 700}

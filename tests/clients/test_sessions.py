@@ -13,7 +13,7 @@ SESSION_S = 1.0
 
 
 def test_member_stays_alive_until_the_user_polls_its_assignment(module_server: Server, name: str) -> None:
-    """It has joined in the background, and the user comes back to poll only after the session's time."""
+    """The member has joined in the background, and the user polls only after the session's time."""
     options = CLASSIC | {"session_timeout_ms": round(SESSION_S * 1000)}
     with (
         Admin(module_server.bootstrap) as admin,
@@ -24,7 +24,7 @@ def test_member_stays_alive_until_the_user_polls_its_assignment(module_server: S
         member.consumer.poll(0)
         wait_until(lambda: admin.describe_group(name).state == "Stable", "it has joined")
         before = admin.describe_group(name).members
-        # A session's time is over once a silent member of another group is expelled.
+        # The session's time has passed once a silent member of another group is removed.
         (silent,) = stable(module_server.bootstrap, f"{name}-silent", 1, session_timeout_ms=round(SESSION_S * 1000))
         wait_until(lambda: not admin.describe_group(silent.group).members, "the silent one is out")
         silent.close()

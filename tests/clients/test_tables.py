@@ -1,4 +1,4 @@
-"""Tables through our client, against both servers: other people's frames, formats of values, what cannot be read."""
+"""Tables through our client, against both servers: other libraries' frames, formats of values, unreadable values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def send(server: Server, topic: str, data: object, **formats: Any) -> dict[tuple
 
 
 def read(server: Server, topic: str, rows: int, partitions: int = 1, **options: Any) -> pa.Table:
-    """All rows in one table."""
+    """Read all rows as one table."""
     with Consumer(server.bootstrap, **EARLIEST) as consumer:
         consumer.assign([(topic, index) for index in range(partitions)])
         return pa.concat_tables(some(consumer, rows, **options))
@@ -58,7 +58,7 @@ def some(consumer: Consumer, rows: int, **options: Any) -> list[pa.Table]:
     return found
 
 
-# -- other people's frames --------------------------------------------------------------------------------------------
+# -- other libraries' frames ------------------------------------------------------------------------------------------
 
 FRAMES = {
     "polars": lambda: pl.DataFrame({"key": ["a", None], "value": [b"1", b"2"]}),
@@ -71,7 +71,7 @@ FRAMES = {
 
 
 class OneArray:
-    """What offers an array and no stream."""
+    """An object that offers an Arrow array and no stream."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -93,7 +93,7 @@ def test_polars_and_duckdb_read_the_tables(server: Server, topic: str) -> None:
     assert duckdb.sql('select sum(value.id), max(value.name), min("offset") from got').fetchall() == [(3, "b", 0)]
     frame = pl.DataFrame(got)
     assert frame.unnest("value").select("id", "name", "offset").rows() == [(1, "a", 0), (2, "b", 1)]
-    # The very bytes: polars' column lies where Arrow's does.
+    # The same memory: polars' column shares Arrow's buffer.
     address = frame["offset"].to_numpy(allow_copy=False).__array_interface__["data"][0]
     assert address == got["offset"].chunk(0).buffers()[1].address
 
@@ -207,7 +207,7 @@ def test_large_decompressed_batches_are_returned_as_several_tables(
             if len(seen) == 2:
                 break
         assert max(seen) < 100
-        # What is left is there for `poll` as well.
+        # `poll` returns the remaining records, too.
         rest = []
         while sum(seen) + len(rest) < 300:
             rest += consumer.poll(30)
@@ -231,7 +231,7 @@ def test_values_and_keys_in_a_format(server: Server, topic: str, form: str) -> N
         {"key": 5, "value": {"id": 1, "name": "a"}},
         {"key": None, "value": {"id": 2, "name": None}},
     ]
-    again = got.select(["key", "value"])  # what is read can be written as it is
+    again = got.select(["key", "value"])  # a table that was read can be written unchanged
     send(server, topic, again, key=key, value=value)
     assert read(server, topic, 4)["value"].to_pylist() == raw * 2
 
@@ -249,7 +249,7 @@ def test_rows_before_a_bad_value_are_returned_first(server: Server, topic: str) 
         found = consumer.tables(timeout=30, value=Json(ORDERS))
         assert [row["id"] for row in next(found)["value"].to_pylist()] == [1, 2]
         assert consumer.position(topic, 0) == 2
-        for _ in range(2):  # it is there until it is passed
+        for _ in range(2):  # the error repeats until the consumer seeks past it
             with pytest.raises(errors.BadRecordError, match=f"the value of {topic}-0 at offset 2 ") as refused:
                 next(consumer.tables(timeout=30, value=Json(ORDERS)))
         bad = refused.value

@@ -1,4 +1,4 @@
-"""Tables of which a part is sent when something goes wrong: the caller learns what was, and can send the rest."""
+"""Tables that are partly sent when an error occurs: the caller learns which rows were sent, and can send the rest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of a row each, looked at when their turn comes."""
+    """Yield pieces of one row each, when they are requested."""
     monkeypatch.setattr(table_batches, "PIECE_ROWS", 1)
     monkeypatch.setattr(table_batches, "LOOK_AHEAD", 1)
 
@@ -46,7 +46,7 @@ def numbered(count: int, size: int = 0) -> pa.Table:
 
 
 def values(server: Server, topic: str, count: int) -> list[bytes]:
-    """So many of a topic with three partitions, as they lie there."""
+    """Return this many values of a topic with three partitions, in log order."""
     found: list[bytes] = []
     with Consumer(server.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
         consumer.assign([(topic, index) for index in range(3)])

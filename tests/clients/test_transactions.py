@@ -1,4 +1,4 @@
-"""Transactions of every client, as every client sees them."""
+"""Transactions of every client, as seen by every client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_same_id_aborts_the_previous_producers_transaction(client: Client, other
 
 
 def test_offsets_in_the_transaction(client: Client, name: str) -> None:
-    """consume -> process -> produce: what was aborted is consumed and produced again, and seen once."""
+    """consume -> process -> produce: aborted input is consumed and produced again, and is visible once."""
     source, sink, group = f"{name}-in", f"{name}-out", f"{name}-group"
     client.create_topic(source)
     client.create_topic(sink)
@@ -65,7 +65,7 @@ def test_offsets_in_the_transaction(client: Client, name: str) -> None:
 
 
 def one_of_each(client: Client, topic: str) -> Transactions:
-    """A committed, an aborted and an open transaction, and a plain record behind the open one."""
+    """Write a committed, an aborted and an open transaction, and a plain record after the open one."""
     producer = client.transactions(f"{topic}-ended")
     for end, value in ((producer.commit, b"committed"), (producer.abort, b"aborted")):
         producer.begin()

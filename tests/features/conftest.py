@@ -1,7 +1,7 @@
-"""One test module a row of the feature table, at the wire; the same tests run against Apache Kafka.
+"""Test modules for the rows of the feature table, at the protocol level. The same tests run against Apache Kafka.
 
-`ONCELOG_TEST_SERVERS=apache-kafka` is the control (`scripts/control` runs it): what it does not pass is no test of
-ours. Where the outcome differs on purpose, the test says `DIFFERS[...]` with the reason, and both outcomes are checked.
+`ONCELOG_TEST_SERVERS=apache-kafka` is the control (`scripts/control` runs it): a test that it does not pass is wrong.
+If the outcome differs on purpose, the test says `DIFFERS[...]` with the reason, and checks both outcomes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ __all__ = ["apache_kafka", "module_server", "name", "own_server", "server", "sta
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One variant of a test for each server."""
+    """Create a variant of each test for each server."""
     vary_servers(metafunc, "oncelog")
 
 
 @pytest.fixture
 def wire(server: Server) -> Iterator[Wire]:
-    """A connection to the shared server."""
+    """Connect to the shared server."""
     with Wire(server.bootstrap) as connection:
         yield connection
 
 
 @pytest.fixture
 def module_wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to the module's server."""
+    """Connect to the module's server."""
     with Wire(module_server.bootstrap) as connection:
         yield connection

@@ -1,4 +1,4 @@
-"""Settings of brokers and levels of their loggers, changed while they run (KIP-226, 412)."""
+"""Settings of brokers and levels of their loggers, changed at run time (KIP-226, 412)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from support.wire import WAIT_S, Wire, batch, code, until
 
 
 KEPT = {"min.insync.replicas"}
-"""What Kafka itself has set for all brokers: with eligible leader replicas (KIP-966) it cannot be unset."""
+"""A setting that Kafka itself sets for all brokers. With eligible leader replicas (KIP-966), it cannot be unset."""
 
 
 @pytest.fixture
 def clean(wire: Wire) -> Iterator[Wire]:
-    """A connection; what a test sets of brokers is unset after it."""
+    """Return a connection. Broker settings of the test are unset afterwards."""
     yield wire
     for broker in (ME, ""):
         names = [
@@ -65,7 +65,10 @@ def clean(wire: Wire) -> Iterator[Wire]:
 
 
 def test_precedence_of_a_broker_setting(clean: Wire, name: str) -> None:
-    """This broker's own, then that of all, then what it was started with; a topic's own above all of them."""
+    """The broker's own value precedes the default of all brokers, which precedes the start-up value.
+
+    A topic's value precedes all.
+    """
     wire, key = clean, "message.max.bytes"
     wire.create_topic(name)
     assert value(wire, TOPIC, name, "max.message.bytes") == ("1048588", DEFAULT)
@@ -89,7 +92,7 @@ def test_precedence_of_a_broker_setting(clean: Wire, name: str) -> None:
     refuses(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
 
 
-# Values that do no harm to what else is on the server.
+# Values that do not affect other tests on the server.
 DYNAMIC = {
     "log.retention.ms": "604800001",
     "log.retention.bytes": "99999999999",
@@ -115,7 +118,7 @@ def test_settings_that_change_while_a_broker_runs(clean: Wire, broker: str) -> N
         entries = shown(clean, BROKER, ME)
         return {key: (entries[key].value, entries[key].config_source) for key in DYNAMIC}
 
-    # Kafka tells the new source a little before the new value.
+    # Kafka shows the new source a little before the new value.
     until(told, lambda found: found == {key: (text, source) for key, text in DYNAMIC.items()}, "all are changed")
     described = shown(clean, BROKER, ME)
     assert not any(described[key].read_only for key in DYNAMIC)
@@ -144,7 +147,7 @@ def test_values_of_broker_settings_are_checked(wire: Wire) -> None:
 
 
 def test_unknown_setting(clean: Wire, server: Server) -> None:
-    """DIFFERS: Kafka keeps it for plugins, which oncelog has not: there it is a mistake."""
+    """DIFFERS: Kafka keeps it for plugins. oncelog has no plugins, so it rejects it as a mistake."""
     answer = alter(clean, BROKER, ME, ("log.retention.mss", SET, "1"))
     assert answer.error_code == (0 if server.name == "apache-kafka" else code("INVALID_REQUEST"))
     if server.name == "apache-kafka":
@@ -165,9 +168,9 @@ ASK_FOR_VERSIONS = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1)
 
 
 def test_max_connections_takes_effect_at_once(own_server: Server) -> None:
-    """DIFFERS: Kafka lets one connection more wait unaccepted, ours is closed at once; neither is served.
+    """DIFFERS: Kafka leaves one more connection unaccepted, oncelog closes it at once; neither serves it.
 
-    On a server of its own: where others have connections open, Kafka closes the one that was used longest ago.
+    The test has its own server: if other tests have connections open, Kafka closes the least recently used one.
     """
     host, port = own_server.bootstrap.rsplit(":", 1)
     with Wire(own_server.bootstrap) as wire:
@@ -230,7 +233,7 @@ def test_invalid_logger_levels_are_rejected(wire: Wire, broker: str, op: Op, err
     [(CLIENT_METRICS, ("interval.ms", SET, "1000")), (GROUP, ("consumer.session.timeout.ms", SET, "45000"))],
 )
 def test_unsupported_resource_types(wire: Wire, server: Server, name: str, kind: int, op: Op) -> None:
-    """DIFFERS: they belong to protocols (KIP-714, 848, 932, 1071) that are refused clearly."""
+    """DIFFERS: they belong to protocols (KIP-714, 848, 932, 1071) that oncelog rejects with a clear error."""
     kafka = server.name == "apache-kafka"
     answer = alter(wire, kind, name, op)
     assert answer.error_code == (0 if kafka else code("INVALID_REQUEST"))

@@ -1,4 +1,4 @@
-"""Where a broker's settings come from, as DescribeConfigs tells: given at the start or not, and under which name.
+"""The sources of broker settings in DescribeConfigs: given at the start or default, and under which name.
 
 Source: Kafka's `ConfigHelper.configSynonyms` (KIP-226).
 """
@@ -15,21 +15,21 @@ from support.wire import Wire
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = range(1, 8)
 LISTS = ("listeners", "advertised.listeners", "controller.listener.names", "log.dirs", "log.dir", "log.cleanup.policy")
 GIVEN = {
-    "num.partitions": "1",  # as it would be anyway
+    "num.partitions": "1",  # equals the default
     "message.max.bytes": "700000",
     "log.retention.hours": "5",
     "log.roll.ms": "3600000",
-    "log.roll.hours": "2",  # the other name wins
+    "log.roll.hours": "2",  # the synonym takes precedence
 }
 
 
 def synonyms(entry: Any) -> list[tuple[str, str | None, int]]:
-    """All places that the value could come from, the one that counts first."""
+    """Return all places that the value could come from, the effective one first."""
     return [(each.name, each.value, each.source) for each in entry.synonyms]
 
 
 def test_sources_of_given_and_default_settings(start_server: Callable[..., Server], name: str) -> None:
-    """DIFFERS: a setting that was given under its second name is told with that name; Kafka leaves it out."""
+    """DIFFERS: oncelog lists a setting that was given under its synonym with that name. Kafka omits it."""
     server = start_server(GIVEN)
     ours = server.name == "oncelog"
     with Wire(server.bootstrap) as wire:
@@ -57,7 +57,7 @@ def test_sources_of_given_and_default_settings(start_server: Callable[..., Serve
 
 
 def test_setting_without_a_value(wire: Wire) -> None:
-    """Nothing was given, and there is no default: no value, from nowhere."""
+    """The setting was not given and has no default: its value is null."""
     found = shown(wire, BROKER, ME)["advertised.listeners"]
     assert (found.value, found.config_source, synonyms(found)) == (None, DEFAULT, [])
 

@@ -1,4 +1,4 @@
-"""Settings changed while the broker runs: IncrementalAlterConfigs and AlterConfigs (KIP-133, 226, 339)."""
+"""Settings changed at run time: IncrementalAlterConfigs and AlterConfigs (KIP-133, 226, 339)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_malformed_requests(wire: Wire, name: str, ops: list[Op], error: str) ->
 
 
 def test_unknown_operation(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: KRaft's controller runs into a null and answers UNKNOWN_SERVER_ERROR."""
+    """DIFFERS: KRaft's controller hits a null pointer and answers UNKNOWN_SERVER_ERROR."""
     wire.create_topic(name)
     answer = alter(wire, TOPIC, name, ("retention.ms", 9, "1"))
     error = "UNKNOWN_SERVER_ERROR" if server.name == "apache-kafka" else "INVALID_REQUEST"
@@ -227,7 +227,7 @@ def test_alter_configs_is_checked(wire: Wire, name: str) -> None:
     assert value(wire, TOPIC, name, "retention.ms") == ("1000", OF_TOPIC)
 
 
-# -- the change acts at once -------------------------------------------------------------------------------------------
+# -- the change takes effect at once -----------------------------------------------------------------------------------
 
 
 def test_max_message_bytes_takes_effect_at_once(wire: Wire, name: str) -> None:
@@ -241,7 +241,9 @@ def test_max_message_bytes_takes_effect_at_once(wire: Wire, name: str) -> None:
 
 
 def test_min_insync_replicas_with_one_replica(wire: Wire, name: str) -> None:
-    """Bounded by the number of replicas (`Partition.effectiveMinIsr`): with one there is nothing to lack."""
+    """Bounded by the number of replicas (`Partition.effectiveMinIsr`): a partition with one replica is never below
+    it.
+    """
     wire.create_topic(name)
     set_topic(wire, name, "min.insync.replicas", "2")
     put(wire, name, batch([b"x"]))
@@ -273,7 +275,7 @@ def test_a_resource_is_described_once(wire: Wire, server: Server, name: str) -> 
     wire.create_topic(name)
     resource = DescribeConfigsResource(resource_type=2, resource_name=name)
     results = wire.call(DescribeConfigsRequest(resources=[resource] * 3)).results
-    # DIFFERS[a resource that is named twice]: Kafka describes it as often as it is named
+    # DIFFERS[a resource that is named twice]: Kafka describes it once for each time that it is named
     assert len(results) == (1 if server.name == "oncelog" else 3)
 
 
@@ -305,7 +307,7 @@ def test_compression_type_and_level_take_effect_at_once(wire: Wire, name: str) -
 
 
 def segments(server: Server, name: str) -> int:
-    """How many segments lie in the partition's folder."""
+    """Return the number of segments in the partition's folder."""
     return len(list(server.partition_dir(name).glob("*.log")))
 
 
@@ -335,7 +337,7 @@ def test_segment_ms_takes_effect_at_once(wire: Wire, server: Server, name: str) 
 
 
 def test_segment_jitter_is_subtracted(wire: Wire, server: Server, name: str) -> None:
-    """At most segment.ms: with as much jitter as that, some of these segments are rolled before their time."""
+    """The jitter is at most segment.ms. With the largest jitter, some of these segments roll early."""
     wire.create_topic(name, segment_ms="1000000", segment_jitter_ms="1000000")
     now = int(time.time() * 1000) - 20_000_000
     for step in range(20):
@@ -344,7 +346,7 @@ def test_segment_jitter_is_subtracted(wire: Wire, server: Server, name: str) -> 
 
 
 def test_segments_of_different_partitions_roll_at_different_times(wire: Wire, server: Server, name: str) -> None:
-    """That is what the jitter is for: at half of segment.ms, about every second of these has ended."""
+    """This is the purpose of jitter: at half of segment.ms, about half of these segments have rolled."""
     wire.create_topic(name, 24, segment_ms="1000000", segment_jitter_ms="1000000")
     now = int(time.time() * 1000) - 20_000_000
     for step in range(2):
@@ -356,7 +358,7 @@ def test_segments_of_different_partitions_roll_at_different_times(wire: Wire, se
 
 
 def test_cleanup_policy_takes_effect_at_once(wire: Wire, name: str) -> None:
-    """Records of a compacted topic have keys."""
+    """Records of a compacted topic need keys."""
     wire.create_topic(name)
     put(wire, name, batch([b"x"]))
     set_topic(wire, name, "cleanup.policy", "compact")

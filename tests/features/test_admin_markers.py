@@ -1,4 +1,4 @@
-"""Transactions ended from outside: what WriteTxnMarkers promises when it is answered.
+"""Transactions ended by an operator: the guarantees of an answered WriteTxnMarkers.
 
 Source: Kafka's `KafkaApis.handleWriteTxnMarkersRequest`, which appends with acks=all.
 """
@@ -10,7 +10,10 @@ from support.wire import Wire, code
 
 
 def test_consumers_see_a_marker_once_it_is_acknowledged(wire: Wire, name: str) -> None:
-    """With `flush.messages` it is synced first; whoever asks after the answer finds it below the last stable offset."""
+    """With `flush.messages`, the broker syncs the marker first.
+
+    A reader after the answer finds it below the last stable offset.
+    """
     wire.create_topic(name, 2, flush_messages="1")
     who = wire.session(name)
     for turn in range(10):

@@ -1,4 +1,4 @@
-"""What a client may do with topics, groups and the cluster (KIP-430): everything, where there is no authorizer.
+"""Authorized operations of topics, groups and the cluster (KIP-430): all of them without an authorizer.
 
 Source: Kafka's `AuthHelper.authorizedOperations`, `AclEntry.supportedOperations`; bits are numbers of `AclOperation`.
 """
@@ -23,14 +23,14 @@ OF_CLUSTER = {CREATE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTEN
 
 
 def operations(field: int) -> set[int]:
-    """The operations in a bit field."""
+    """Return the operations in a bit field."""
     assert field != NOT_ASKED
     return {bit for bit in range(32) if field >> bit & 1}
 
 
 @pytest.mark.parametrize("version", [8, 10, 11, 12, 13])
 def test_authorized_operations_of_topics(wire: Wire, name: str, version: int) -> None:
-    """Of one that does not exist, too; all topics at once as well."""
+    """Also for a missing topic, and in a request for all topics."""
     wire.create_topic(name)
     names = [MetadataRequestTopic(name=each) for each in (name, f"{name}-missing")]
     for topics in (names, names[:1], None):
@@ -45,7 +45,7 @@ def test_authorized_operations_of_topics(wire: Wire, name: str, version: int) ->
 
 
 def test_authorized_operations_of_topics_by_id(wire: Wire, name: str) -> None:
-    """Of an id that no topic has, nothing is said."""
+    """An unknown topic id has no operations."""
     topic_id, unknown = wire.create_topic(name), uuid4()
     topics = [MetadataRequestTopic(name=None, topic_id=each) for each in (topic_id, unknown)]
     answer = wire.call(MetadataRequest(topics=topics, include_topic_authorized_operations=True), 12)
@@ -71,7 +71,7 @@ def test_authorized_operations_of_the_cluster(wire: Wire) -> None:
 
 
 def test_authorized_operations_of_groups(wire: Wire, name: str) -> None:
-    """Before version 6 a group that does not exist is a dead one without an error, and has operations."""
+    """Before version 6, a missing group is a dead one without an error, and has operations."""
     wire.find_coordinator(name, 0)
     request = DescribeGroupsRequest(groups=[name], include_authorized_operations=True)
     settled(lambda: wire.call(request), lambda answer: answer.groups[0].error_code)

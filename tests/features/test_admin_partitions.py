@@ -1,4 +1,4 @@
-"""Topics that grow (KIP-195), their partitions page by page (KIP-966), and ends of leader epochs (KIP-101, 320)."""
+"""New partitions (KIP-195), pages of partitions (KIP-966), and end offsets of leader epochs (KIP-101, 320)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from support.wire import Wire, batch, code, settled, until
 ME = 1
 """The node id of both servers."""
 TOPIC_OPERATIONS = 3576
-"""All that may be done with a topic: without an authorizer, everybody may."""
+"""All operations on a topic: without an authorizer, every client may perform them."""
 
 
 def grow(
     wire: Wire, *topics: tuple[str, int, list[list[int]] | None], validate_only: bool = False, version: int = 3
 ) -> dict[str, Any]:
-    """Answers to CreatePartitions by topic."""
+    """Return the answers to CreatePartitions by topic."""
     wanted = [
         CreatePartitionsTopic(
             name=name,
@@ -48,14 +48,14 @@ def grow(
 
 
 def partitions(wire: Wire, name: str) -> list[Any]:
-    """The topic's partitions in Metadata."""
+    """Return the topic's partitions in Metadata."""
     [topic] = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 12).topics
     assert not topic.error_code, topic
     return sorted(topic.partitions, key=lambda each: each.partition_index)
 
 
 def has(wire: Wire, name: str, count: int) -> None:
-    """Wait until the topic has so many partitions, all led."""
+    """Wait until the topic has this many partitions, all with a leader."""
     until(
         lambda: [(each.partition_index, each.error_code, each.leader_id) for each in partitions(wire, name)],
         lambda found: found == [(index, 0, ME) for index in range(count)],
@@ -126,8 +126,8 @@ def test_validate_only_adds_nothing(wire: Wire, name: str) -> None:
 
 
 def test_too_many_partitions_in_all(wire: Wire, server: Server, name: str) -> None:
-    # DIFFERS[too many partitions]: Kafka's bounded list of records overflows, and it has no error code for that.
-    # Which of the topics Kafka refuses depends on the order of a hash map; oncelog refuses the last.
+    # DIFFERS[too many partitions]: Kafka's bounded list of records overflows, and it has no error code for that. The
+    # topics that Kafka rejects depend on the order of a hash map; oncelog rejects the last.
     refusal = code("POLICY_VIOLATION" if server.name == "oncelog" else "UNKNOWN_SERVER_ERROR")
     names = [f"{name}-{each}" for each in "abc"]
     for each in names:
@@ -139,7 +139,7 @@ def test_too_many_partitions_in_all(wire: Wire, server: Server, name: str) -> No
 
 
 def test_internal_topics_cannot_get_partitions(start_server: Callable[..., Server], name: str) -> None:
-    """DIFFERS: Kafka lets it happen; keys of the old number's partitions are looked for in others then."""
+    """DIFFERS: Kafka permits it; afterwards, keys are looked up in other partitions than before."""
     server = start_server({"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"})
     with Wire(server.bootstrap) as wire:
         wire.find_coordinator(name)
@@ -167,7 +167,7 @@ def test_added_partitions_survive_a_restart(own_server: Server, name: str) -> No
 
 
 def page(wire: Wire, names: list[str], cursor: tuple[str, int] | None = None, limit: int = 2000) -> Any:
-    """One answer to DescribeTopicPartitions."""
+    """Return one answer to DescribeTopicPartitions."""
     begin = None if cursor is None else dtp.Cursor(topic_name=cursor[0], partition_index=cursor[1])
     request = dtp.DescribeTopicPartitionsRequest(
         topics=[dtp.TopicRequest(name=name) for name in names], response_partition_limit=limit, cursor=begin
@@ -176,7 +176,7 @@ def page(wire: Wire, names: list[str], cursor: tuple[str, int] | None = None, li
 
 
 def numbers(answer: Any) -> list[tuple[str, list[int]]]:
-    """Topics and numbers of partitions in an answer."""
+    """Return topics and numbers of partitions in an answer."""
     return [(topic.name, [each.partition_index for each in topic.partitions]) for topic in answer.topics]
 
 
@@ -198,7 +198,7 @@ def test_pages(wire: Wire, name: str) -> None:
     first, second, third = (f"{name}-{each}" for each in "abc")
     for topic, count in ((first, 3), (second, 2), (third, 1)):
         wire.create_topic(topic, count)
-    names = [third, first, second]  # told in the order of names
+    names = [third, first, second]  # listed in the order of names
     found, cursor, pages = [], None, 0
     while True:
         answer = page(wire, names, cursor, limit=2)
@@ -259,7 +259,7 @@ def test_brokers_limit_of_partitions_per_page(start_server: Callable[..., Server
 def end_of(
     wire: Wire, name: str, epoch: int, current: int = -1, partition: int = 0, version: int = 4
 ) -> tuple[int, int, int]:
-    """(error, epoch, end offset)."""
+    """Return (error, epoch, end offset)."""
     asked = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=name, partitions=[asked])])
     [found] = wire.call(request, version).topics[0].partitions

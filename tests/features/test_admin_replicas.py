@@ -30,7 +30,7 @@ ELECTIONS = pytest.mark.parametrize(
 
 
 def elections(answer: Any) -> list[tuple[str, list[tuple[int, int, str | None]]]]:
-    """An answer to ElectLeaders as plain values."""
+    """Return an answer to ElectLeaders as plain values."""
     return [
         (topic.topic, [(each.partition_id, each.error_code, each.error_message) for each in topic.partition_result])
         for topic in answer.replica_election_results
@@ -106,7 +106,7 @@ def test_no_reassignment_is_listed(wire: Wire, name: str) -> None:
 
 
 def reassign(wire: Wire, request: AlterPartitionReassignmentsRequest, version: int) -> list[tuple[str, int, int, Any]]:
-    """The answers as (topic, partition, error, message)."""
+    """Return the answers as (topic, partition, error, message)."""
     answer = wire.call(request, version)
     assert not answer.error_code
     return [

@@ -1,7 +1,7 @@
 """How long a change of topics may wait for its turn: `timeout_ms` of CreateTopics, CreatePartitions and DeleteTopics.
 
-Source: Kafka's `ControllerRequestContext` and `KafkaEventQueue`: the deadline counts until the change begins, and one
-that is over already refuses all that the request asks for, whatever else would be wrong with it.
+Source: Kafka's `ControllerRequestContext` and `KafkaEventQueue`. The deadline applies until the change starts. A
+request whose deadline has passed is rejected as a whole, whatever else is wrong with it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ OVER = [0, -1, -(2**31)]
 
 
 def partition_count(wire: Wire, name: str) -> int:
-    """How many partitions the topic has; 0 if it is not there."""
+    """Return the number of partitions of the topic, or 0 if it does not exist."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
     [found] = wire.call(request, 12).topics
     return len(found.partitions)
 
 
 def wanted(name: str, partitions: int = 1) -> CreatableTopic:
-    """One topic of CreateTopics."""
+    """Return one topic of CreateTopics."""
     return CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
 
 
@@ -41,7 +41,7 @@ def test_topics_are_not_created_after_the_timeout(wire: Wire, name: str, timeout
     }
     validated = wire.call(CreateTopicsRequest(topics=[wanted(name)], timeout_ms=timeout_ms, validate_only=True))
     assert [each.error_code for each in validated.topics] == [TIMED_OUT]
-    wire.create_topic(f"{name}-after")  # changes are made in their order: the former one will not come any more
+    wire.create_topic(f"{name}-after")  # changes are made in order: the previous one can no longer happen
     assert partition_count(wire, name) == 0
 
 
@@ -72,7 +72,7 @@ def test_topics_are_not_deleted_after_the_timeout(wire: Wire, name: str, timeout
 
 
 def test_request_without_valid_items_does_not_time_out(wire: Wire, name: str) -> None:
-    """Requests of which nothing is left to do are answered at once, with what is wrong with them."""
+    """Requests without any valid item are answered at once, with the error of each item."""
     twice = wire.call(CreateTopicsRequest(topics=[wanted(name), wanted(name)], timeout_ms=0))
     assert {(each.name, each.error_code) for each in twice.topics} == {(name, code("INVALID_REQUEST"))}
     reserved = wire.call(CreateTopicsRequest(topics=[wanted("__cluster_metadata")], timeout_ms=0))

@@ -1,4 +1,4 @@
-"""Topics are made, found and deleted: CreateTopics, DeleteTopics, and Metadata that makes what is missing."""
+"""CreateTopics, DeleteTopics, and Metadata that creates missing topics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wanted(
     assignments: dict[int, list[int]] | None = None,
     configs: dict[str, str | None] | None = None,
 ) -> CreatableTopic:
-    """One topic of a request."""
+    """Return one topic of a request."""
     return CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -49,7 +49,7 @@ def wanted(
 def create_all(
     wire: Wire, *topics: CreatableTopic, validate_only: bool = False, version: int | None = None
 ) -> dict[str, Any]:
-    """Answers by name; each name is answered once."""
+    """Return the answers by name; each name is answered once."""
     request = CreateTopicsRequest(topics=list(topics), timeout_ms=10_000, validate_only=validate_only)
     results = wire.call(request, version).topics
     assert len({each.name for each in results}) == len(results)
@@ -57,12 +57,12 @@ def create_all(
 
 
 def create(wire: Wire, topic: CreatableTopic, *, validate_only: bool = False, version: int | None = None) -> Any:
-    """The only answer."""
+    """Return the only answer."""
     return create_all(wire, topic, validate_only=validate_only, version=version)[topic.name]
 
 
 def metadata(wire: Wire, name: str, *, make: bool = False, version: int = 12) -> Any:
-    """The topic in Metadata, whatever its error."""
+    """Return the topic in Metadata, whatever its error."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=make)
     return wire.call(request, version).topics[0]
 
@@ -142,7 +142,7 @@ def test_invalid_topics_are_rejected(
 
 @pytest.mark.parametrize("version", [4, 7])
 def test_error_message_shortens_a_rejected_setting(wire: Wire, server: Server, name: str, version: int) -> None:
-    # DIFFERS[long error messages]: Kafka repeats all of what was refused, and cannot send the message then
+    # DIFFERS[long error messages]: Kafka repeats the whole rejected value, and then cannot encode the message
     refusal = code("INVALID_CONFIG" if server.name == "oncelog" else "UNKNOWN_SERVER_ERROR")
     for key, value in (("x" * 32_760, "1"), ("retention.ms", "x" * 32_760)):
         answer = create(wire, wanted(name, configs={key: value}), version=version)
@@ -231,7 +231,7 @@ def test_error_message_shortens_a_rejected_assignment(wire: Wire, name: str) -> 
 
 
 def delete_all(wire: Wire, *states: tuple[str | None, UUID], version: int = 6) -> list[Any]:
-    """Answers in the order of names and ids (Kafka shuffles them)."""
+    """Return the answers in the order of names and ids (Kafka shuffles them)."""
     request = DeleteTopicsRequest(timeout_ms=10_000)
     if version >= 6:
         request.topics = [DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in states]
@@ -241,7 +241,7 @@ def delete_all(wire: Wire, *states: tuple[str | None, UUID], version: int = 6) -
 
 
 def delete(wire: Wire, name: str | None = None, topic_id: UUID = NO_UUID, version: int = 6) -> Any:
-    """The only answer."""
+    """Return the only answer."""
     [answer] = delete_all(wire, (name, topic_id), version=version)
     return answer
 
@@ -296,7 +296,7 @@ def test_each_deletion_has_its_own_error(wire: Wire, name: str) -> None:
 
 
 def test_internal_topics_cannot_be_deleted(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: Kafka would delete them, with all offsets and transactions in them; it is not tried here."""
+    """DIFFERS: Kafka would delete them with all offsets and transactions, so the test does not try it."""
     wire.find_coordinator(name)
     if server.name == "oncelog":
         assert delete(wire, "__transaction_state").error_code == code("INVALID_REQUEST")

@@ -1,6 +1,6 @@
-"""The consumer protocol (KIP-848) where the broker does not have it: a clear error at once, and classic groups as ever.
+"""The consumer protocol (KIP-848) on a broker without it: a clear error at once, and classic groups still work.
 
-Apache Kafka answers so with `group.coordinator.rebalance.protocols=classic`; ours always.
+Apache Kafka answers so with `group.coordinator.rebalance.protocols=classic`; oncelog always.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def librdkafkas(server: Server, group: str, topic: str) -> Iterator[Consumer]:
 
 
 def fatal(consumer: Consumer) -> KafkaError:
-    """What its polls end with."""
+    """Return the error that ends the consumer's polls."""
     for _ in range(30):
         try:
             message = consumer.poll(1)

@@ -1,7 +1,7 @@
-"""R7: operations that wait: a Fetch for records or for what is stable, Produce and DeleteRecords for replicas.
+"""R7: delayed operations: a Fetch waits for records or stable data, Produce and DeleteRecords wait for replicas.
 
-With one replica Produce and DeleteRecords have nobody to wait for: that they end with REQUEST_TIMED_OUT although the
-append is done can be seen only with followers. Here is seen that their time-out is no deadline for the leader itself.
+With one replica, Produce and DeleteRecords never wait. Their REQUEST_TIMED_OUT after a completed append can be seen
+only with followers. These tests show that their timeout is not a deadline for the leader itself.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from support.servers import Server
 from support.wire import Wire, batch, code, settled, until, visible
 
 LONG_MS = 600_000
-"""Longer than any test may take: an answer that comes has had another reason."""
+"""Longer than any test may take: an answer must have another cause than the timeout."""
 
 
 class Waiting:
-    """A connection with one Fetch under way."""
+    """A connection with one Fetch in flight."""
 
     def __init__(self, server: Server) -> None:
         self.wire = Wire(server.bootstrap, "waiting")
@@ -44,7 +44,7 @@ class Waiting:
         committed: bool = False,
         max_bytes: int = 1 << 24,
     ) -> Waiting:
-        """Ask for (topic id, partition, offset) each."""
+        """Fetch each (topic id, partition, offset)."""
         topics = [
             FetchTopic(
                 topic_id=topic_id,
@@ -64,18 +64,18 @@ class Waiting:
 
     @property
     def answered(self) -> bool:
-        """Whether an answer is there."""
+        """Return whether an answer has arrived."""
         return bool(select.select([self.wire._socket], [], [], 0)[0])
 
     def answer(self) -> Any:
-        """The answer, when it comes."""
+        """Wait for the answer, and return it."""
         assert self._sent is not None
         found = self.wire.receive(*self._sent)
         assert not found.error_code
         return found
 
     def values(self) -> list[bytes | None]:
-        """The values in the answer."""
+        """Return the values in the answer."""
         parts = [part for topic in self.answer().responses for part in topic.partitions]
         assert not any(part.error_code for part in parts), parts
         return [value for part in parts for value in visible(part, 0)]
@@ -83,14 +83,14 @@ class Waiting:
 
 @pytest.fixture
 def waiting(server: Server) -> Iterator[Waiting]:
-    """A connection that waits."""
+    """Return a connection for a waiting Fetch."""
     made = Waiting(server)
     yield made
     made.wire.close()
 
 
 def put(wire: Wire, topic: str, *values: bytes, partition: int = 0) -> int:
-    """Produce one batch, as soon as the partition is led; its base offset."""
+    """Produce one batch as soon as the partition has a leader. Return its base offset."""
     answer = settled(lambda: wire.produce(topic, batch(values), partition=partition))
     assert not answer.error_code, answer
     offset: int = answer.base_offset
@@ -130,7 +130,7 @@ def test_available_records_complete_the_fetch_at_once(wire: Wire, waiting: Waiti
 
 
 def test_timeout_completes_the_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
-    """What has come of it is told, though it is less than was asked for."""
+    """The answer contains the available records, although they are fewer than min.bytes."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"x")
     assert waiting.fetch((topic_id, 0, 1), max_wait_ms=20).values() == []
@@ -166,7 +166,7 @@ def test_min_bytes_counts_all_partitions(wire: Wire, waiting: Waiting, name: str
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_end_of_a_transaction_completes_the_fetch(wire: Wire, waiting: Waiting, name: str, commit: bool) -> None:
-    """A reader of committed records waits for the last stable offset, not for the append."""
+    """A read_committed reader waits for the last stable offset, not for the append."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
     who = wire.session(name)
@@ -196,7 +196,7 @@ def test_read_uncommitted_fetch_does_not_wait_for_the_transaction(wire: Wire, wa
 
 
 def test_transaction_in_another_partition_does_not_complete_the_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
-    """The end of the first transaction makes its own batch stable, which is not enough yet."""
+    """The end of the first transaction makes only its own batch stable, which is not enough yet."""
     topic_id = wire.create_topic(name)
     first, second = wire.session(f"{name}-1"), wire.session(f"{name}-2")
     for number, who in ((1, first), (2, second)):
@@ -215,7 +215,7 @@ def test_transaction_in_another_partition_does_not_complete_the_fetch(wire: Wire
 
 
 def test_deleted_topic_completes_the_fetch(wire: Wire, waiting: Waiting, name: str) -> None:
-    """The consumer learns that there is no such topic, rather than nothing for ever."""
+    """The consumer gets an error instead of waiting indefinitely."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"x")
     waiting.fetch((topic_id, 0, 1))
@@ -238,7 +238,7 @@ def test_error_in_one_partition_completes_the_whole_fetch(wire: Wire, waiting: W
 
 
 def test_requests_after_a_waiting_one_wait_too(wire: Wire, waiting: Waiting, name: str) -> None:
-    """One connection is served in order; the others are not held up."""
+    """Requests of one connection are served in order; other connections are not delayed."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
     waiting.fetch((topic_id, 0, 1))
@@ -271,7 +271,7 @@ def test_disconnected_client_does_not_delay_others(wire: Wire, server: Server, n
 
 
 def test_disconnect_ends_the_wait(wire: Wire, server: Server, waiting: Waiting, name: str) -> None:
-    """DIFFERS: Kafka does not read on a connection that waits, and sees it end only when the time is up."""
+    """DIFFERS: Kafka does not read from a connection that waits, and notices its end only after the timeout."""
     topic_id = wire.create_topic(name)
     put(wire, name, b"x")
     waiting.fetch((topic_id, 0, 1), max_wait_ms=2**31 - 1 if server.name == "oncelog" else 100)
@@ -285,7 +285,7 @@ def test_disconnect_ends_the_wait(wire: Wire, server: Server, waiting: Waiting, 
 
 @pytest.mark.parametrize("acks", [-1, 1])
 def test_produce_with_timeout_zero(wire: Wire, name: str, acks: int) -> None:
-    """The time-out is for the followers: there are none."""
+    """The timeout is for followers, and there are none."""
     wire.create_topic(name)
     put(wire, name, b"before")
     data = PartitionProduceData(index=0, records=bytes(batch([b"x"])))

@@ -1,4 +1,4 @@
-"""I8: a batch that is in the log already is answered as if it had just been written, and nothing is written."""
+"""I8: a batch that is already in the log is answered as if it had just been written, and nothing is written."""
 
 from __future__ import annotations
 

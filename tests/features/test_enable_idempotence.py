@@ -1,4 +1,4 @@
-"""I13: idempotence is on unless it is ruled out; an explicit conflict is an error that names both options."""
+"""I13: idempotence is enabled by default. An explicit conflict is an error that names both options."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CONFLICTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_explicit_conflict_names_both_options(
     server: Server, option: dict[str, Any], confluents: dict[str, Any], demand: str
 ) -> None:
-    """librdkafka refuses the same."""
+    """librdkafka also rejects it."""
     demanded = {demand: True if demand == "enable_idempotence" else "some-id"}
     ((conflicting, value),) = option.items()
     with pytest.raises(ConfigError, match=f"{demand} needs {conflicting} = .+, but {conflicting} = {value}"):
@@ -79,7 +79,7 @@ def test_transactional_id_needs_idempotence(server: Server) -> None:
 
 
 def test_idempotence_works_without_transactions(wire: Wire, server: Server, name: str) -> None:
-    """Nothing of a transaction is to be seen: any reader has the record at once."""
+    """The record is not transactional: any reader gets it at once."""
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, enable_idempotence=True) as producer:
         producer.send(name, b"v").result(30)

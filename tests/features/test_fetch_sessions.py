@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) whose topics are named by id (KIP-516) and come and go."""
+"""Fetch sessions (KIP-227) whose topics are named by id (KIP-516), created and deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.wire import Wire, batch, code, settled, until
 
 
 class FetchingClient:
-    """One session of a client that has read nothing yet."""
+    """A session of a client that has read nothing yet."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -18,7 +18,7 @@ class FetchingClient:
         self._epoch = 0
 
     def fetch(self, *topics: UUID, forget: tuple[UUID, ...] = ()) -> FetchResponse:
-        """Partition 0 of each from its start, beside what the session has; does not wait."""
+        """Fetch partition 0 of each topic from its start, in addition to the session's partitions. Does not wait."""
         wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
         request = FetchRequest(
             max_wait_ms=0,
@@ -37,12 +37,12 @@ class FetchingClient:
 
 
 def told(answer: FetchResponse) -> dict[UUID, int]:
-    """Each topic in the answer and the error of its partition."""
+    """Return each topic in the answer with the error of its partition."""
     return {topic.topic_id: topic.partitions[0].error_code for topic in answer.responses}
 
 
 def test_deleted_topic_can_be_forgotten(wire: Wire, name: str) -> None:
-    """Its error would end each wait at once otherwise, and name a partition that the client has not asked for."""
+    """Otherwise, its error would end each wait at once, and name a partition that the client has not requested."""
     stays, goes = wire.create_topic(name), wire.create_topic(f"{name}-goes")
     for topic in (name, f"{name}-goes"):
         assert not settled(lambda topic=topic: wire.produce(topic, batch([b"x"]))).error_code

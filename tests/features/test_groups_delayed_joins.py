@@ -1,4 +1,4 @@
-"""R7, for groups: a JoinGroup or SyncGroup waits until an event or a time-out ends it; who waits is not silent."""
+"""R7, for groups: a JoinGroup or SyncGroup waits for an event or a timeout. A waiting member does not expire."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ REBALANCE_IN_PROGRESS = code("REBALANCE_IN_PROGRESS")
 
 @pytest.fixture
 def wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to a server that gives new groups a second to gather."""
+    """Connect to a server that waits a second for the members of a new group."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
 
 
 def test_a_new_group_gathers_members_before_its_first_generation(module_server: Server, name: str) -> None:
-    """KIP-134; members whose session is shorter than the delay are not lost meanwhile."""
+    """KIP-134. Members whose session is shorter than the delay do not expire meanwhile."""
     members = [Member(module_server.bootstrap, name, session_timeout_ms=SHORT_MS) for _ in range(3)]
     for each in members:
         each.ask_to_join()
@@ -41,7 +41,7 @@ def test_rebalance_timeout_bounds_the_initial_delay(module_server: Server, name:
 
 
 def test_member_that_waits_for_others_does_not_expire(module_server: Server, name: str) -> None:
-    """The rebalance time-out ends the wait; who did not come is out, who waited leads."""
+    """The rebalance timeout ends the wait. A member that did not rejoin is removed; the one that waited leads."""
     first, second = make_impatient(stable(module_server.bootstrap, name, 2))
     second.ask_to_join(session_timeout_ms=SHORT_MS, protocols={"range": subscription("other")})
     joined = second.take()
@@ -60,14 +60,15 @@ def test_last_member_to_join_ends_the_wait(module_server: Server, name: str) -> 
 
 
 def test_group_does_not_wait_for_members_that_left_or_expired(module_server: Server, name: str) -> None:
-    """Only the member that falls silent has a short session, and only from then on: a slow machine expires no other."""
+    """Only the member that stops has a short session, and only from then on. A slow machine expires no other."""
     first, second = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=600_000)
     first.ask_to_join(protocols={"range": subscription("other")})
     until(second.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
     second.ask_to_join(session_timeout_ms=SHORT_MS)
     assert [first.take().error_code, second.take().error_code] == [0, 0]
     first.ask_to_join(protocols={"range": subscription("another")})
-    assert [each.member_id for each in first.take().members] == [first.member_id]  # the other's session ended
+    # the other member's session has expired
+    assert [each.member_id for each in first.take().members] == [first.member_id]
     assert second.heartbeat() == code("UNKNOWN_MEMBER_ID")
     finish([first])
 

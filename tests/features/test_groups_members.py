@@ -1,4 +1,4 @@
-"""Members of classic groups: joining in two steps, rebalances, time-outs, limits, leaving."""
+"""Members of classic groups: joining in two steps, rebalances, timeouts, limits, leaving."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INCONSISTENT = code("INCONSISTENT_GROUP_PROTOCOL")
 
 @pytest.fixture
 def wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to a server with short sessions and small groups."""
+    """Connect to a server with short sessions and small groups."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
 
@@ -84,7 +84,7 @@ def test_invented_member_id_is_unknown(wire: Wire, name: str) -> None:
 def test_group_waits_for_a_pending_member_id_until_it_expires(wire: Wire, module_server: Server, name: str) -> None:
     (only,) = stable(module_server.bootstrap, name)
     pending = wire.call(join_request(name, session_timeout_ms=MIN_SESSION_MS)).member_id
-    answer = only.join()  # the join phase ends when the id is forgotten
+    answer = only.join()  # the join phase ends when the id expires
     assert (answer.error_code, [each.member_id for each in answer.members]) == (0, [only.member_id])
     assert wire.call(join_request(name, pending)).error_code == UNKNOWN_MEMBER_ID
 
@@ -173,11 +173,11 @@ def test_sync_waits_for_the_leader_and_drops_old_assignments(wire: Wire, module_
         assert not each.take().error_code
     leader, follower = sorted(members, key=lambda each: not each.leads)
     assert state(wire, name) == "CompletingRebalance"
-    assert leader.heartbeat() == follower.heartbeat() == 0  # a heartbeat does not hurry those who wait
+    assert leader.heartbeat() == follower.heartbeat() == 0  # a heartbeat does not restart the wait
     follower.ask_to_sync()
     assert leader.sync({follower.member_id: b"new"}).assignment == b""
     assert follower.take().assignment == b"new"
-    assert follower.sync().assignment == b"new"  # it may ask again
+    assert follower.sync().assignment == b"new"  # the member may ask again
 
 
 def test_join_during_the_assignment_restarts_the_rebalance(module_server: Server, name: str) -> None:
@@ -201,7 +201,7 @@ def test_join_during_the_assignment_restarts_the_rebalance(module_server: Server
 
 
 def test_member_that_does_not_rejoin_in_time_is_removed(wire: Wire, module_server: Server, name: str) -> None:
-    """The rebalance time-out of the group is the longest of its members'."""
+    """The rebalance timeout of the group is the longest of its members'."""
     leader, follower = make_impatient(stable(module_server.bootstrap, name, 2))
     again = leader.join()
     assert (again.error_code, [each.member_id for each in again.members]) == (0, [leader.member_id])
