@@ -211,14 +211,16 @@ def test_member_that_does_not_rejoin_in_time_is_removed(wire: Wire, module_serve
 
 
 def test_member_that_does_not_sync_in_time_is_removed(wire: Wire, module_server: Server, name: str) -> None:
-    """KAFKA-12907: after the rebalance time-out the generation goes on without those who never sent SyncGroup."""
+    """KAFKA-12907: after the rebalance timeout, the generation continues without the members that never sent
+    SyncGroup.
+    """
     members = make_impatient(stable(module_server.bootstrap, name, 2))
     for each in members:
         each.ask_to_join(protocols={"range": subscription("other")})
     for each in members:
         assert not each.take().error_code
     leader, follower = sorted(members, key=lambda each: not each.leads)
-    follower.ask_to_sync()  # it waits, the leader is silent
+    follower.ask_to_sync()  # it waits, because the leader does not answer
     assert follower.take().error_code == REBALANCE_IN_PROGRESS
     again = follower.join()
     assert (again.leader, [each.member_id for each in again.members]) == (follower.member_id, [follower.member_id])
@@ -269,7 +271,7 @@ def test_sync_checks_the_protocol(module_server: Server, name: str) -> None:
 
 
 def test_cooperative_member_keeps_its_partitions(module_server: Server, name: str) -> None:
-    """KIP-429 is the members' business: what they say they own reaches the leader as it is."""
+    """KIP-429 is implemented by the members: the leader gets unchanged what they say they own."""
     owned = subscription("t", owned=b"what I own")
     members = stable(module_server.bootstrap, name, 2, protocols={"cooperative-sticky": subscription("t")})
     rebalance(members, protocols={"cooperative-sticky": owned})
@@ -314,7 +316,7 @@ def test_leaving_member_completes_the_join_phase(module_server: Server, name: st
     assert len(leader.take().members) == 1
 
 
-# -- looking in ------------------------------------------------------------------------------------------------------
+# -- describing and listing -------------------------------------------------------------------------------------------
 
 
 def test_groups_are_listed_by_state_and_type(wire: Wire, module_server: Server, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is kept, how it is fetched, expires and is deleted."""
+"""Committed offsets: who may commit, what is stored, how it is fetched, expires and is deleted."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ SETTINGS = {
 
 @pytest.fixture
 def wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to a server that looks for expired offsets all the time."""
+    """Connect to a server that checks for expired offsets all the time."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
 
 
 @pytest.fixture
 def topic(wire: Wire, name: str) -> str:
-    """A topic of two partitions; groups of the same name read it."""
+    """Create a topic of two partitions. Groups of the same name read it."""
     wire.create_topic(name, 2)
     wire.find_coordinator(name, 0)
     return name
@@ -69,7 +69,7 @@ def test_commit_with_manual_assignment_needs_no_group(wire: Wire, topic: str) ->
     assert commit(wire, topic, {0: 5, 1: 6}, group_id=topic) == [0, 0]
     assert offsets_of(wire, topic) == {(topic, 0): 5, (topic, 1): 6}
     assert describe(wire, topic).group_state == "Empty"
-    assert commit(wire, topic, {0: 3}, group_id=topic) == [0]  # back is allowed
+    assert commit(wire, topic, {0: 3}, group_id=topic) == [0]  # lower offsets are allowed
     assert offsets_of(wire, topic)[topic, 0] == 3
 
 
@@ -88,7 +88,7 @@ def test_members_commit_only_in_their_generation(wire: Wire, module_server: Serv
     assert only.commit(topic, 2, generation_id_or_member_epoch=only.generation + 1) == ILLEGAL_GENERATION
     assert only.commit(topic, 2, member_id="stranger") == UNKNOWN_MEMBER_ID
     assert only.commit(topic, 2, group_instance_id="nobody") == UNKNOWN_MEMBER_ID
-    # Somebody who assigns by hand would undo what members commit.
+    # A consumer with manual assignment would overwrite what members commit.
     assert commit(wire, topic, {0: 2}, group_id=topic) == [UNKNOWN_MEMBER_ID]
     assert offsets_of(wire, topic) == {(topic, 0): 1}
     only.leave()
@@ -125,7 +125,7 @@ def test_commit_extends_the_session(module_server: Server, topic: str) -> None:
     assert only.heartbeat() == 0
 
 
-# -- what is kept ----------------------------------------------------------------------------------------------------
+# -- what is stored ---------------------------------------------------------------------------------------------------
 
 
 def test_metadata_and_leader_epoch_are_stored_with_the_offset(wire: Wire, topic: str) -> None:
@@ -209,7 +209,7 @@ def test_unknown_topic_id(wire: Wire, topic: str) -> None:
 
 
 def test_offsets_of_an_open_transaction_are_unstable(wire: Wire, topic: str) -> None:
-    """KIP-447: who asks for stable offsets is told to come again."""
+    """KIP-447: a request for stable offsets gets a retriable error."""
     simple_commit(wire, topic, topic, {0: 1, 1: 1})
     who = pending(wire, topic, 9)
 
@@ -223,11 +223,11 @@ def test_offsets_of_an_open_transaction_are_unstable(wire: Wire, topic: str) -> 
     assert until(lambda: asked(True), lambda found: not found[0][0], "the offset is stable") == [(0, 9), (0, 1)]
 
 
-# -- their end -------------------------------------------------------------------------------------------------------
+# -- expiry and deletion ----------------------------------------------------------------------------------------------
 
 
 def test_offsets_of_a_deleted_topic_are_dropped(wire: Wire, topic: str) -> None:
-    """KAFKA-14505 as well: an offset that is pending in a transaction does not come back with it."""
+    """Also KAFKA-14505: an offset that is pending in a transaction does not reappear with the marker."""
     other = f"{topic}-other"
     wire.create_topic(other)
     simple_commit(wire, topic, topic, {0: 1})
@@ -241,7 +241,7 @@ def test_offsets_of_a_deleted_topic_are_dropped(wire: Wire, topic: str) -> None:
 
 
 def test_clients_own_retention_time_is_used(wire: Wire, topic: str) -> None:
-    """Versions up to 4 name one; the group goes with its last offset."""
+    """Versions up to 4 contain a retention time. The group expires with its last offset."""
     assert commit(wire, topic, {0: 1}, group_id=topic, version=4, retention_time_ms=1) == [0]
     until(lambda: describe(wire, topic).group_state, lambda found: found == "Dead", "offset and group are gone")
     assert offsets_of(wire, topic) == {}
@@ -304,7 +304,7 @@ def test_missing_or_unreadable_group(wire: Wire, module_server: Server, topic: s
 
 @pytest.mark.parametrize("how", ["offset", "group"])
 def test_deletion_drops_pending_offsets(wire: Wire, topic: str, how: str) -> None:
-    """KAFKA-14505: the transaction's marker brings nothing back."""
+    """KAFKA-14505: the transaction's marker restores nothing."""
     who = pending(wire, topic, 9)
     if how == "offset":
         assert delete_offsets(wire, topic, {topic: [0]}) == {(topic, 0): 0}
@@ -322,7 +322,7 @@ def test_deletion_drops_pending_offsets(wire: Wire, topic: str, how: str) -> Non
 
 
 def test_members_and_offsets_survive_a_kill(own_server: Server, name: str) -> None:
-    """A stable group goes on without a rebalance; pending offsets are pending still."""
+    """A stable group continues without a rebalance, and pending offsets stay pending."""
     with Wire(own_server.bootstrap) as wire:
         wire.create_topic(name, 2)
         leader, follower = stable(own_server.bootstrap, name, 2)
@@ -337,7 +337,7 @@ def test_members_and_offsets_survive_a_kill(own_server: Server, name: str) -> No
             again = Member(own_server.bootstrap, name)
             again.member_id, again.generation, again.joined = each.member_id, each.generation, each.joined
             back.append(again)
-        assert describe(wire, name).group_state == "Stable"  # asked until it is loaded
+        assert describe(wire, name).group_state == "Stable"  # retried until the coordinator has loaded
         assert [each.heartbeat() for each in back] == [0, 0]
         assert [each.sync().assignment for each in back] == [each.member_id.encode() for each in back]
         assert offsets_of(wire, name) == {(name, 0): 7}

@@ -1,4 +1,4 @@
-"""R8: `__consumer_offsets`: its partitions, its records byte for byte, and who may touch it."""
+"""R8: `__consumer_offsets`: its partitions, its records byte for byte, and access to it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PARTITIONS = 50
 
 
 def text(value: str | None) -> bytes:
-    """A string of a layout that is not flexible."""
+    """Return a string in the non-flexible format."""
     return b"\xff\xff" if value is None else struct.pack(">h", len(value.encode())) + value.encode()
 
 
 def compact(value: str) -> bytes:
-    """A short string of a flexible layout."""
+    """Return a short string in the flexible format."""
     return bytes([len(value.encode()) + 1]) + value.encode()
 
 
 def data(value: bytes) -> bytes:
-    """Bytes of such a layout."""
+    """Return bytes in the non-flexible format."""
     return struct.pack(">i", len(value)) + value
 
 
@@ -48,7 +48,7 @@ def topic_info(wire: Wire) -> tuple[UUID, int, bool]:
 
 
 def records(wire: Wire, partition: int) -> list[Record]:
-    """Everything in a partition of `__consumer_offsets` but markers."""
+    """Return all records except markers of a partition of `__consumer_offsets`."""
     topic_id, _, _ = topic_info(wire)
     offset, found = 0, []
     while True:
@@ -73,7 +73,7 @@ def of_group(wire: Wire, group: str) -> list[Record]:
     ("group", "partition"),
     [
         ("console-consumer-77682", 41),
-        ("polygenelubricants", 0),  # Java's hash is the least int, of which there is no positive twin
+        ("polygenelubricants", 0),  # Java's hash is the least int, which has no positive counterpart
         ("", 0),
         ("a", 47),
         ("grüße-\U0001f600", None),
@@ -115,7 +115,7 @@ def test_an_offset_is_written_as_kafka_writes_it(wire: Wire, name: str) -> None:
     assert first.value == (
         struct.pack(">hqi", 4, 12, -1) + compact("note") + struct.pack(">q", at) + b"\1\0\x10" + topic_id.bytes
     )
-    # Version 1 where the client names a retention time: it alone has the time of expiry.
+    # Version 1 if the client gives a retention time: only this version has the time of expiry.
     at = struct.unpack_from(">q", second.value, 2 + 8 + 2)[0]
     assert second.value == struct.pack(">hq", 1, 13) + text("") + struct.pack(">qq", at, at + 3_600_000)
 
@@ -152,7 +152,7 @@ def test_deletions_write_tombstones(wire: Wire, name: str) -> None:
 
 
 def test_generation_is_one_record_and_members_have_none(wire: Wire, server: Server, name: str) -> None:
-    """A rebalance that does not end, a heartbeat and a member that comes back unchanged write nothing."""
+    """An unfinished rebalance, a heartbeat and an unchanged member that rejoins write nothing."""
     leader, follower = stable(server.bootstrap, name, 2)
     count = len(of_group(wire, name))
     assert leader.heartbeat() == 0
@@ -170,7 +170,7 @@ def test_generation_is_one_record_and_members_have_none(wire: Wire, server: Serv
 
 @pytest.mark.parametrize("excluded", [True, False])
 def test_pattern_matches_internal_topics_only_on_request(wire: Wire, server: Server, name: str, excluded: bool) -> None:
-    """`exclude.internal.topics` of our consumer, which is a matter of patterns: by its name anybody may read it."""
+    """`exclude.internal.topics` of our consumer applies to patterns. Any consumer may read the topic by its name."""
     wire.create_topic(name)
     wire.produce(name, batch([b"x"]))
     wire.find_coordinator(name, 0)

@@ -1,4 +1,4 @@
-"""Static members (KIP-345): they keep their place over restarts, and a twin is fenced."""
+"""Static members (KIP-345): they keep their place over restarts, and a duplicate is fenced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REBALANCE_IN_PROGRESS = code("REBALANCE_IN_PROGRESS")
 
 @pytest.fixture
 def pair(server: Server, name: str) -> Iterator[Callable[[], tuple[Member, Member]]]:
-    """Makes a stable group of the static members "a" and "b", the leader first."""
+    """Create a stable group of the static members "a" and "b", the leader first."""
     made: list[Member] = []
 
     def make() -> tuple[Member, Member]:
@@ -86,7 +86,7 @@ def test_leader_returns_without_a_new_assignment(
     if version >= NEW_JOIN:
         assert (back.leader, back.skip_assignment) == (back.member_id, True)
         assert {each.group_instance_id for each in back.members} == {"a", "b"}
-    else:  # it must not take itself for the leader, whose assignment would not be handed out
+    else:  # it must not act as the leader, because its assignment would not be distributed
         assert (back.leader, back.members) == (was, [])
     leader.member_id = back.member_id
     assert leader.heartbeat() == follower.heartbeat() == 0
@@ -96,7 +96,7 @@ def test_leader_returns_without_a_new_assignment(
 def test_returning_member_with_another_subscription_triggers_a_rebalance_only_if_the_protocol_changes(
     wire: Wire, server: Server, name: str
 ) -> None:
-    """While the group would choose the same protocol, a changed subscription changes nothing (Kafka does the same)."""
+    """If the group would choose the same protocol, a changed subscription changes nothing (as in Kafka)."""
     first, second = subscription("t"), subscription("other")
     protocols = {"range": first, "sticky": first}
     (only,) = stable(server.bootstrap, name, group_instance_id="a", protocols=protocols)
@@ -138,7 +138,7 @@ def test_an_administrator_removes_members_by_instance(wire: Wire, pair: Callable
 
 
 def test_silent_static_member_stays_until_its_session_expires(wire: Wire, server: Server, name: str) -> None:
-    """A rebalance goes on with a static member that did not join it in time; it keeps its place."""
+    """A rebalance completes without a static member that does not join in time. It keeps its place."""
     leader, other = stable(server.bootstrap, name, 2)
     static = Member(server.bootstrap, name, group_instance_id="a")
     static.ask_to_join()
@@ -151,7 +151,7 @@ def test_silent_static_member_stays_until_its_session_expires(wire: Wire, server
     finish(sorted(members, key=lambda each: not each.leads))
     make_impatient(members)
     other.leave()
-    joined = leader.join()  # ends with the rebalance time-out, for the static member is silent
+    joined = leader.join()  # ends with the rebalance timeout, because the static member does not join
     assert {each.group_instance_id for each in joined.members} == {None, "a"}
     for each in members:
         each.close()

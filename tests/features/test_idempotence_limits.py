@@ -1,4 +1,4 @@
-"""I14: what idempotence does not do: it knows one session of one producer in one partition."""
+"""I14: limits of idempotence: it covers one session of one producer in one partition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_record_that_the_user_resends_is_a_new_record(wire: Wire, server: Server
 
 
 def test_transactions_prevent_these_duplicates(wire: Wire, server: Server, name: str) -> None:
-    """A successor with the same id ends what its predecessor left, so that it can begin again."""
+    """A successor with the same id aborts what its predecessor left open, and can start again."""
     topic = wire.create_topic(name)
     first = Producer(server.bootstrap, transactional_id=name)
     first.begin_transaction()
@@ -66,7 +66,7 @@ def test_several_producers_keep_order_only_within_each(wire: Wire, server: Serve
 
 
 def test_partitions_have_no_common_order(wire: Wire, server: Server, name: str) -> None:
-    """But each has the producer's own."""
+    """Within each partition, the producer's order is kept."""
     topic = wire.create_topic(name, 3)
     with Producer(server.bootstrap) as producer:
         for number in range(90):

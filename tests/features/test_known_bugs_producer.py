@@ -36,7 +36,7 @@ NOT_IN_TRANSACTION = {code("INVALID_TXN_STATE"), code("TRANSACTION_ABORTABLE")}
 
 @pytest.fixture
 def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between every client of the test and the server."""
+    """Run a proxy between every client of the test and the server."""
     made = Proxy(server.bootstrap)
     redirect(monkeypatch, made)
     yield made
@@ -48,7 +48,7 @@ def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 @pytest.mark.parametrize("first", [0, 2**31 - 2])
 def test_kafka_14920_no_batch_overtakes_one_that_failed_its_check(wire: Wire, name: str, first: int) -> None:
-    """Without it the later batch would be the first that the partition sees, and the failed one a hole for ever."""
+    """Otherwise, the later batch would be the first in the partition, and the failed one a permanent gap."""
     topic = wire.create_topic(name)
     who = wire.session(name)
 
@@ -67,8 +67,9 @@ def test_kafka_14920_no_batch_overtakes_one_that_failed_its_check(wire: Wire, na
 
 
 def test_kafka_14920_when_the_sequences_wrap(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: Kafka compares the numbers and not their places on the circle, takes 0 for earlier than 2^31-1, and
-    lets it pass; the one before it can never be written then.
+    """DIFFERS: Kafka compares the numbers without the wrap.
+
+    It treats 0 as earlier than 2^31-1 and accepts it, so the batch before it can never be written.
     """
     topic = wire.create_topic(name)
     who = wire.session(name)
@@ -124,7 +125,7 @@ def test_kafka_15653_concurrent_verification_with_every_codec(
                         )
                         sequence += len(values)
                     who = ended(connection, transactional_id, who, commit)
-        except BaseException as error:  # noqa: BLE001 told in the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's own thread
             failures.append(error)
 
     writers = [threading.Thread(target=one, args=(codec, commit)) for codec in Codec for commit in (True, False)]
@@ -151,7 +152,7 @@ def test_kafka_19690_stalled_producer_gets_its_epoch_error_before_verification(
     wire.create_topic(name)
     old = wire.session(name)
     written(wire, name, old, name, [b"lost"])
-    wire.session(name)  # aborts it, in a newer epoch
+    wire.session(name)  # aborts it, with a newer epoch
     until(lambda: producers(wire, name)[old.producer_id].producer_epoch, lambda epoch: epoch > old.epoch, "a marker")
     for sequence in (0, 1, 5):
         late = batch([b"late"], old, sequence, transactional=True)
@@ -160,7 +161,9 @@ def test_kafka_19690_stalled_producer_gets_its_epoch_error_before_verification(
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_kafka_14402_12671_late_write_does_not_leave_a_hanging_transaction(wire: Wire, name: str, commit: bool) -> None:
-    """Before KIP-890 a late batch of the same epoch opened a transaction that nobody ended: the LSO stuck."""
+    """Before KIP-890, a late batch of the same epoch opened a transaction that was never ended: the LSO did not
+    advance.
+    """
     wire.create_topic(name, 2)
     who = wire.session(name)
     assert wire.add_partitions(name, who, name) == [0]
@@ -176,7 +179,7 @@ def test_kafka_14402_12671_late_write_does_not_leave_a_hanging_transaction(wire:
 
 
 def test_kafka_6003_follower_accepts_what_its_leader_accepted() -> None:
-    """A replica without state of the producer, and a leader made of it: the sequences go on where they are."""
+    """A replica without producer state, also after it becomes the leader: the sequences continue."""
     _, log = new_log()
     for number, sequence in enumerate((40, 41)):
         append(log, of_producer(7, sequence, base_offset=100 + number), origin=Origin.REPLICATION)
@@ -190,7 +193,7 @@ def test_kafka_6003_follower_accepts_what_its_leader_accepted() -> None:
 
 
 def test_kafka_15552_brokers_of_one_store_never_share_a_block(tmp_path: Path) -> None:
-    """Nor does the next store, as long as it is told what the last one had given away."""
+    """The next store does not reuse them either, if it gets the last block of the previous one."""
     blocks = []
 
     def take(broker: int) -> None:
@@ -216,7 +219,7 @@ def test_kafka_15552_brokers_of_one_store_never_share_a_block(tmp_path: Path) ->
 
 def test_kafka_15552_unanswered_write_is_looked_up(tmp_path: Path) -> None:
     class Doubtful(SqliteStore):
-        """Carries a write out and cannot tell."""
+        """Perform a write, and then raise as if its outcome were unknown."""
 
         def set(self, path: str, data: bytes, version: int = -1) -> int:
             super().set(path, data, version)
@@ -245,7 +248,7 @@ def test_kafka_15552_unanswered_write_is_looked_up(tmp_path: Path) -> None:
 def test_kafka_13574_rejected_batch_may_be_in_the_log(
     wire: Wire, server: Server, proxy: Proxy, name: str, error: ErrorCode
 ) -> None:
-    """The retry is recognised; who cannot retry any more is told that the record may be there."""
+    """The broker recognizes the retry. If no retry is possible, the error says that the record may be in the log."""
     topic = wire.create_topic(name)
     options: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 2, "retry_backoff_max_ms": 10}
     with Producer(server.bootstrap, None, **options) as producer:
@@ -253,7 +256,8 @@ def test_kafka_13574_rejected_batch_may_be_in_the_log(
         proxy.rule = lambda request: Appended(error) if request.number == 1 else PASS
         assert producer.send(name, b"b").result(30).offset == 1
     options |= {"request_timeout_ms": 1_500, "delivery_timeout_ms": 1_500}
-    options |= {"retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}  # its time is up while it waits
+    # the delivery timeout ends during the pause
+    options |= {"retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}
     with Producer(server.bootstrap, None, **options) as producer:
         producer.send(name, b"c").result(30)
         proxy.rule = lambda request: Appended(error)
@@ -266,7 +270,9 @@ def test_kafka_13574_rejected_batch_may_be_in_the_log(
 def test_kafka_7298_older_broker_that_dropped_the_producers_state(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
-    """UNKNOWN_PRODUCER_ID, which brokers before 2.5 send: everything is sent again, in a new epoch if need be."""
+    """UNKNOWN_PRODUCER_ID, which brokers before 2.5 send: the producer sends everything again, in a new epoch if
+    necessary.
+    """
     topic = wire.create_topic(name)
 
     def rule(request: Produced) -> str | ErrorCode:
@@ -281,7 +287,7 @@ def test_kafka_7298_older_broker_that_dropped_the_producers_state(
 def test_duplicate_sequence_number_of_an_older_broker_is_a_success(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
-    """It is in the log, nobody says where."""
+    """The record is in the log at an unknown offset."""
     topic = wire.create_topic(name)
     proxy.rule = lambda request: Appended(ErrorCode.DUPLICATE_SEQUENCE_NUMBER) if request.number == 1 else PASS
     with Producer(server.bootstrap, linger_ms=0) as producer:
@@ -293,7 +299,7 @@ def test_duplicate_sequence_number_of_an_older_broker_is_a_success(
 def test_kafka_14920_failed_batch_leaves_no_gap_and_no_endless_loop(
     wire: Wire, server: Server, proxy: Proxy, name: str, error: ErrorCode
 ) -> None:
-    """Those behind it, under way already, are numbered anew and arrive, each once and in order."""
+    """The batches after it that were in flight are renumbered and arrive, each once and in order."""
     topic = wire.create_topic(name)
     proxy.rule = lambda request: error if request.number == 1 else PASS
     options = {"linger_ms": 0, "batch_size": 1, "retry_backoff_ms": 2, "retry_backoff_max_ms": 10}

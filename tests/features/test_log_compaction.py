@@ -1,4 +1,6 @@
-"""Compaction (`cleanup.policy=compact`): the last record of each key stays, at its offset; all else may go."""
+"""Compaction (`cleanup.policy=compact`): the last record of each key is kept at its offset; all others may be
+removed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 def wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to a server whose cleaner hardly pauses."""
+    """Connect to a server whose cleaner hardly pauses."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
 
@@ -55,7 +57,7 @@ def keyed(
 
 
 def write(wire: Wire, topic: str, *pairs: Pair, who: Session | None = None, **more: object) -> int:
-    """Produce one batch; its first offset."""
+    """Produce one batch, and return its first offset."""
     records = keyed(pairs, who, **more)  # type: ignore[arg-type]
     answer = settled(lambda: wire.produce(topic, records))
     assert not answer.error_code, answer
@@ -66,7 +68,7 @@ def write(wire: Wire, topic: str, *pairs: Pair, who: Session | None = None, **mo
 def transact(
     wire: Wire, topic: str, txn_id: str, who: Session, pairs: list[Pair], commit: bool, sequence: int = 0
 ) -> None:
-    """One transaction with one batch, up to the point where its marker is in the log."""
+    """Run one transaction with one batch, and wait until its marker is in the log."""
     assert wire.add_partitions(txn_id, who, topic) == [0]
     one = keyed(pairs, who, sequence, transactional=True)
     assert not settled(lambda: wire.produce(topic, one, transactional_id=txn_id)).error_code
@@ -75,13 +77,13 @@ def transact(
 
 
 def roll(wire: Wire, topic: str) -> None:
-    """Two segments of fillers: what was written before is in no active segment any more."""
+    """Write two segments of filler records, so that no earlier record is in the active segment."""
     for _ in range(2):
         write(wire, topic, (FILLER, bytes(600)))
 
 
 def batches(wire: Wire, topic_id: UUID, start: int = 0) -> list[tuple[BatchHeader, list[Record]]]:
-    """Every batch from `start` on as it lies in the log."""
+    """Return every batch from `start` on as stored in the log."""
     offset = start
     found: list[tuple[BatchHeader, list[Record]]] = []
     while True:
@@ -97,7 +99,7 @@ def batches(wire: Wire, topic_id: UUID, start: int = 0) -> list[tuple[BatchHeade
 
 
 def rows(wire: Wire, topic_id: UUID, start: int = 0) -> list[Row]:
-    """(offset, key, value) of every data record but the fillers."""
+    """Return (offset, key, value) of every data record except the fillers."""
     return [
         (record.offset, record.key, record.value)
         for header, records in batches(wire, topic_id, start)
@@ -112,7 +114,10 @@ def keys_once(found: list[Row]) -> bool:
 
 
 def compacting(wire: Wire, topic: str, ask: Callable[[], T]) -> Callable[[], T]:
-    """Asks, and gives the cleaner one more reason to look at the topic: what is dead goes in the round after."""
+    """Call `look`, and write a record to make the cleaner process the topic again.
+
+    Tombstones are removed in the next round.
+    """
     turns = itertools.count()
 
     def turn() -> T:
@@ -124,7 +129,9 @@ def compacting(wire: Wire, topic: str, ask: Callable[[], T]) -> Callable[[], T]:
 
 
 def test_last_record_of_each_key_keeps_its_offset(wire: Wire, name: str) -> None:
-    """Kafka's LogCompactionTester in small: every codec, several keys a batch, keys in several segments."""
+    """A small version of Kafka's LogCompactionTester: every codec, several keys in a batch, keys in several
+    segments.
+    """
     topic_id = wire.create_topic(name, **COMPACTED)
     last: dict[bytes, tuple[int, bytes | None]] = {}
     for turn in range(60):
@@ -138,7 +145,7 @@ def test_last_record_of_each_key_keeps_its_offset(wire: Wire, name: str) -> None
     assert wire.offset(name) == end
     left = [header for header, _ in batches(wire, topic_id)]
     assert all(one.next_offset <= other.base_offset for one, other in itertools.pairwise(left))
-    # A reader may still begin at an offset whose record is gone.
+    # A reader may start at an offset whose record was removed.
     answer = wire.fetch(topic_id, offset=1)
     assert not answer.error_code
     assert next(iter_batches(answer.records))[0].last_offset >= 1
@@ -156,7 +163,9 @@ def test_tombstone_is_removed_after_its_retention(wire: Wire, name: str) -> None
 
 
 def test_tombstone_keeps_its_delete_horizon(wire: Wire, name: str) -> None:
-    """KIP-534: when it may go is counted from the first compaction that saw it, and stands in the batch."""
+    """KIP-534: the time of removal counts from the first compaction that saw the tombstone, and is stored in the
+    batch.
+    """
     topic_id = wire.create_topic(name, **COMPACTED, delete_retention_ms="3600000")
     before = int(time.time() * 1000)
     write(wire, name, (b"a", b"1"), timestamp=before - 7200_000)
@@ -186,14 +195,14 @@ def test_records_of_aborted_transactions_are_removed_whatever_their_keys(wire: W
     found = until(compacting(wire, name, lambda: rows(wire, topic_id)), gone, "the aborted record is gone")
     assert found == [(0, b"a", b"kept"), (3, b"b", b"1")]
     assert wire.values(topic_id, committed=True)[:2] == [b"kept", b"1"]
-    # Both producers are known yet, so the aborted batch stays as a header, and with it its marker (KAFKA-14055).
+    # Both producers still have state, so the aborted batch is kept as a header, and so is its marker (KAFKA-14055).
     empty = [header for header, records in batches(wire, topic_id) if header.base_offset == 1 and not records]
     assert [(header.is_transactional, header.base_sequence) for header in empty] == [(True, 0)]
     assert sum(header.is_control for header, records in batches(wire, topic_id) if records) == 2
 
 
 def test_marker_is_removed_after_its_data(wire: Wire, name: str) -> None:
-    """The producer writes on, so nothing has to stay of its first transactions."""
+    """The producer continues to write, so nothing of its first transactions has to be kept."""
     topic_id = wire.create_topic(name, **COMPACTED, delete_retention_ms="0")
     who = wire.session(name)
     for sequence, commit in enumerate((True, False, True)):
@@ -220,7 +229,7 @@ def test_records_after_an_open_transaction_are_not_compacted(wire: Wire, name: s
         write(wire, name, (b"b", value))
     roll(wire, name)
     found = until(lambda: rows(wire, topic_id), lambda got: got[0][0] == 1, "what lies before is compacted")
-    # The segment that the transaction begins in stays as it is, with what came before it there.
+    # The segment in which the transaction starts is not changed, including the records before the transaction.
     assert [value for _, key, value in found if key == b"b"] == [b"1", b"2"]
     assert not wire.end(name, who, True).error_code
     roll(wire, name)
@@ -230,7 +239,7 @@ def test_records_after_an_open_transaction_are_not_compacted(wire: Wire, name: s
 def test_last_batch_of_a_producer_is_kept_for_its_sequence(
     start_server: Callable[[dict[str, str]], Server], name: str
 ) -> None:
-    """Over compaction and the crash that follows: the retry is known, the gap is refused, the next one is taken."""
+    """After compaction and a crash, the retry is recognized, the gap is rejected, and the next batch is accepted."""
     server = start_server(SETTINGS)
     with Wire(server.bootstrap) as wire:
         topic_id = wire.create_topic(name, **COMPACTED)
@@ -270,7 +279,7 @@ def test_records_younger_than_min_compaction_lag_are_kept(wire: Wire, name: str)
 
 
 def test_max_compaction_lag_ignores_the_dirty_ratio(wire: Wire, name: str) -> None:
-    """It rolls the active segment too, when something is appended."""
+    """It also rolls the active segment at the next append."""
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1", "max_compaction_lag_ms": "1000"}
     topic_id = wire.create_topic(name, **settings)
     for turn in range(3):
@@ -301,7 +310,7 @@ def test_compact_and_delete_does_both(wire: Wire, name: str) -> None:
 def test_long_history_of_the_coordinators_is_compacted(
     start_server: Callable[[dict[str, str]], Server], name: str
 ) -> None:
-    """`__consumer_offsets` and `__transaction_state` are compacted: a restart reads what counts, not what was."""
+    """`__consumer_offsets` and `__transaction_state` are compacted: a restart reads only the current values."""
     settings = {
         **SETTINGS,
         "log.cleaner.min.cleanable.ratio": "0.01",

@@ -1,4 +1,4 @@
-"""DeleteRecords: a partition begins later; what lies before is out of range at once and gone from disk later."""
+"""DeleteRecords: the start offset moves. Earlier records are out of range at once and deleted from disk later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERYTHING = -1
 
 
 def delete(wire: Wire, topic: str, offset: int, partition: int = 0, version: int | None = None) -> tuple[int, int]:
-    """(error code, low watermark) of one partition."""
+    """Return (error code, low watermark) of one partition."""
     wanted = DeleteRecordsTopic(
         name=topic, partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)]
     )
@@ -40,7 +40,7 @@ def test_partition_starts_at_the_offset(wire: Wire, name: str) -> None:
     fill(wire, name)
     for version, offset in enumerate((2, 3, 4)):
         assert delete(wire, name, offset, version=version) == (0, offset)
-    assert delete(wire, name, 1) == (0, 4)  # it never goes back, and that is no error
+    assert delete(wire, name, 1) == (0, 4)  # it never decreases, and that is not an error
     assert wire.offset(name, -2) == 4
     assert wire.offset(name) == 10
     for offset in (0, 3):
@@ -54,7 +54,7 @@ def test_partition_starts_at_the_offset(wire: Wire, name: str) -> None:
 
 
 def test_offset_inside_a_batch(wire: Wire, name: str) -> None:
-    """The batch is still sent as a whole: leaving out its first records is the consumer's business."""
+    """The batch is sent as a whole. The consumer skips its first records."""
     topic_id = wire.create_topic(name)
     assert not settled(lambda: wire.produce(name, batch([b"0", b"1", b"2"]))).error_code
     assert delete(wire, name, 1) == (0, 1)
@@ -89,7 +89,7 @@ def test_each_partition_has_its_own_answer(wire: Wire, name: str) -> None:
 
 
 def test_deleted_transactions_no_longer_hold_back_readers(wire: Wire, name: str) -> None:
-    """Up to the high watermark, into an open transaction: the last stable offset is not before the log's start."""
+    """Up to the high watermark, into an open transaction: the last stable offset is not before the log start offset."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     assert wire.add_partitions(name, who, name) == [0]
@@ -106,7 +106,7 @@ def test_deleted_transactions_no_longer_hold_back_readers(wire: Wire, name: str)
 def test_deletion_survives_a_restart_and_producer_state_is_kept(
     start_server: Callable[[dict[str, str]], Server], name: str
 ) -> None:
-    """KAFKA-7190, KIP-360: a producer goes on though all of its records are deleted; so does one after a restart."""
+    """KAFKA-7190, KIP-360: a producer continues although all of its records are deleted, also after a restart."""
     settings = {
         "log.flush.start.offset.checkpoint.interval.ms": "50",
         "log.flush.offset.checkpoint.interval.ms": "50",
@@ -130,7 +130,9 @@ def test_deletion_survives_a_restart_and_producer_state_is_kept(
         checkpoint = server.partition_dir(name).parent / "log-start-offset-checkpoint"
 
         def written_down() -> bool:
-            """In the checkpoint, or (Kafka then leaves it out there) by the name of the first file."""
+            """Wait until the start offset is stored: in the checkpoint, or (if Kafka omits it there) as the name of
+            the first file.
+            """
             first = min(path.name for path in folder.glob("*.log"))
             return f"{name} 0 10\n" in checkpoint.read_text() or int(first[:20]) == 10
 

@@ -1,7 +1,8 @@
-"""Log directories at the wire: where partitions lie, and a disk that fails under a running broker (KIP-112, 113, 827).
+"""Log directories at the protocol level: places of partitions, and a disk that fails under a running broker (KIP-112,
+113, 827).
 
-The disk's failure is a limit on the size of files, which the test sets on the broker's process from outside: a write
-beyond it fails as on a full disk, for everybody and without any privilege.
+To simulate the failure, the test limits the file size of the broker's process. A write beyond the limit fails as on a
+full disk, also for root and without any privilege.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from support.wire import Wire, batch, until
 
 STORAGE = ErrorCode.KAFKA_STORAGE_ERROR
 LIMIT = 16 << 20
-"""Bytes of a file; Kafka makes its index files 10 MiB from the start."""
+"""In bytes. Kafka preallocates 10 MiB for its index files."""
 BATCH = 900_000
 
 
 def pid_of(server: Server) -> int:
-    """The broker's process."""
+    """Return the broker's process id."""
     return server.broker_pid() if isinstance(server, OncelogCluster) else server.process.pid  # type: ignore[attr-defined]
 
 
@@ -83,7 +84,7 @@ def test_failed_disk_takes_only_its_own_partitions_offline(
         wire.leaders_serve(name, 2)
         for partition in range(2):
             assert not wire.produce(name, batch([b"first"]), partition=partition).error_code
-        # The first directory has Kafka's own metadata, without which it would end.
+        # The first directory contains Kafka's own metadata. Without it, Kafka would stop.
         second = next(each for each in describe(wire, {name: [0, 1]}) if each.log_dir == str(directories[1]))
         bad = second.topics[0].partitions[0].partition_index
         good = 1 - bad
@@ -100,7 +101,7 @@ def test_failed_disk_takes_only_its_own_partitions_offline(
         assert found.error_code == STORAGE
         resource.prlimit(pid_of(server), resource.RLIMIT_FSIZE, (hard, hard))
 
-        # The disk is well again, and the directory stays offline: nobody knows what has become of the last write.
+        # The disk works again, but the directory stays offline, because the outcome of the last write is unknown.
         shown = until(lambda: partition_of(wire, name, bad), lambda each: each.leader_id == -1, "it has no leader")
         assert (shown.error_code, shown.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, [1])
         assert (shown.replica_nodes, shown.isr_nodes) == ([1], [])

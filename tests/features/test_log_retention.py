@@ -1,4 +1,4 @@
-"""Retention by time and by size, and the times that records carry."""
+"""Retention by time and by size, and timestamps of records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = {"internal_segment_bytes": "300"}
 
 @pytest.fixture
 def wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to a server that looks for old segments all the time."""
+    """Connect to a server that checks for old segments all the time."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
 
@@ -37,7 +37,7 @@ def now() -> int:
 
 
 def write(wire: Wire, topic: str, value: bytes, *, age_ms: int = 0) -> int:
-    """A segment of its own for each record."""
+    """Write each record to its own segment."""
     records = batch([value + bytes(200)], timestamp=now() - age_ms)
     answer = settled(lambda: wire.produce(topic, records))
     assert not answer.error_code, answer
@@ -51,7 +51,10 @@ def start_is(wire: Wire, topic: str, offset: int) -> None:
 
 
 def test_retention_by_time(wire: Wire, name: str) -> None:
-    """Oldest first, up to the first segment that is young enough; the young one keeps an old one behind it."""
+    """The oldest segments are deleted first, up to the first one that is young enough.
+
+    It also keeps older ones after it.
+    """
     topic_id = wire.create_topic(name, **SMALL, retention_ms=str(HOUR))
     for age in (3 * HOUR, 2 * HOUR, 0, 2 * HOUR, 0):
         write(wire, name, b"r", age_ms=age)
@@ -61,7 +64,7 @@ def test_retention_by_time(wire: Wire, name: str) -> None:
 
 
 def test_retention_by_time_up_to_the_last_record(wire: Wire, name: str) -> None:
-    """The active segment is rolled when it is old as well; the log is empty then, its end where it was."""
+    """The active segment also rolls when it is old. The log is then empty, and its end offset is unchanged."""
     topic_id = wire.create_topic(name, retention_ms=str(HOUR))
     for _ in range(3):
         write(wire, name, b"r", age_ms=2 * HOUR)
@@ -72,13 +75,13 @@ def test_retention_by_time_up_to_the_last_record(wire: Wire, name: str) -> None:
 
 
 def test_retention_by_size(wire: Wire, name: str) -> None:
-    """As many segments as fit: the one that crosses the limit stays."""
+    """As many segments as fit are kept: the one that crosses the limit stays."""
     later = f"{name}-later"
     wire.create_topic(name, **SMALL, retention_bytes="1000")
     wire.create_topic(later, **SMALL, retention_bytes="0")
     for turn in range(10):
         write(wire, name, b"%d" % turn)
-    # Each segment has 61 bytes of header and some 210 of record: three of them are less than 1000, four are not.
+    # Each segment has 61 bytes of header and about 210 of records: three are less than 1000, four are not.
     start_is(wire, name, 6)
     write(wire, later, b"0")
     write(wire, later, b"1")
@@ -98,7 +101,7 @@ def test_retention_with_both_limits_and_with_none(wire: Wire, name: str) -> None
 
 
 def test_segment_with_an_open_transaction_is_deleted_as_usual(wire: Wire, name: str) -> None:
-    """Its beginning is gone; readers of committed data wait at the log's start, and the marker lets them go on."""
+    """Its first part is deleted. Readers of committed data wait at the log's start until the marker."""
     wire.create_topic(name, **SMALL, retention_ms=str(HOUR))
     who = wire.session(name)
     assert wire.add_partitions(name, who, name) == [0]
@@ -120,7 +123,7 @@ def test_deleted_records_free_disk_space_of_an_idle_partition(module_server: Ser
     partition = DeleteRecordsPartition(partition_index=0, offset=-1)
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=[partition])], timeout_ms=10_000)
     assert not wire.call(request).topics[0].partitions[0].error_code
-    # DIFFERS[a segment that holds no record any more]: Kafka keeps the active segment until the next append rolls it
+    # DIFFERS[an empty segment]: Kafka keeps the active segment until the next append rolls it
     left = 0 if module_server.name == "oncelog" else 1
     until(
         lambda: [file for file in folder.glob("*.log*") if file.stat().st_size],
@@ -147,7 +150,7 @@ def test_deleted_segments_are_renamed_and_kept_for_a_delay(
 
 
 def test_future_timestamps_keep_a_segment(wire: Wire, name: str) -> None:
-    """KAFKA-13230: a record with a time to come is not old; one behind it has to wait for it."""
+    """KAFKA-13230: a record with a future timestamp is not old, and keeps the segments after it."""
     wire.create_topic(name, **SMALL, retention_ms="1000", message_timestamp_after_max_ms=str(9 * HOUR))
     write(wire, name, b"old", age_ms=HOUR)
     write(wire, name, b"future", age_ms=-2 * HOUR)
@@ -155,7 +158,7 @@ def test_future_timestamps_keep_a_segment(wire: Wire, name: str) -> None:
     start_is(wire, name, 1)
 
 
-# --- whose time ---
+# --- timestamps ---
 
 
 def test_log_append_time_is_the_brokers_clock(wire: Wire, name: str) -> None:
@@ -183,7 +186,7 @@ def test_timestamps_outside_the_limits_are_rejected(wire: Wire, name: str) -> No
 
 
 def test_producer_that_claims_log_append_time(wire: Wire, name: str) -> None:
-    """Its batch is refused where that is the broker's to say, and has the producer's time elsewhere."""
+    """The batch is rejected if the broker sets the timestamps. Otherwise, it gets the producer's timestamp type."""
     topic_id = wire.create_topic(name)
     wire.create_topic(f"{name}-broker", message_timestamp_type="LogAppendTime")
     time_ms = now() - HOUR

@@ -1,4 +1,4 @@
-"""The broker answers requests that fail in an unusual way, and the connection keeps its other answers."""
+"""The broker answers requests that fail in an unusual way, and the connection's other answers are sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.servers import Server
 from support.wire import Wire, code, settled
 
 LONGEST = 32_767
-"""Bytes of a string in Kafka's protocol."""
+"""Longest string in Kafka's protocol, in bytes."""
 
 
 def joining(group: str, member_id: str = "", session_timeout_ms: int = 10_000, **fields: str) -> JoinGroupRequest:
@@ -33,7 +33,7 @@ def joining(group: str, member_id: str = "", session_timeout_ms: int = 10_000, *
 
 @pytest.mark.parametrize("version", [2, 4, 5, 6, 9])
 def test_member_id_too_long_for_any_response(server: Server, name: str, version: int) -> None:
-    """A member id consists of the client id and 37 more bytes."""
+    """A member id is the client id and 37 more bytes."""
     with Wire(server.bootstrap, client_id="c" * (LONGEST - 7)) as wire:
         wire.find_coordinator(name, 0)
         answer = settled(lambda: wire.call(joining(name), version))
@@ -60,7 +60,7 @@ def test_metadata_by_topic_id_before_version_12(wire: Wire, name: str, version: 
 
 
 def test_small_batch_with_very_many_invalid_records(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: oncelog names 10,000 invalid records at most; Kafka names all, in an answer of some forty megabytes."""
+    """DIFFERS: oncelog names at most 10,000 invalid records. Kafka names all, in an answer of about 40 MB."""
     wire.create_topic(name, cleanup_policy="compact")
     count = 400_000
     records = build_batch([Record(index, 1_000, None, b"") for index in range(count)], codec=4)

@@ -1,4 +1,4 @@
-"""I15: which partition a record goes to: as Java's client puts it, or as the user says."""
+"""I15: the partition of a record: as chosen by Java's client, or by the user."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_hash_equals_javas() -> None:
 
 
 def test_keys_are_assigned_as_by_the_java_client(wire: Wire, server: Server, name: str) -> None:
-    """With Kafka's jars at hand it is asked itself; librdkafka has its partitioner as murmur2_random."""
+    """If Kafka's jars are present, the test asks them. In librdkafka, the partitioner is called murmur2_random."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""I11: each mistake of a producer has Kafka's error, in Kafka's scope, and a message that names what it is about."""
+"""I11: each mistake of a producer gets Kafka's error in Kafka's scope, and a message that names the object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Parts = dict[tuple[str, int], bytes | bytearray]
 def codes(
     wire: Wire, parts: Parts, *, transactional_id: str | None = None, version: int = 11, acks: int = -1
 ) -> dict[tuple[str, int], int]:
-    """The error of every partition of one request with several."""
+    """Return the error of every partition of one request."""
     topics: dict[str, TopicProduceData] = {}
     for (topic, index), records in parts.items():
         data = topics.setdefault(topic, TopicProduceData(name=topic, partition_data=[]))
@@ -163,7 +163,7 @@ def test_error_in_one_partition_does_not_affect_the_others(wire: Wire, name: str
 
 
 def changed(records: bytearray, at: int, data: bytes, *, crc: bool = True) -> bytearray:
-    """Other bytes in a batch's header, and its checksum done again."""
+    """Return a batch with other bytes in its header and a correct checksum."""
     records[at : at + len(data)] = data
     if crc:
         records[17:21] = crc32c(records[21:]).to_bytes(4, "big")
@@ -171,7 +171,7 @@ def changed(records: bytearray, at: int, data: bytes, *, crc: bool = True) -> by
 
 
 def control(who: Session) -> bytearray:
-    """A marker, but for the flag that makes it transactional: with it the whole request is refused."""
+    """Return a marker without the transactional flag. With the flag, the whole request is rejected."""
     records = build_control_batch(
         True, producer_id=who.producer_id, producer_epoch=who.epoch, coordinator_epoch=0, timestamp=1_700_000_000_000
     )
@@ -210,7 +210,7 @@ def test_batches_that_no_producer_may_write(wire: Wire, name: str, what: str) ->
 
 @pytest.mark.parametrize("magic", [3, 127, 255])
 def test_unknown_record_format_version(server: Server, name: str, magic: int) -> None:
-    """DIFFERS: Kafka meets such a batch while it reads the request, and answers as if the request had been at fault."""
+    """DIFFERS: Kafka finds such a batch while it reads the request, and rejects the whole request."""
     with Wire(server.bootstrap) as wire:
         wire.create_topic(name)
         who = wire.session()
@@ -220,7 +220,9 @@ def test_unknown_record_format_version(server: Server, name: str, magic: int) ->
 
 
 def test_a_transactional_batch_without_a_producer_id(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: Kafka takes it as a plain one; we refuse it, for nothing could ever end its transaction."""
+    """DIFFERS: Kafka accepts it as a plain batch. oncelog rejects it, because nothing could ever end its
+    transaction.
+    """
     wire.create_topic(name)
     answer = wire.produce(name, batch([b"v"], transactional=True), transactional_id=name)
     assert answer.error_code == (INVALID_RECORD if server.name == "oncelog" else 0)
@@ -237,7 +239,7 @@ def test_zstd_in_a_request_version_without_it(wire: Wire, name: str) -> None:
 
 
 def test_without_producer_state_any_first_sequence_is_accepted(wire: Wire, name: str) -> None:
-    """KAFKA-5793, KAFKA-7298: never a false OUT_OF_ORDER, and UNKNOWN_PRODUCER_ID is no more since 2.5."""
+    """KAFKA-5793, KAFKA-7298: never a false OUT_OF_ORDER. UNKNOWN_PRODUCER_ID no longer exists since 2.5."""
     wire.create_topic(name, 3)
     for partition, sequence in enumerate((1, 1_000, 2**31 - 1)):
         who = wire.session()
@@ -260,7 +262,7 @@ def test_version_2_transaction_of_an_unknown_producer_starts_at_sequence_zero(wi
 
 
 def test_messages_name_producer_epoch_and_sequences(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: Kafka's broker tells the code alone, and only its own log has the rest."""
+    """DIFFERS: Kafka's broker answers only with the code. Its own log contains the rest."""
     wire.create_topic(name)
     who = Session(wire.session().producer_id, 2)
     wire.produce(name, batch([b"v"] * 3, who, 0))

@@ -1,4 +1,4 @@
-"""I7: epoch and sequence of a batch against what the partition knows: fully, by epoch only, or not at all."""
+"""I7: checks of a batch's epoch and sequence against the producer state: full, by epoch only, or none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INVALID_EPOCH = code("INVALID_PRODUCER_EPOCH")
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_sequence_wraps_to_zero(wire: Wire, name: str, count: int) -> None:
-    """aiokafka went on with a negative sequence. A batch of 3 or 4 straddles the end of the circle."""
+    """aiokafka continued with a negative sequence. A batch of 3 or 4 crosses the wrap."""
     wire.create_topic(name)
     who = wire.session()
     last = wire.produce(name, batch([b"v"], who, MAX_SEQUENCE - 2))
@@ -74,7 +74,9 @@ def test_largest_epoch_is_valid(wire: Wire, name: str) -> None:
 
 
 def test_epoch_out_of_range(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: Kafka takes the epoch -1 from a producer that it does not know; we refuse what no producer can have."""
+    """DIFFERS: Kafka accepts the epoch -1 of an unknown producer. oncelog rejects it, because no producer can have
+    it.
+    """
     wire.create_topic(name)
     who = Session(wire.session().producer_id, -1)
     answer = wire.produce(name, batch([b"v"], who, 0))

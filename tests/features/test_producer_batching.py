@@ -1,4 +1,4 @@
-"""I3: records gather in batches by partition, memory is bounded, and a batch is stamped once, when it is first sent."""
+"""I3: records are batched by partition, memory is bounded, and a batch is encoded once, when it is first sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.wire import Wire, until
 
 @pytest.fixture
 def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between every client of the test and the server."""
+    """Run a proxy between every client of the test and the server."""
     made = Proxy(server.bootstrap)
     redirect(monkeypatch, made)
     yield made
@@ -97,7 +97,7 @@ def test_memory_is_bounded_and_send_waits_for_it(wire: Wire, server: Server, pro
                 producer.send(name, b"x" * 1_000)
                 sent += 1
         except errors.TimedOutError as error:
-            assert "buffer_memory" in str(error)  # noqa: PT017 after how many is what matters
+            assert "buffer_memory" in str(error)  # noqa: PT017 - the number of records before the error matters
         assert 10 <= sent < 20
         producer._core.options["max_block_ms"] = 30_000
         threading.Timer(0.05, opened.set).start()
@@ -124,7 +124,7 @@ def test_record_too_large_for_any_request_is_rejected_at_once(wire: Wire, server
 
 
 def test_batch_waits_while_an_earlier_one_is_retried(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
-    """Nothing new of the partition goes before, while other partitions go on."""
+    """No new batch of the partition is sent before it; other partitions continue."""
     wire.create_topic(name, 2)
     opened = threading.Event()
 
@@ -156,7 +156,8 @@ def test_delivery_timeout_is_reported(wire: Wire, server: Server, proxy: Proxy, 
     wire.create_topic(name)
     proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
     options = {"linger_ms": 0, "request_timeout_ms": 2_000, "delivery_timeout_ms": 2_500}
-    options |= {"retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}  # its time is up while it waits
+    # the delivery timeout ends during the pause
+    options |= {"retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}
     with Producer(server.bootstrap, None, **options) as producer:
         with pytest.raises(errors.TimedOutError, match="not in the log") as caught:
             producer.send(name, b"v").result(30)

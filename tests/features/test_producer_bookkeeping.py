@@ -1,4 +1,6 @@
-"""I2: our producer's bookkeeping as its batches show it: id, epoch and sequences; and the states of a transaction."""
+"""I2: our producer's bookkeeping, as visible in its batches: id, epoch and sequences; and the states of a
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from support.wire import Wire, code
 
 
 def batches(wire: Wire, topic: UUID, partition: int = 0) -> list[BatchHeader]:
-    """Headers of the partition's data batches."""
+    """Return the headers of the partition's data batches."""
     found = wire.fetch(topic, partition)
     assert not found.error_code, found
     return [header for header, _ in iter_batches(found.records or b"") if not header.is_control]
 
 
 def check_sequences(headers: list[BatchHeader]) -> None:
-    """Each batch follows the one before it."""
+    """Check that each batch follows the previous one."""
     expected = 0
     for header in headers:
         assert header.base_sequence == expected
@@ -71,14 +73,14 @@ def test_last_acknowledged_sequence_and_offset_are_tracked(wire: Wire, server: S
 
 
 def test_sequence_continues_at_zero_after_the_largest(wire: Wire, server: Server, name: str) -> None:
-    """aiokafka went on with negative ones. The broker takes any first sequence, so the count may begin near its end."""
+    """aiokafka continued with negative ones. The broker accepts any first sequence, so the test starts near the end."""
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, linger_ms=60_000) as producer:
         producer.send(name, b"-")
         producer.flush()
         manager = producer._core.manager
         assert manager is not None
-        with producer._core.lock:  # another producer, known nowhere, begins near the end of the circle
+        with producer._core.lock:  # another, unknown producer, which starts near the largest sequence
             manager.sequences.set_producer(producer.producer_id + 500_000, 0)
             partition = manager.sequences._of((name, 0))
             partition.next, partition.last_acked = MAX_SEQUENCE - 3, MAX_SEQUENCE - 4
@@ -113,7 +115,7 @@ def test_transactions_continue_their_sequences_within_an_epoch(wire: Wire, serve
 
 @pytest.fixture
 def producer(server: Server, name: str, wire: Wire) -> Iterator[Producer]:
-    """A transactional one that is ready."""
+    """Return a transactional producer that is ready."""
     wire.create_topic(name)
     with Producer(server.bootstrap, transactional_id=name) as made:
         yield made

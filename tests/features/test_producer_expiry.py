@@ -1,4 +1,4 @@
-"""I10: a producer that is idle for `producer.id.expiration.ms` is forgotten; one whose records are gone is not."""
+"""I10: a producer that is idle for `producer.id.expiration.ms` expires. One whose records were deleted does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = {
     "log.initial.task.delay.ms": "100",
     "log.segment.delete.delay.ms": "0",
 }
-"""Of the module's server."""
+"""Settings of the module's server."""
 
 
 def known(wire: Wire, topic: str, who: Session) -> bool:
@@ -36,7 +36,9 @@ def test_state_of_a_long_idle_producer_is_dropped(module_wire: Wire, name: str) 
 
 
 def test_marker_keeps_the_producer_state_alive(module_wire: Wire, name: str) -> None:
-    """KAFKA-9144: by the time of its data alone the producer was gone, and with it the coordinator's epoch."""
+    """KAFKA-9144: by the timestamps of its data alone, the producer would have expired, and with it the
+    coordinator's epoch.
+    """
     wire = module_wire
     wire.create_topic(name)
     who = wire.session(name)
@@ -67,7 +69,7 @@ def test_open_transaction_keeps_its_producer_state(module_wire: Wire, name: str)
 
 
 def test_old_record_timestamps_do_not_expire_the_producer(module_wire: Wire, module_server: Server, name: str) -> None:
-    """DIFFERS: Kafka goes by the records' timestamps: who loads old data is forgotten between two batches."""
+    """DIFFERS: Kafka uses the records' timestamps, so a producer that loads old data expires between two batches."""
     wire = module_wire
     wire.create_topic(name)
     who, idle = wire.session(), wire.session()
@@ -94,7 +96,7 @@ def test_retention_deletes_records_but_keeps_producer_state(module_wire: Wire, n
     """KIP-360, KAFKA-7190."""
     wire = module_wire
     wire.create_topic(name, retention_ms="1000")
-    who = wire.session(name)  # a transaction keeps its producer from expiring
+    who = wire.session(name)  # an open transaction prevents the expiry of its producer
     written(wire, name, who, name, [b"v"] * 2)
     ended(wire, name, who)
     successor = wire.session(name)

@@ -1,4 +1,4 @@
-"""I1: producer ids: in blocks of 1,000, never one twice."""
+"""I1: producer ids are allocated in blocks of 1,000, and none twice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_connections_and_transactional_ids_use_the_same_blocks(wire: Wire, serve
 
 def test_blocks_follow_each_other_and_no_id_is_reused_after_kill_9(own_server: Server, name: str) -> None:
     with Wire(own_server.bootstrap) as wire:
-        seen = ids(wire, BLOCK + 100)  # the next block comes without a gap that a client would see
+        seen = ids(wire, BLOCK + 100)  # the next block follows without a gap visible to clients
         seen.append(wire.session(name).producer_id)
     assert seen == list(range(len(seen)))
     own_server.kill()
@@ -65,7 +65,7 @@ def test_id_without_an_epoch_is_invalid(wire: Wire, name: str, session: Session,
 
 
 def test_without_a_transactional_id_any_session_gets_a_new_id(wire: Wire) -> None:
-    """A producer that has used up its epochs asks so (KIP-360 keeps the epoch of transactional ones only)."""
+    """A producer at its last epoch does this (KIP-360 keeps the epoch only of transactional ones)."""
     old = wire.session()
     new = wire.init_producer(session=old)
     assert not new.error_code
@@ -83,7 +83,7 @@ def test_every_version_of_the_request(wire: Wire, version: int) -> None:
 
 
 def test_id_that_the_broker_did_not_assign_is_accepted(wire: Wire, name: str) -> None:
-    """Kafka's partitions know no list of ids either."""
+    """Kafka's partitions do not know the assigned ids either."""
     wire.create_topic(name)
     stranger = Session(2**63 - 1, 0)
     assert wire.produce(name, batch([b"v"], stranger, 0)).base_offset == 0

@@ -1,4 +1,4 @@
-"""I4: up to five requests under way, and the order kept whatever happens to them."""
+"""I4: up to five requests in flight, in order whatever happens to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETRY_SOON = {"retry_backoff_ms": 2, "retry_backoff_max_ms": 10, "linger_ms": 0}
 
 @pytest.fixture
 def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between every client of the test and the server."""
+    """Run a proxy between every client of the test and the server."""
     made = Proxy(server.bootstrap)
     redirect(monkeypatch, made)
     yield made
@@ -58,7 +58,7 @@ def test_max_in_flight_requests_is_respected(wire: Wire, server: Server, proxy: 
 def test_order_is_kept_if_one_of_five_requests_fails(
     wire: Wire, server: Server, proxy: Proxy, name: str, fate: str | ErrorCode, position: int
 ) -> None:
-    """Those behind it get OUT_OF_ORDER_SEQUENCE_NUMBER, or lose their connection, and all go again, in order."""
+    """The batches after it get OUT_OF_ORDER_SEQUENCE_NUMBER or lose their connection. All are sent again in order."""
     topic = wire.create_topic(name)
     proxy.rule = lambda request: fate if request.number == position else PASS
     with Producer(server.bootstrap, None, batch_size=1, **RETRY_SOON) as producer:

@@ -1,4 +1,4 @@
-"""I10: what is known of producers survives restarts: snapshots where segments end and at a clean stop, and the log."""
+"""I10: producer state survives restarts, through snapshots (at rolls and at a clean stop) and the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAMAGE = ("flipped bit", "cut off", "emptied")
 
 
 def snapshots(server: Server, topic: str) -> list[int]:
-    """Offsets of the partition's snapshot files."""
+    """Return the offsets of the partition's snapshot files."""
     return sorted(int(path.stem) for path in server.partition_dir(topic).glob("*.snapshot"))
 
 
@@ -46,7 +46,7 @@ def test_snapshot_is_written_when_a_segment_rolls(wire: Wire, server: Server, na
 
 
 class Restarted(NamedTuple):
-    """A server after a clean stop and a start, and who had written what before."""
+    """A server after a clean stop and a start, and the producers that wrote before."""
 
     bootstrap: str
     known: str
@@ -61,7 +61,7 @@ class Restarted(NamedTuple):
 
 @pytest.fixture(scope="module")
 def restarted(module_server: Any) -> Restarted:
-    """One restart for all that is to be seen after it; each test has its own topic."""
+    """Restart once for all tests that check the result. Each test has its own topic."""
     names = iter(f"t-{uuid4().hex[:12]}" for _ in range(9))
     known, opened = next(names), next(names)
     with Wire(module_server.bootstrap) as wire:
@@ -122,7 +122,7 @@ def test_open_transaction_survives_in_the_snapshot(restarted: Restarted) -> None
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_snapshot_is_skipped(restarted: Restarted, damage: str) -> None:
-    """The state is that of the snapshot before it, or of the start, and of what follows in the log."""
+    """The state is recovered from the previous snapshot (or from the start) and the records after it."""
     topic, who = restarted.damaged[damage], restarted.who
     with Wire(restarted.bootstrap) as wire:
         offsets = [wire.produce(topic, batch([b"v"], who, sequence)).base_offset for sequence in range(1, 7)]
@@ -134,10 +134,10 @@ def test_damaged_snapshot_is_skipped(restarted: Restarted, damage: str) -> None:
 
 
 def test_recovery_uses_the_newest_snapshot_and_the_records_after_it(own_server: Server, name: str) -> None:
-    """Sequences live in the log: of a producer that wrote after the snapshot every batch is recognised again. What is
-    read again is not checked anew, though it begins in the middle of the sequences.
+    """Sequences are stored in the log: every batch of a producer that wrote after the snapshot is recognized. Recovery
+    does not validate these batches, although they start in the middle of the sequences.
 
-    DIFFERS: Kafka, too, reads them again, but then loads the snapshot that it has just made: the last batch only.
+    DIFFERS: Kafka also reads them again, but then loads the snapshot that it has just written: only the last batch.
     """
     middle = f"{name}-middle"
     with Wire(own_server.bootstrap) as wire:
@@ -179,7 +179,7 @@ def test_recovery_uses_the_newest_snapshot_and_the_records_after_it(own_server: 
 
 
 def test_delete_records_keeps_producer_state(wire: Wire, name: str) -> None:
-    """KIP-360: retries of what is deleted are recognised, and a hole is one still."""
+    """KIP-360: retries of deleted batches are recognized, and a gap is still a gap."""
     wire.create_topic(name)
     who = wire.session()
     for sequence in range(3):

@@ -1,4 +1,4 @@
-"""I6: what a partition remembers of each producer: its epoch and its last five batches."""
+"""I6: a partition's state of each producer: its epoch and its last five batches."""
 
 from __future__ import annotations
 

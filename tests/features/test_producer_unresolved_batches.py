@@ -1,4 +1,4 @@
-"""I5: a batch without an answer: nobody knows whether it is in the log, and no copy of it may double it."""
+"""I5: a batch without an answer: it may be in the log or not, and no copy of it may duplicate it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = {
 
 @pytest.fixture
 def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between every client of the test and the server."""
+    """Run a proxy between every client of the test and the server."""
     made = Proxy(server.bootstrap)
     redirect(monkeypatch, made)
     yield made
@@ -33,7 +33,7 @@ def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 def epochs(wire: Wire, topic: object) -> list[int]:
-    """Producer epoch of each batch in the log."""
+    """Return the producer epoch of each batch in the log."""
     found = wire.fetch(topic)  # type: ignore[arg-type]
     return [header.producer_epoch for header, _ in iter_batches(found.records or b"")]
 
@@ -52,7 +52,7 @@ def test_error_of_an_expired_batch_says_it_may_be_in_the_log(
         until(lambda: producer.send(name, b"after").exception(30), lambda error: error is None, "it goes on")
     values = wire.values(topic)
     assert values[0] == b"before"
-    # Its last copy may be at the proxy when that begins to pass requests on: in doubt is in doubt.
+    # Its last copy may be at the proxy when the proxy starts to pass requests: the outcome is unknown.
     assert values.count(b"doubtful") in ((1,) if fate == LOSE_ANSWER else (0, 1))
     assert values[-1] == b"after"
 
@@ -91,9 +91,9 @@ def test_late_copy_after_the_new_epoch_is_rejected(wire: Wire, server: Server, p
 def test_batch_in_doubt_fails_and_is_not_renumbered(
     wire: Wire, server: Server, proxy: Proxy, name: str, arrives: str
 ) -> None:
-    """The first batch is lost for good; the second one has a copy on a dead connection when a new epoch is needed.
+    """The first batch is lost. The second one has a copy on a dead connection when a new epoch is needed.
 
-    Java's producer numbers it anew and sends it again; if the copy then arrives first, the record is there twice.
+    Java's producer renumbers the batch and sends it again. If the copy then arrives first, the record is duplicated.
     """
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, None, **{**SHORT, "delivery_timeout_ms": 30_000}) as producer:
@@ -104,7 +104,7 @@ def test_batch_in_doubt_fails_and_is_not_renumbered(
             if request.number == 1:
                 first.append(request.records[0])
                 return HOLD
-            # What the broker would say if it had lost its state or the batch before.
+            # The answer of a broker that lost its state or the previous batch.
             return ErrorCode.INVALID_PRODUCER_EPOCH if request.records[0] == first[0] else PASS
 
         proxy.rule = rule
@@ -147,7 +147,7 @@ def test_transaction_with_an_expired_batch_can_only_be_aborted(
 def test_librdkafka_3575_later_commit_does_not_include_records_of_the_previous_epoch(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:
-    """What was written before the expired batch is aborted with it, however often a commit is tried."""
+    """Records written before the expired batch are aborted with it, however often a commit is tried."""
     topic = wire.create_topic(name)
     with Producer(server.bootstrap, None, transactional_id=name, **SHORT) as producer:
         producer.begin_transaction()
@@ -168,7 +168,7 @@ def test_librdkafka_3575_later_commit_does_not_include_records_of_the_previous_e
 
 
 def test_batch_answered_late_but_in_time_is_not_in_doubt(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
-    """The retry finds the first copy in the log: a duplicate is a success, with the first one's offset."""
+    """The broker finds the first copy in the log: a duplicate is a success, with the first one's offset."""
     topic = wire.create_topic(name)
     proxy.rule = lambda request: LOSE_ANSWER if request.number in (1, 2, 3) else PASS
     with Producer(server.bootstrap, None, **{**SHORT, "delivery_timeout_ms": 30_000}) as producer:

@@ -1,4 +1,4 @@
-"""KIP-467: a batch that is refused for some of its records names them, each with its reason."""
+"""KIP-467: if some records of a batch are invalid, the answer names them, each with its reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR = 3_600_000
 def records(
     *keys: bytes | None, ages: list[int] | None = None, who: Session | None = None, sequence: int = 0, **options: Any
 ) -> bytes:
-    """A batch of a record a key, `ages` ms old."""
+    """Return a batch of one record for each key, `ages` ms old."""
     now = int(time.time() * 1000)
     if who is not None:
         options |= {"producer_id": who.producer_id, "producer_epoch": who.epoch, "base_sequence": sequence}
@@ -34,7 +34,7 @@ def records(
 
 
 def refused(answer: Any) -> list[int]:
-    """Which records the broker names; each has its reason."""
+    """Return the records that the broker names. Each must have a reason."""
     assert answer.base_offset == -1
     assert answer.error_message
     assert all(error.batch_index_error_message for error in answer.record_errors)
@@ -63,7 +63,7 @@ def test_each_record_too_far_in_the_future_is_named(wire: Wire, name: str) -> No
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_each_record_too_old_is_named_and_valid_ones_are_not(wire: Wire, name: str, codec: Codec) -> None:
-    """The batch's header has the largest timestamp only."""
+    """The batch's header has only the largest timestamp."""
     wire.create_topic(name, message_timestamp_before_max_ms=str(HOUR))
     answer = wire.produce(name, records(None, None, None, ages=[0, 2 * HOUR, 0], codec=codec))
     assert (answer.error_code, refused(answer)) == (INVALID_TIMESTAMP, [1])
@@ -115,13 +115,13 @@ def test_rejected_batch_uses_no_sequence(wire: Wire, name: str) -> None:
         assert refused(wire.produce(name, records(b"a", None, who=who))) == [1]
     good = wire.produce(name, records(b"a", b"b", who=who))
     assert (good.error_code, good.base_offset) == (0, 0)
-    # The same sequences again: what is invalid is told before what is a duplicate.
+    # The same sequences again: invalid records are reported before duplicates.
     assert refused(wire.produce(name, records(b"a", None, who=who))) == [1]
     assert wire.offset(name) == 2
 
 
 def test_rejection_by_the_log_returns_the_log_start_offset(wire: Wire, name: str) -> None:
-    """Of records as of sequences; for what never came to the log, -1."""
+    """For invalid records and for sequences; -1 if the batch did not reach the log."""
     wire.create_topic(name, 1, cleanup_policy="compact,delete")
     who = wire.session()
     assert wire.produce(name, records(b"a", b"b", who=who)).error_code == 0

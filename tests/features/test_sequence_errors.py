@@ -1,4 +1,4 @@
-"""I9: a sequence passed already (stale) and one that leaves a hole (gap) are told apart; the code stays Kafka's."""
+"""I9: messages distinguish a stale sequence from a gap. The error code is Kafka's for both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
 def test_message_and_log_distinguish_gap_and_stale_sequence(
     wire: Wire, server: Server, name: str, start: int, sequence: int, what: str
 ) -> None:
-    """DIFFERS: Kafka's answer has no message at all, and its log has one and the same for both."""
+    """DIFFERS: Kafka's answer has no message, and its log has the same message for both."""
     wire.create_topic(name)
     who = wire.session()
     assert wire.produce(name, batch([b"v"] * 10, who, start)).base_offset == 0
@@ -62,7 +62,7 @@ def test_new_epoch_that_does_not_start_at_zero_is_a_gap(wire: Wire, server: Serv
 
 @pytest.fixture
 def producer(server: Server, name: str, wire: Wire) -> Iterator[Producer]:
-    """Inside a transaction in which one record of three is known to the partition."""
+    """Return a producer inside a transaction, whose partition has one of three records."""
     wire.create_topic(name)
     with Producer(server.bootstrap, transactional_id=name, linger_ms=0) as made:
         made.begin_transaction()
@@ -76,16 +76,16 @@ def producer(server: Server, name: str, wire: Wire) -> Iterator[Producer]:
 def test_our_clients_exception_distinguishes_gap_and_stale_sequence(
     producer: Producer, server: Server, name: str, sequence: int, kind: type[errors.OutOfOrderError]
 ) -> None:
-    """DIFFERS: from Apache Kafka's answer our client cannot tell."""
+    """DIFFERS: our client cannot tell from Apache Kafka's answer."""
     manager = producer._core.manager
     assert manager is not None
-    # The client believes to be elsewhere than the broker: as after a restored backup, or a fault of ours.
+    # The client's sequence differs from the broker's, as after a restored backup or a defect of the client.
     partition = manager.sequences._of((name, 0))
     partition.next = sequence
     partition.last_acked = sequence - 1
     future = producer.send(name, b"lost" * 2)
     later = None
-    with suppress(errors.OutOfOrderError):  # the answer to the first record may be quicker
+    with suppress(errors.OutOfOrderError):  # the answer to the first record may arrive earlier
         later = producer.send(name, b"lost" * 2)
     with pytest.raises(errors.OutOfOrderError) as caught:
         future.result(30)

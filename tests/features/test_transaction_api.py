@@ -1,4 +1,4 @@
-"""T12: the producer's calls for transactions, and which errors end what: ours against either server."""
+"""T12: the producer's transaction methods, and the effect of each error. Ours against either server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_begin_commit_abort(wire: Wire, module_server: Server, name: str, level:
             transaction.send(name, b"with")
         until_state(wire, name, "CompleteCommit")
         epoch = describe(wire, name).producer_epoch
-        # Version 2 raises it with each transaction; before, only an error under way makes the client renew it.
+        # Version 2 bumps the epoch with each transaction. Before, only an error makes the client bump it.
         assert epoch == 5 if level == 2 else epoch < 5
     assert wire.values(topic_id, committed=True) == [b"0", b"2", b"with"]
 
@@ -143,7 +143,7 @@ def test_kafka_18401_commit_of_an_empty_transaction_sends_no_request(
 def test_producer_works_across_a_change_of_the_transaction_version(
     wire: Wire, module_server: Server, name: str, before: int, after: int
 ) -> None:
-    """It goes on as it began until its connection is made anew; nothing is lost either way."""
+    """The producer keeps its protocol until its connection is reopened. Nothing is lost either way."""
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, before)
     with made(module_server, name) as producer:

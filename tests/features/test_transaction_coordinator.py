@@ -1,4 +1,4 @@
-"""T1: the coordinator's states and its log, in Kafka's record layout, from which a successor goes on."""
+"""T1: the coordinator's states and its log, in Kafka's record format. A successor continues from this log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_states_of_a_transaction(wire: Wire, name: str) -> None:
 
 
 def test_every_transition_is_a_record_in_kafkas_format(wire: Wire, name: str) -> None:
-    """The id's hash says which partition; the value's version 1 came with transaction.version 1."""
+    """The hash of the id selects the partition. The value's version 1 was introduced with transaction.version 1."""
     wire.create_topic(name, 2)
     who = wire.session(name, timeout_ms=12_345)
     written(wire, name, who, name, [b"x"], partition=1)
@@ -67,7 +67,7 @@ def test_every_transition_is_a_record_in_kafkas_format(wire: Wire, name: str) ->
 
 
 def test_restarted_coordinator_continues_from_its_log(own_server: Server, name: str) -> None:
-    """Open stays open, ended stays ended; what the producers do next is what they would have done."""
+    """Open transactions stay open, completed ones stay completed, and the producers continue as without the restart."""
     ids = {step: f"{name}-{step}" for step in ("empty", "open", "committed", "aborted")}
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name)
@@ -76,7 +76,7 @@ def test_restarted_coordinator_continues_from_its_log(own_server: Server, name: 
             written(wire, ids[step], sessions[step], name, [step.encode()])
         for step, commit in (("committed", True), ("aborted", False)):
             sessions[step] = ended(wire, ids[step], sessions[step], commit)
-            # With its markers: Apache Kafka 4.3.1, just started, may complete what was prepared without them.
+            # Including markers: Apache Kafka 4.3.1, just started, may complete a prepared transaction without them.
             until_state(wire, ids[step], "CompleteCommit" if commit else "CompleteAbort")
     own_server.kill()
     own_server.wait_ready()
@@ -103,7 +103,7 @@ def test_restarted_coordinator_continues_from_its_log(own_server: Server, name: 
 
 
 def test_coordinator_is_found_for_every_id(wire: Wire, name: str) -> None:
-    """In one request for many (since version 4), and by the old versions one by one."""
+    """In one request for many ids (since version 4), and individually in older versions."""
     ids = [f"{name}-{number}" for number in range(5)]
     for each in ids:
         wire.find_coordinator(each)

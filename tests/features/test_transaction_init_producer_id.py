@@ -28,7 +28,7 @@ from support.wire import Session, Wire, code
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
 FENCED = code("PRODUCER_FENCED")
 LAST = 32_766
-"""The last epoch that a client is given; 32767 is kept for fencing."""
+"""The last epoch that a client gets. 32767 is reserved for fencing."""
 
 
 def ask(wire: Wire, **fields: object) -> object:
@@ -60,7 +60,7 @@ def test_invalid_sessions_are_rejected(wire: Wire, name: str) -> None:
 
 
 def test_successor_aborts_its_predecessors_open_transaction(wire: Wire, name: str) -> None:
-    """It is told to come again, and the epoch has moved twice: once to fence, once for the new session."""
+    """The successor gets a retriable error. The epoch is bumped twice: once to fence, once for the new session."""
     topic_id = wire.create_topic(name)
     first = wire.session(name)
     written(wire, name, first, name, [b"left"])
@@ -110,12 +110,12 @@ def test_kafka_6119_kip_588_producer_recovers_from_its_timeout(module_wire: Wire
     assert wire.values(topic_id, committed=True) == [b"y"]
 
 
-# -- epochs that are used up -------------------------------------------------------------------------------------------
+# -- exhausted epochs -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def used_up(module_server: Server) -> Iterator[Wire]:
-    """A coordinator that has loaded ids whose epochs are nearly used up: `ids` of the connection names them."""
+    """Return a coordinator that has loaded ids with nearly exhausted epochs; `ids` of the connection names them."""
     sessions: dict[str, Session] = {}
     with Wire(module_server.bootstrap) as wire, Wire(module_server.bootstrap, ADMIN) as admin:
         wire.create_topic("used-up")
@@ -171,7 +171,7 @@ def test_kafka_18660_end_txn_at_the_last_epoch_returns_another_producer_id(used_
     assert after.epoch == 0
     assert after.producer_id != who.producer_id
     until_state(used_up, step, "CompleteCommit" if commit else "CompleteAbort")
-    again = end_once(used_up, step, who, commit)  # its answer was lost
+    again = end_once(used_up, step, who, commit)  # a retry after a lost answer
     assert (again.error_code, again.producer_id, again.producer_epoch) == (0, *after)
     written(used_up, step, after, "used-up", [b"z"])
     assert ended(used_up, step, after, commit) == Session(after.producer_id, 1)
@@ -189,7 +189,7 @@ def test_kafka_18660_retry_of_the_last_end_txn_keeps_its_outcome(used_up: Wire) 
 
 @pytest.mark.parametrize("epoch", [LAST - 1, LAST, LAST + 1])
 def test_kafka_19367_20090_timeout_near_the_last_epoch(used_up: Wire, epoch: int) -> None:
-    """The state was loaded by a successor; its abort neither overflows nor leaves the id stuck."""
+    """A successor loaded the state. Its abort neither overflows the epoch nor leaves the id stuck."""
     step = f"time-out-{epoch}"
     who = who_is(used_up, step)
     found = until_state(used_up, step, "CompleteAbort")

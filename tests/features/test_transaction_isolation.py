@@ -1,4 +1,4 @@
-"""T5: read_committed sees whole transactions or nothing of them; offsets in a transaction become visible with it."""
+"""T5: read_committed sees transactions as a whole or not at all. Offsets in a transaction become visible with it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_last_stable_offset_waits_for_the_oldest_open_transaction(wire: Wire, na
 
 
 def test_fetch_lists_the_aborted_transactions_of_its_range(wire: Wire, name: str) -> None:
-    """In order, only those that overlap what was fetched, and only to read_committed."""
+    """In order, only those that overlap the fetched range, and only for read_committed."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     firsts = []
@@ -89,7 +89,7 @@ def is_led(wire: Wire, name: str) -> bool:
 
 
 def test_transactions_and_their_isolation_survive_a_kill(own_server: Server, name: str) -> None:
-    """Aborted list, open transaction, stable offset, pending offsets."""
+    """The aborted list, the open transaction, the stable offset and pending offsets."""
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name)
         wire.find_coordinator(name, 0)

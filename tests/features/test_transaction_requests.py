@@ -1,4 +1,4 @@
-"""T3: the requests of a transaction, in both protocols, and what each refuses."""
+"""T3: the requests of a transaction in both protocol versions, and their errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FENCED = code("PRODUCER_FENCED")
 
 
 def test_transaction_over_partitions_topics_and_a_group(wire: Wire, name: str) -> None:
-    """All markers, those for the group's offsets too, are of one producer and one epoch."""
+    """All markers, including those for the group's offsets, have one producer and one epoch."""
     ids = [wire.create_topic(f"{name}-{topic}", 2) for topic in "ab"]
     wire.find_coordinator(name, 0)
     who = wire.session(name)
@@ -63,7 +63,7 @@ def test_begin_sends_nothing_and_the_first_partition_starts_the_timeout(wire: Wi
 
 
 def test_every_request_can_be_repeated(wire: Wire, name: str) -> None:
-    """The answer was lost: the second one says the same, and nothing happens twice."""
+    """A retry after a lost answer gets the same answer, and nothing happens twice."""
     topic_id = wire.create_topic(name)
     wire.find_coordinator(name, 0)
     who = wire.session(name)
@@ -165,7 +165,7 @@ def test_brokers_add_and_verify_for_many_transactions_in_one_request(wire: Wire,
 
 
 def test_kafka_18401_end_txn_of_an_empty_transaction(wire: Wire, name: str) -> None:
-    """A client does not send it; who sends it learns that there was nothing. An abort only moves the epoch."""
+    """Clients do not send it. If one does, a commit returns an error, and an abort only bumps the epoch."""
     wire.create_topic(name)
     who = wire.session(name)
     for version in (4, 5):
@@ -181,7 +181,7 @@ def test_kafka_18401_end_txn_of_an_empty_transaction(wire: Wire, name: str) -> N
 
 
 def test_transaction_log_records_name_their_producer(wire: Wire, name: str) -> None:
-    """Records outside of it, while it is open, are refused."""
+    """While the transaction is open, records outside it are rejected."""
     wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"a"])
@@ -202,7 +202,7 @@ def test_kafka_17507_offsets_are_visible_when_the_commit_completes(wire: Wire, n
 
 
 def test_topic_deleted_during_a_transaction_does_not_block_its_end(wire: Wire, name: str) -> None:
-    """Its markers are skipped; the other partitions get theirs."""
+    """Its markers are skipped. The other partitions get theirs."""
     from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
     kept = wire.create_topic(name)

@@ -1,4 +1,4 @@
-"""T6: transactions that last too long are aborted under a new epoch; ids that are idle too long are forgotten."""
+"""T6: transactions that last too long are aborted under a new epoch. Idle transactional ids expire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.wire import Session, Wire, code, until
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
 SEVERAL_STEPS_MS = 2_000
-"""A time-out within which a busy machine takes several steps of a transaction."""
+"""A timeout in which a busy machine completes several steps of a transaction."""
 FENCED = code("PRODUCER_FENCED")
 STALE = code("INVALID_PRODUCER_EPOCH")
 
@@ -51,7 +51,9 @@ def test_coordinator_aborts_and_bumps_the_epoch_once(wire: Wire, name: str) -> N
 
 
 def test_timeout_starts_at_the_first_partition(wire: Wire, name: str) -> None:
-    """Not from InitProducerId, nor from the last record: a producer that writes on is aborted as well."""
+    """The timeout starts neither at InitProducerId nor at the last record: a producer that keeps writing is aborted
+    as well.
+    """
     wire.create_topic(name)
     who = wire.session(name, timeout_ms=300)
     idle = wire.session(f"{name}-idle", timeout_ms=1)
@@ -76,7 +78,9 @@ def test_kafka_19690_stalled_producer_gets_its_epoch_error_first(wire: Wire, nam
 
 
 def test_kafka_20785_commit_after_the_timeout_abort(wire: Wire, module_server: Server, name: str) -> None:
-    """DIFFERS: Kafka 4.3.1 calls it INVALID_TXN_STATE, as if the client had done something wrong; it was fenced."""
+    """DIFFERS: Kafka 4.3.1 answers INVALID_TXN_STATE, as if the client had made a mistake. oncelog says that it was
+    fenced.
+    """
     wire.create_topic(name)
     who = wire.session(name, timeout_ms=200)
     written(wire, name, who, name, [b"x"])
@@ -89,7 +93,7 @@ def test_kafka_20785_commit_after_the_timeout_abort(wire: Wire, module_server: S
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_same_producer_continues_after_the_timeout(wire: Wire, name: str, level: int) -> None:
-    """KIP-588, whatever the protocol: InitProducerId with the old epoch."""
+    """KIP-588, in both protocol versions: InitProducerId with the old epoch."""
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, level)
     who = wire.session(name, timeout_ms=SEVERAL_STEPS_MS)
@@ -97,7 +101,7 @@ def test_same_producer_continues_after_the_timeout(wire: Wire, name: str, level:
     assert not write(wire, name, who, name, [b"x"], version=11).error_code
     until_state(wire, name, "CompleteAbort")
     answer = wire.init_producer(name, session=who)
-    if level < 2:  # the epoch that the abort raised was nobody's: no retry is told by it
+    if level < 2:  # no client holds the epoch of the abort, so a retry is not recognized
         assert answer.error_code in (0, FENCED)
         answer = wire.init_producer(name)
     again = Session(answer.producer_id, answer.producer_epoch)
@@ -119,7 +123,7 @@ def test_shorter_timeout_of_the_next_session_is_used(wire: Wire, name: str) -> N
 
 
 def test_time_while_the_broker_is_down_counts(own_server: Server, name: str) -> None:
-    """What is overdue at the start is aborted, under one new epoch."""
+    """A transaction that is overdue at the start is aborted, under one new epoch."""
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name)
         who = wire.session(name, timeout_ms=300)
@@ -140,7 +144,7 @@ EXPIRING = {
 
 
 def test_idle_transactional_ids_expire(start_server: Callable[..., Server], name: str) -> None:
-    """With a tombstone each; never one whose transaction is open; who comes again is another producer."""
+    """Each gets a tombstone, unless its transaction is open. A returning client gets another producer id."""
     server = start_server(EXPIRING)
     with Wire(server.bootstrap) as wire:
         topic_id = wire.create_topic(name)

@@ -1,4 +1,4 @@
-"""T4: once the decision is in the log it is carried out, by whoever comes after, in every partition that exists."""
+"""T4: once the decision is in the log, any successor completes it, in every partition that exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OUTCOMES = {PREPARE_COMMIT: "CompleteCommit", PREPARE_ABORT: "CompleteAbort"}
 
 @pytest.fixture(scope="module")
 def successor(module_server: Server) -> Iterator[tuple[Wire, dict[str, Session], dict[str, object]]]:
-    """A coordinator whose predecessor died between decision and markers; with the sessions and topics of its ids."""
+    """A coordinator whose predecessor died between decision and markers, and the sessions and topics of its ids."""
     sessions: dict[str, Session] = {}
     topics: dict[str, object] = {}
     with Wire(module_server.bootstrap) as wire, Wire(module_server.bootstrap, ADMIN) as admin:
@@ -44,7 +44,7 @@ def successor(module_server: Server) -> Iterator[tuple[Wire, dict[str, Session],
                 partitions = [(name, 0), (name, 1)]
                 fields: dict[str, object] = {"client_transaction_version": protocol}
                 if what == "half":
-                    partitions = [(name, 1)]  # as if a marker had been written already
+                    partitions = [(name, 1)]  # as if one marker had been written already
                 if what == "gone":
                     partitions.append((f"{name}-deleted", 0))
                 if what == "nothing":
@@ -63,7 +63,9 @@ def successor(module_server: Server) -> Iterator[tuple[Wire, dict[str, Session],
 
 def lost_by_kafka(server: Server, found: list[tuple[int, int, str]]) -> bool:
     """DIFFERS: Apache Kafka 4.3.1, just started, may complete a transaction without the marker of a partition that has
-    no leader yet, and readers wait behind the open end for ever. Ours waits for the leader.
+    no leader yet.
+
+    Readers then wait indefinitely. oncelog waits for the leader.
     """
     return server.name == "apache-kafka" and not found
 
@@ -100,7 +102,7 @@ def test_successor_completes_a_prepared_transaction(
 def test_successor_writes_only_the_markers_that_are_missing(
     module_server: Server, successor: Successor, outcome: str
 ) -> None:
-    """The partition that the log does not name any more is left alone."""
+    """A partition that the log no longer names gets no marker."""
     wire, _, topics = successor
     name = f"half-{outcome}"
     until_state(wire, name, outcome)
@@ -135,11 +137,14 @@ def test_successor_answers_a_repeated_end_txn_of_the_previous_coordinator(succes
     assert other in (code("INVALID_TXN_STATE"), code("PRODUCER_FENCED"))
 
 
-# -- in between --------------------------------------------------------------------------------------------------------
+# -- between two transactions -----------------------------------------------------------------------------------------
 
 
 def test_kafka_9777_10080_consecutive_transactions_complete_exactly_once(wire: Wire, name: str) -> None:
-    """Each begins while the markers of the one before may be on their way; none joins it, none waits for ever."""
+    """Each starts while markers of the previous one may be pending.
+
+    None joins the previous one, and none waits indefinitely.
+    """
     topic_id = wire.create_topic(name, 3)
     who = wire.session(name)
     epochs, expected = [], []
@@ -157,7 +162,7 @@ def test_kafka_9777_10080_consecutive_transactions_complete_exactly_once(wire: W
 
 
 def test_kafka_18575_18654_early_write_does_not_join_the_previous_transaction(wire: Wire, name: str) -> None:
-    """The answers until the markers are written are CONCURRENT_TRANSACTIONS, and nothing else."""
+    """Until the markers are written, the only answer is CONCURRENT_TRANSACTIONS."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     concurrent = code("CONCURRENT_TRANSACTIONS")
@@ -178,7 +183,7 @@ def test_kafka_18575_18654_early_write_does_not_join_the_previous_transaction(wi
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_decision_survives_a_kill(own_server: Server, name: str, commit: bool) -> None:
-    """The broker dies the moment EndTxn is answered."""
+    """The broker is killed immediately after the answer to EndTxn."""
     with Wire(own_server.bootstrap) as wire:
         topic_id = wire.create_topic(name, 5)
         who = wire.session(name)

@@ -1,4 +1,4 @@
-"""T7: clients of transaction.version 0, 1 and 2, the feature that says which, and the border between them."""
+"""T7: clients of transaction.version 0, 1 and 2, the feature, and changes of its level."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INVALID = code("INVALID_UPDATE_VERSION")
 
 @pytest.fixture
 def wire(module_server: Server) -> Iterator[Wire]:
-    """A connection to a server whose features the tests change; transaction.version is 2 again after each."""
+    """Connect to a server whose features the tests change. transaction.version is reset to 2 after each test."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
         set_transaction_version(connection, 2)
@@ -116,7 +116,7 @@ def test_validate_only_changes_nothing(wire: Wire) -> None:
 
 
 def test_version_0_supports_upgrades_only(wire: Wire) -> None:
-    """`AllowDowngrade`, deprecated with version 1, counts for nothing (KRaft's controller does not look at it)."""
+    """`AllowDowngrade`, deprecated with version 1, is ignored (as in KRaft's controller)."""
     key = FeatureUpdateKey(feature=TRANSACTION_VERSION, max_version_level=1, allow_downgrade=True)
     assert wire.call(UpdateFeaturesRequest(feature_updates=[key]), 0).error_code == INVALID
     key = FeatureUpdateKey(feature=TRANSACTION_VERSION, max_version_level=2)
@@ -140,7 +140,7 @@ def test_level_survives_a_restart(own_server: Server) -> None:
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("commit", [True, False])
 def test_old_client_at_every_level(wire: Wire, name: str, level: int, commit: bool) -> None:
-    """AddPartitionsToTxn v3, Produce v11, EndTxn v4: the epoch stays, transaction after transaction."""
+    """AddPartitionsToTxn v3, Produce v11, EndTxn v4: the epoch does not change."""
     set_transaction_version(wire, level)
     topic_id = wire.create_topic(name)
     who = wire.session(name)
@@ -159,7 +159,7 @@ def test_old_client_at_every_level(wire: Wire, name: str, level: int, commit: bo
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("commit", [True, False])
 def test_new_client_at_every_level(wire: Wire, name: str, level: int, commit: bool) -> None:
-    """Produce v12 joins, EndTxn v5 raises the epoch: it is the client's version that counts, whatever the level."""
+    """Produce v12 adds partitions, EndTxn v5 bumps the epoch. The client's version decides, whatever the level."""
     set_transaction_version(wire, level)
     topic_id = wire.create_topic(name)
     first = who = wire.session(name)
@@ -175,9 +175,11 @@ def test_new_client_at_every_level(wire: Wire, name: str, level: int, commit: bo
 
 
 def test_new_client_at_level_0(wire: Wire, module_server: Server, name: str) -> None:
-    """DIFFERS: Kafka's record for level 0 has no room for the client's version. A client that has not heard of the
-    downgrade fails there with UNSUPPORTED_VERSION, which is fatal to it, and its transactional id hangs (the transition
-    that could not be written stays pending). Ours writes the record of level 1 then.
+    """DIFFERS: Kafka's record for level 0 cannot store the client's version.
+
+    If a client does not know of the downgrade, Kafka answers UNSUPPORTED_VERSION, which is fatal to the client, and its
+    transactional id hangs (the transition that could not be written stays pending). oncelog then writes the record of
+    level 1.
     """
     topic_id = wire.create_topic(name)
     who = wire.session(name)
@@ -231,7 +233,7 @@ def test_add_offsets_permits_an_old_offset_commit(wire: Wire, name: str) -> None
 
 
 def test_old_and_new_end_txn_versions_in_one_session(wire: Wire, name: str) -> None:
-    """EndTxn v4 ends what Produce v12 began, without a new epoch; v5 ends what v3 and v11 began, with one."""
+    """EndTxn v4 ends a transaction of Produce v12 without a new epoch; v5 ends one of v3 and v11 with a new epoch."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"a"])
@@ -245,12 +247,12 @@ def test_old_and_new_end_txn_versions_in_one_session(wire: Wire, name: str) -> N
     assert wire.values(topic_id, committed=True) == [b"a", b"b"]
 
 
-# -- across the border -------------------------------------------------------------------------------------------------
+# -- level changes ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_downgrade_with_an_open_transaction(wire: Wire, name: str, commit: bool) -> None:
-    """The client has not heard of it: it ends as it began. Then it is an old client."""
+    """The client does not know of it and ends the transaction as usual. Then it is an old client."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"new"])
@@ -276,7 +278,7 @@ def test_upgrade_with_an_open_transaction(wire: Wire, name: str, before: int, co
     set_transaction_version(wire, 2)
     assert not wire.end(name, who, commit, version=4).error_code
     until_state(wire, name, "CompleteCommit" if commit else "CompleteAbort")
-    assert end_once(wire, name, who, commit, version=4).error_code == 0  # a retry whose answer was lost
+    assert end_once(wire, name, who, commit, version=4).error_code == 0  # a retry after a lost answer
     written(wire, name, who, name, [b"new"], 1)
     ended(wire, name, who)
     until_state(wire, name, "CompleteCommit")
@@ -301,7 +303,7 @@ def test_timeout_after_a_level_change_bumps_the_epoch_once(wire: Wire, name: str
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_new_session_after_a_level_change_works(wire: Wire, name: str, level: int) -> None:
-    """InitProducerId aborts what was left open under the other level."""
+    """InitProducerId aborts the transaction of the other level."""
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, 3 - level)
     who = wire.session(name)

@@ -1,4 +1,4 @@
-"""T8, the group half: a zombie consumer's offsets are refused in a transaction by its group (KIP-447)."""
+"""T8, for groups: the group rejects a zombie consumer's offsets in a transaction (KIP-447)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FENCED_INSTANCE_ID = code("FENCED_INSTANCE_ID")
 
 
 def begun(wire: Wire, name: str) -> Session:
-    """A producer whose transaction has the group in it; there is a topic of that name."""
+    """Return a producer whose transaction contains the group. A topic of that name exists."""
     wire.create_topic(name, 2)
     who = wire.session(name)
     assert not wire.add_offsets(name, who, name).error_code
@@ -41,7 +41,7 @@ def test_removed_member_cannot_commit(wire: Wire, server: Server, name: str, ver
 
 
 def test_member_may_commit_while_the_group_waits_for_it(wire: Wire, server: Server, name: str) -> None:
-    """Kafka refuses a transaction's offsets in no state of the group, as long as the generation is the right one."""
+    """Kafka accepts a transaction's offsets in every state of the group if the generation is correct."""
     who = begun(wire, name)
     leader, follower = stable(server.bootstrap, name, 2)
     leader.ask_to_join()
@@ -70,7 +70,7 @@ def test_unknown_members_and_missing_groups(wire: Wire, name: str) -> None:
     who = begun(wire, name)
     wire.find_coordinator(name, 0)
     assert txn_commit(wire, name, who, name, 1, group_id=name, generation_id=3, member_id="m") == ILLEGAL_GENERATION
-    # Old transactional producers do not say who they are: nobody can tell a zombie of theirs.
+    # Old transactional producers do not send their generation, so a zombie cannot be detected.
     assert txn_commit(wire, name, who, name, 1, group_id=name) == 0
     assert txn_commit(wire, name, who, name, 1, group_id=name, member_id="m", generation_id=-1) == 0
 
@@ -78,7 +78,7 @@ def test_unknown_members_and_missing_groups(wire: Wire, name: str) -> None:
 def test_offsets_of_a_zombie_producer_are_rejected(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     zombie = pending(wire, name, 1)
-    who = pending(wire, name, 2)  # its successor: InitProducerId has ended the transaction
+    who = pending(wire, name, 2)  # its successor: InitProducerId has aborted the transaction
     assert who.producer_id == zombie.producer_id
     refused = txn_commit(wire, name, zombie, name, 3, group_id=name)
     assert refused == code("INVALID_PRODUCER_EPOCH")

@@ -1,4 +1,4 @@
-"""T8: whoever was replaced changes nothing any more: late writes, late endings, late markers, members of old."""
+"""T8: a replaced producer changes nothing: late writes, late EndTxn, late markers, former members."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STALE = code("INVALID_PRODUCER_EPOCH")
 
 
 def both_ends_agree(wire: Wire, name: str) -> None:
-    """Nothing is open in the partition: its stable offset is its end."""
+    """Check that nothing is open in the partition: its last stable offset is its end."""
     assert wire.offset(name, committed=True) == wire.offset(name)
 
 
@@ -46,7 +46,7 @@ def test_kafka_14402_write_after_the_abort_of_its_transaction(wire: Wire, name: 
 
 
 def test_kafka_14402_old_protocol_write_after_the_end_of_its_transaction(wire: Wire, name: str) -> None:
-    """The epoch is still the same: only that the partition is in no transaction tells."""
+    """The epoch is unchanged: only the missing partition in the transaction shows it."""
     wire.create_topic(name)
     who = wire.session(name)
     assert wire.add_partitions(name, who, name) == [0]
@@ -78,7 +78,7 @@ def test_every_request_of_a_fenced_producer_is_rejected(wire: Wire, name: str) -
     written(wire, name, new, name, [b"new"])
     for version in (11, 12):
         assert write(wire, name, old, name, [b"late"], 1, version=version).error_code == STALE
-        # This partition has not seen the new epoch: the coordinator says PRODUCER_FENCED, and Kafka translates it.
+        # This partition has not seen the new epoch. The coordinator answers PRODUCER_FENCED, and Kafka translates it.
         assert write(wire, name, old, name, [b"late"], partition=1, version=version).error_code == STALE
     assert wire.add_partitions(name, old, name) == [FENCED]
     assert wire.add_offsets(name, old, name).error_code == FENCED
@@ -95,7 +95,9 @@ def test_every_request_of_a_fenced_producer_is_rejected(wire: Wire, name: str) -
 
 
 def test_zombie_cannot_get_a_new_epoch(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: Kafka aborts the successor's open transaction before it refuses the zombie; ours refuses it at once."""
+    """DIFFERS: Kafka aborts the successor's open transaction before it rejects the zombie. oncelog rejects it at
+    once.
+    """
     wire.create_topic(name)
     old = wire.session(name)
     new = wire.session(name)
@@ -106,7 +108,7 @@ def test_zombie_cannot_get_a_new_epoch(wire: Wire, server: Server, name: str) ->
         ended(wire, name, new)
 
 
-# -- late endings ------------------------------------------------------------------------------------------------------
+# -- late EndTxn ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -138,7 +140,7 @@ def test_kafka_9600_end_txn_with_a_future_epoch(wire: Wire, name: str) -> None:
     ended(wire, name, who)
 
 
-# -- markers from outside ----------------------------------------------------------------------------------------------
+# -- markers of operators ---------------------------------------------------------------------------------------------
 
 
 def test_operator_can_end_a_transaction_in_a_partition(wire: Wire, name: str) -> None:
@@ -149,14 +151,16 @@ def test_operator_can_end_a_transaction_in_a_partition(wire: Wire, name: str) ->
     assert markers(wire, topic_id) == [(who.producer_id, who.epoch, "ABORT")]
     assert wire.values(topic_id, committed=True) == []
     both_ends_agree(wire, name)
-    ended(wire, name, who)  # the coordinator knows nothing of it, and its own marker comes on top
+    ended(wire, name, who)  # the coordinator does not know of it, and writes its own marker in addition
     until_state(wire, name, "CompleteCommit")
     assert [kind for _, _, kind in markers(wire, topic_id)] == ["ABORT", "COMMIT"]
     assert wire.values(topic_id, committed=True) == []
 
 
 def test_kip_1228_late_or_repeated_marker(wire: Wire, name: str) -> None:
-    """Under version 2 a marker's epoch is above that of the records, so that one of the former transaction is told."""
+    """In version 2, a marker's epoch is above that of the records, so that a marker of the previous transaction is
+    detected.
+    """
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     written(wire, name, who, name, [b"1"])
@@ -174,7 +178,7 @@ def test_kip_1228_late_or_repeated_marker(wire: Wire, name: str) -> None:
 
 
 def test_marker_of_an_old_coordinator_epoch(wire: Wire, name: str) -> None:
-    """Nor may the coordinator's epoch go back by it (KAFKA-9144)."""
+    """It also does not decrease the coordinator's epoch (KAFKA-9144)."""
     wire.create_topic(name)
     who = Session(wire.session().producer_id, 3)
     assert marker(wire, who, name, coordinator_epoch=5) == [0]
@@ -193,7 +197,7 @@ def test_marker_for_a_missing_partition(wire: Wire, name: str) -> None:
     assert marker(wire, who, f"{name}-missing") == [unknown]
 
 
-# -- members of old ----------------------------------------------------------------------------------------------------
+# -- former members ---------------------------------------------------------------------------------------------------
 
 
 def test_kip_447_offsets_of_an_unknown_member(wire: Wire, name: str) -> None:

@@ -1,6 +1,7 @@
-"""Known bugs of exactly-once machinery, each as the change that brings it back and the tests that have to notice.
+"""Known bugs of exactly-once machinery: the change that reintroduces each, and the tests that must fail.
 
-A line of code is replaced in a copy of the sources; a bug whose line is not there any more, exactly once, is an error.
+One line of code is replaced in a copy of the sources. If the line does not occur exactly once, the test raises an
+error.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """One bug: where it was seen, the module, the line as it is, as it was with the bug, and who catches it."""
+    """One bug: its ticket, the module, the correct line, the line with the bug, and the tests that catch it."""
 
     seen: str
     module: str

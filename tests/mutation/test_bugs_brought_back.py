@@ -1,4 +1,4 @@
-"""A test that never fails proves nothing: known bugs are brought back, and the tests have to notice."""
+"""Check the tests themselves: known bugs are reintroduced, and the tests must fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources that may be spoilt."""
+    """Return a copy of the sources that a test may change."""
     copy = tmp_path_factory.mktemp("mutation") / "src"
     shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
     return copy

@@ -64,7 +64,8 @@ def test_damaged_records_raise_or_decode_to_a_valid_table(rows: list[Row], data:
         batch[data.draw(st.integers(HEADER_SIZE, len(batch) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(ProtocolError):
         table, _ = decode_batches(
-            # from the least offset on: damage may make a record's offset negative, and none is to be left out for it
+            # start at the least offset: damage may make a record's offset negative, and no record may be skipped
+            # because of that
             [batch],
             topic="t",
             partition=0,

@@ -1,9 +1,9 @@
-"""Compaction against a model: the list of all batches that were ever written.
+"""Test compaction against a model: the list of all batches that were ever written.
 
-Hypothesis writes plain, idempotent and transactional batches of few keys in all codecs, tombstones, markers; rolls,
-compacts with little memory while it goes on writing, lets the disk fail or the process die at any step of it, lets
-time pass, moves the log's start, and loses snapshots and indexes. After each step what the log has is compared with
-what must be there, may be there, and must be gone.
+Hypothesis writes plain, idempotent and transactional batches of few keys in all codecs, tombstones and markers. It
+rolls, compacts with little memory while it continues to write, fails the disk or kills the process at any step,
+advances the time, moves the log start offset, and loses snapshots and indexes. After each step, the log is compared
+with the model: what must be present, what may be present, and what must be removed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CODECS = st.sampled_from(Codec)
 
 @dataclass
 class Written:
-    """A batch of the model; ``commit`` says which marker it is."""
+    """A batch of the model. ``commit`` is the outcome of a marker."""
 
     first: int
     records: list[Record]
@@ -53,7 +53,7 @@ class Written:
     txn: bool = False
     commit: bool | None = None
     outcome: bool | None = field(default=None)
-    """Of transactional data: whether its transaction was committed, None while it is open."""
+    """For transactional data: whether its transaction was committed, or None while it is open."""
     marker: int = -1
 
     @property
@@ -115,7 +115,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def write_next(self, producer_id: int, pairs: list[tuple[bytes, bool]], codec: Codec, txn: bool) -> None:
         known = {info.producer_id: info for info in self.log.producers()}
         epoch, sequence = 0, 0
-        if producer_id in known:  # it is not where the log's start was moved and all that told of it was lost
+        if producer_id in known:  # its state is lost if the log start offset moved and no snapshot was left
             epoch, sequence = known[producer_id].producer_epoch, known[producer_id].last_sequence + 1
             txn = txn or known[producer_id].current_txn_start_offset >= 0
         self.write(pairs, codec, producer_id=producer_id, epoch=epoch, sequence=sequence, txn=txn)
@@ -161,7 +161,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.note_cleaned(plan.end, end)
 
     def note_cleaned(self, segments_end: int, end: int) -> None:
-        """Nothing beyond ``end`` is missing; tombstones up to ``segments_end`` may have got their horizon."""
+        """Nothing after ``end`` is missing. Tombstones up to ``segments_end`` may have got their delete horizon."""
         self.cleaned_to = max(self.cleaned_to, end)
         for each in self.written:
             if each.first < segments_end:
@@ -182,7 +182,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @rule(fail_in=st.integers(1, 60), torn=st.integers(0, 100), max_keys=st.integers(1, 6))
     def compact_while_the_disk_fails(self, fail_in: int, torn: int, max_keys: int) -> None:
-        """The log goes on as it was, or is offline until the next start."""
+        """The log stays as it was, or is offline until the next start."""
         self.disk.fail_at, self.disk.torn_bytes = self.disk.operations + fail_in, torn
         segments_end = make_plan(self.log, self.checkpoint, self.now).end
         with suppress(OSError, ProtocolError):
@@ -221,12 +221,12 @@ class CompactionMachine(RuleBasedStateMachine):
                 try:
                     step.run()
                 except OSError:
-                    self.disk.broken = True  # nothing can be cleared away any more
+                    self.disk.broken = True  # no file can be deleted any more
                     raise
         self.note_cleaned(plan.end, plan.end)
         self.kill_and_start()
 
-    # --- the rest of a log's life ---
+    # --- other events of a log ---
 
     @rule(lost=st.sampled_from([".snapshot", ".snapshot", ".txnindex", ".index", ".timeindex", "epoch-checkpoint"]))
     def kill_and_start(self, lost: str = "") -> None:
@@ -251,7 +251,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.log.advance_log_start(int(self.end * part * part))
         self.log.delete_old_segments()
 
-    # --- what must hold ---
+    # --- invariants ---
 
     def found(self) -> list[tuple[BatchHeader, list[Record]]]:
         rows: list[tuple[BatchHeader, list[Record]]] = []
@@ -302,7 +302,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_was_not_compacted_is_all_there(self) -> None:
-        """Aborted records may go wherever a segment is written anew."""
+        """Aborted records may be removed whenever a segment is rewritten."""
         start = max(self.cleaned_to, self.log.log_start_offset)
         left = [each for each in self.written if each.outcome is not False]
         expected = [record.offset for each in left for record in each.records if record.offset >= start]
@@ -323,7 +323,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def aborted_data_is_named(self) -> None:
-        """Every aborted batch that is still there belongs to a transaction that consumers are told of."""
+        """Every aborted batch in the log belongs to a transaction in the list for consumers."""
         start = self.log.log_start_offset
         aborted = self.log.aborted_transactions(start, self.end)
         batches = {each.first: each for each in self.written}
@@ -334,7 +334,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def producers_are_known(self) -> None:
-        """Whatever was compacted and however the log was opened, as long as its start was not moved."""
+        """Whatever was compacted and however the log was opened, as long as its start offset did not move."""
         if self.log.log_start_offset:
             return
         for info in self.log.producers():
@@ -352,7 +352,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_key_twice_in_the_clean_part(self) -> None:
-        """Once a round has been through it undisturbed."""
+        """After an undisturbed round has processed it."""
         if self.checkpoint is None:
             return
         seen = [

@@ -1,4 +1,4 @@
-"""Some thousand damaged inputs for each decoder; `scripts/fuzz` does a million."""
+"""A few thousand damaged inputs for each decoder. `scripts/fuzz` runs a million."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_damage_raises_only_protocol_errors(target: str) -> None:
     seed = random.SystemRandom().randrange(2**31)
     print(f"seed {seed}")
     refused = fuzz(target, 3000, seed)
-    assert 0 < refused < 3000  # some of it is damage, and not all of it is stopped at the door
+    assert 0 < refused < 3000  # some inputs are damaged, and not all of them are rejected at the first check
 
 
 def test_memory_is_bounded() -> None:

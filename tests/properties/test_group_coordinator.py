@@ -1,7 +1,8 @@
-"""Random members that join, sync, leave, fall silent and restart, commits inside and outside of transactions, lost
-appends and fail-overs, against one group coordinator.
+"""Run random members against one group coordinator.
 
-The model knows nothing of how the coordinator decides: it watches what members are told, and the log.
+Members join, sync, leave, fall silent and restart; they commit inside and outside of transactions; appends are lost,
+and coordinators fail over. The model does not know how the coordinator decides: it watches the members' answers and the
+log.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ PARTITIONS = (("t", 0), ("t", 1), ("u", 0))
 PRODUCERS = (1, 2)
 ROUNDS_TO_REST = 100
 ROUNDS_AT_REST = 40
-"""Of a quarter of a session each: longer than any time-out that is left over."""
-# Written down again here, not imported: the coordinator's own table is what is being checked.
+"""Rounds of a quarter of a session each: longer than any remaining timeout."""
+# Written again here instead of imported, because the test checks the coordinator's own table.
 LEGAL = {
     (S.EMPTY, S.PREPARING_REBALANCE),
     (S.PREPARING_REBALANCE, S.EMPTY),
@@ -43,7 +44,7 @@ LEGAL = {
 
 @dataclass(eq=False)
 class Consumer:
-    """One client process and what it was told last."""
+    """One client process and the last answer that it got."""
 
     instance: str | None
     protocols: tuple[tuple[str, bytes], ...]
@@ -79,7 +80,7 @@ class Groups(RuleBasedStateMachine):
         self.watch()
 
     def watch(self) -> None:
-        """Checks every transition of every group, whoever makes it."""
+        """Check every transition of every group."""
         seen = Group.transition_to
 
         def transition_to(group: Group, state: S, now_ms: int) -> None:
@@ -98,7 +99,7 @@ class Groups(RuleBasedStateMachine):
             Group.transition_to = self.undo  # type: ignore[method-assign]
 
     def all_ends_well(self) -> None:
-        """When everybody behaves and nothing fails, the group comes to rest with those who live, and stays so."""
+        """When all members behave and nothing fails, the group becomes stable with the living members, and stays so."""
         self.driver.refuse = None
         newest = {consumer.instance: consumer for consumer in self.alive if consumer.instance is not None}
         actors = [*newest.values(), *(consumer for consumer in self.alive if consumer.instance is None)]
@@ -131,7 +132,7 @@ class Groups(RuleBasedStateMachine):
             self.expire_model()
             self.settle()
 
-    # -- what members do ------------------------------------------------------------------------------------------
+    # -- actions of members -------------------------------------------------------------------------------------------
 
     @rule(target=consumers, instance=st.sampled_from((None, None, "a", "b")), protocols=st.sampled_from(PROTOCOLS))
     def begin(self, instance: str | None, protocols: tuple[tuple[str, bytes], ...]) -> Consumer:
@@ -185,7 +186,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(target=consumers, consumer=consumes(consumers))
     def restart(self, consumer: Consumer) -> Consumer:
-        """A process that dies without a word; a static one is the same member again."""
+        """Kill a process without a leave. A static one returns as the same member."""
         self.alive.remove(consumer)
         again = Consumer(consumer.instance, consumer.protocols)
         self.alive.append(again)
@@ -201,7 +202,7 @@ class Groups(RuleBasedStateMachine):
         consumer.joining = consumer.syncing = None
 
     def settle(self) -> None:
-        """Members read their answers."""
+        """Let the members read their answers."""
         for consumer in self.alive:
             self.read_join(consumer)
             self.read_sync(consumer)
@@ -231,7 +232,7 @@ class Groups(RuleBasedStateMachine):
             self.forget(consumer)
 
     def one_leader(self, consumer: Consumer, skips: bool) -> None:
-        """A generation has one who assigns; only a static one may take the place of its former self."""
+        """A generation has one leader. Only a static member may replace its previous instance."""
         leader = self.leaders.setdefault(consumer.generation, consumer.member_id)
         assert leader == consumer.member_id or (skips and consumer.instance is not None)
         self.leaders[consumer.generation] = consumer.member_id
@@ -244,7 +245,7 @@ class Groups(RuleBasedStateMachine):
         if answer.failed is not None:
             return
         if answer.error is E.NONE:
-            # One generation, one assignment: whoever asks again is told the same.
+            # One generation has one assignment: a repeated request gets the same answer.
             key = consumer.generation, consumer.member_id
             assert self.given.setdefault(key, answer.response.assignment) == answer.response.assignment
         elif answer.error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
@@ -282,7 +283,7 @@ class Groups(RuleBasedStateMachine):
             if commit and self.written.get(partition, 0) < order:
                 self.model[partition], self.written[partition] = offset, order
 
-    # -- what goes wrong ------------------------------------------------------------------------------------------
+    # -- failures -----------------------------------------------------------------------------------------------------
 
     @rule(ms=st.sampled_from((0, 1, 1000, SESSION_MS // 2, SESSION_MS, 3 * SESSION_MS)))
     def time_passes(self, ms: int) -> None:
@@ -292,13 +293,13 @@ class Groups(RuleBasedStateMachine):
         self.settle()
 
     def expire_model(self) -> None:
-        """What is expired is gone from the log: only that much is taken from it, and only what nobody needs."""
+        """Remove expired offsets from the model. The log must show the expiry, and a member must not need them."""
         for partition in tuple(self.model):
             if self.driver.fetch(*partition) == -1:
                 assert partition not in {key for offsets in self.pending.values() for key in offsets}
                 del self.model[partition], self.written[partition]
         if GROUP not in self.driver.coordinator.groups:
-            self.given.clear()  # another group of that name counts its generations from 1
+            self.given.clear()  # a new group of that name counts its generations from 1
             self.leaders.clear()
 
     @rule()
@@ -310,8 +311,8 @@ class Groups(RuleBasedStateMachine):
         self.driver.refuse = None
         self.driver.fail_over()
         for consumer in self.alive:
-            consumer.joining = consumer.syncing = None  # the connection broke; they ask again
-        # What was not written is forgotten, so the numbers of unfinished generations come again.
+            consumer.joining = consumer.syncing = None  # the connection was closed; they ask again
+        # Unwritten state is lost, so the numbers of unfinished generations are reused.
         current = self.driver.coordinator.groups.get(GROUP)
         generation = current.generation if current is not None else -1
         self.given = {key: value for key, value in self.given.items() if key[0] <= generation}
@@ -321,7 +322,7 @@ class Groups(RuleBasedStateMachine):
                 consumer.generation, consumer.members = -1, []
         self.settle()
 
-    # -- what always holds ----------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def offsets_are_the_models(self) -> None:

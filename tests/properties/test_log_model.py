@@ -1,8 +1,8 @@
-"""The log against a model of it: a list of batches, and for each producer what it wrote.
+"""Test the log against a model: a list of batches, and for each producer what it wrote.
 
-Hypothesis appends idempotent, transactional and plain batches, markers, right and wrong sequences and epochs, rolls,
-stops cleanly, kills the process, tears the last write, loses indexes and snapshots, and after each step compares what
-the log says with what the list says.
+Hypothesis appends idempotent, transactional and plain batches, markers, correct and wrong sequences and epochs. It
+rolls, stops cleanly, kills the process, tears the last write, and loses indexes and snapshots. After each step, the
+log's answers are compared with the list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REMEMBERED = 5
 
 @dataclass
 class Batch:
-    """A batch of the model; ``producer_id`` -1 for a plain one."""
+    """A batch of the model. ``producer_id`` is -1 for a plain one."""
 
     first: int
     count: int
@@ -38,7 +38,7 @@ class Batch:
     sequence: int = -1
     txn: bool = False
     commit: bool | None = None
-    """Whether it is a marker, and which."""
+    """The outcome of a marker, or None for data."""
 
     @property
     def end(self) -> int:
@@ -70,7 +70,7 @@ class LogMachine(RuleBasedStateMachine):
         return self.batches[-1].end if self.batches else 0
 
     def producer(self, producer_id: int) -> Producer:
-        """Replay what the producer did."""
+        """Replay the batches of the producer."""
         state = Producer()
         for written in self.batches:
             if written.producer_id != producer_id:
@@ -87,7 +87,9 @@ class LogMachine(RuleBasedStateMachine):
         return state
 
     def remembered(self, producer: Producer) -> list[Batch]:
-        """What a retry may be recognised by: after a restart from a snapshot, the last batch and later ones."""
+        """Return the batches by which a retry is recognized: after a restart from a snapshot, the last batch and
+        later ones.
+        """
         before = [written for written in producer.batches if written.end <= self.snapshot_end]
         return before[-1:] + [written for written in producer.batches if written.end > self.snapshot_end]
 
@@ -101,7 +103,7 @@ class LogMachine(RuleBasedStateMachine):
         return min([*self.open_transactions, self.end])
 
     def aborted(self) -> list[tuple[int, int, int]]:
-        """(producer id, first offset, offset of the marker)."""
+        """Return (producer id, first offset, offset of the marker)."""
         found = []
         starts: dict[int, int] = {}
         for written in self.batches:
@@ -139,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(producer_id=PIDS, back=st.integers(1, REMEMBERED + 1))
     def append_again(self, producer_id: int, back: int) -> None:
-        """A retry: recognised while it is remembered, refused as stale after that."""
+        """Retry a batch: it is recognized while it is remembered, and rejected as stale after that."""
         producer = self.producer(producer_id)
         mine = [
             b for b in self.batches if b.producer_id == producer_id and b.commit is None and b.epoch == producer.epoch
@@ -222,7 +224,7 @@ class LogMachine(RuleBasedStateMachine):
         self.reopen(clean=True)
 
     def forget_by_crash(self) -> None:
-        """Recovery begins at the first segment: everything is replayed, and so remembered."""
+        """Recovery starts at the first segment: everything is replayed and thus remembered."""
         self.snapshot_end = 0
 
     @rule()
@@ -233,7 +235,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(torn=st.integers(1, 60))
     def kill_in_the_middle_of_a_write(self, torn: int) -> None:
-        """The last batch is not whole: nobody was told that it was written."""
+        """The last batch is incomplete, and its append was not acknowledged."""
         active = self.log.segments.active
         if not active.size:
             return
@@ -260,7 +262,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def crash_the_machine(self, data: st.DataObject) -> None:
-        """Of what was not flushed any part may be lost; what is left is the beginning of what was written."""
+        """Any part of the unflushed data may be lost; what remains is a prefix of the written data."""
         self.disk.crash(lambda low, high: data.draw(st.integers(low, high)))
         self.reopen(clean=False)
         self.forget_by_crash()
@@ -268,7 +270,7 @@ class LogMachine(RuleBasedStateMachine):
         assert end >= self.flushed
         self.batches = [written for written in self.batches if written.end <= end]
 
-    # --- what must hold ---
+    # --- invariants ---
 
     @invariant()
     def offsets_agree(self) -> None:
@@ -296,7 +298,7 @@ class LogMachine(RuleBasedStateMachine):
         ]
 
     def read_committed(self, end: int) -> list[bytes]:
-        """What a consumer does with the list of aborted transactions."""
+        """Filter with the list of aborted transactions, as a consumer does."""
         found: list[bytes] = []
         offset = 0
         while offset < end:

@@ -1,4 +1,4 @@
-"""Every message in every version: Kafka's fields, the same bytes as kio, and no harm from bytes that are none."""
+"""Every message in every version: Kafka's fields, the same bytes as kio, and no harm from invalid bytes."""
 
 from __future__ import annotations
 
@@ -125,14 +125,17 @@ def test_any_bytes_are_a_decode_error_or_a_message(case: Case, raw: bytes) -> No
 
 
 def _decodes_or_refuses(case: Case, raw: bytes) -> None:
-    """What decodes must mean the same after it was written again, though its bytes may have been less tidy."""
+    """Check that a decoded message means the same after it is encoded again.
+
+    The original bytes may be non-canonical.
+    """
     with contextlib.suppress(DecodeError):
         message = case.cls.decode(raw, case.version)
         assert case.cls.decode(message.encode(case.version), case.version) == message
 
 
 HOSTILE = [b"\xff\xff\xff\xff\x07", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x7f\xff", b"\x80\x00\x00\x00"]
-"""Lengths far beyond what follows: as varint, int32 and int16, and negative ones."""
+"""Lengths far beyond the remaining data, as varint, int32 and int16, and negative ones."""
 
 
 @EVERY_VERSION

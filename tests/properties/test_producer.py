@@ -1,6 +1,6 @@
-"""The producer against a model broker that loses requests and answers, is busy, late, or times transactions out.
+"""Test the producer against a model broker that loses requests and answers, is busy, late, or times transactions out.
 
-Nothing acknowledged may be missing, doubled, or out of order; a transaction is visible as a whole or not at all.
+Nothing acknowledged may be missing, duplicated, or out of order. A transaction is visible as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support.virtual_time import run
 PARTITIONS = 2
 seeds = st.integers(0, 2**32 - 1)
 largests = st.sampled_from([100, 3, 1])
-"""Records in a batch that the broker takes."""
+"""The largest number of records in a batch that the broker accepts."""
 
 
 def faults(seed: int, rate: float, kinds: tuple[str, ...] = FAULTS) -> Callable[[], str]:
@@ -89,7 +89,7 @@ def test_idempotent_producer_writes_each_record_once_in_order(
 
 @settings(max_examples=300, deadline=None)
 @given(seed=seeds, largest=st.sampled_from([100, 5]))
-@example(seed=116, largest=100)  # doubles where a batch in doubt gets new numbers
+@example(seed=116, largest=100)  # duplicates records if a batch in doubt is renumbered
 def test_expired_batches_leave_no_blocking_gap(seed: int, largest: int) -> None:
     async def body() -> None:
         broken = faults(seed, 0.8, (LOST_REQUEST, LOST_ANSWER, BUSY, LATE))
@@ -113,7 +113,7 @@ def test_expired_batches_leave_no_blocking_gap(seed: int, largest: int) -> None:
 async def try_transaction(
     core: ProducerCore, cluster: ModelCluster, chance: random.Random, start: int, sent: list[tuple[int, int, Any]]
 ) -> str:
-    """Outcome of a transaction: "committed" or "aborted"; what was sent is added to `sent`."""
+    """Return the outcome of a transaction, "committed" or "aborted", and add its records to `sent`."""
     try:
         core.begin()
         sent += await send_numbers(core, chance, start, chance.randrange(12))

@@ -1,6 +1,6 @@
-"""Random clients, zombies, retries, time-outs, lost appends and failovers against one transaction coordinator.
+"""Run random clients, zombies, retries, timeouts, lost appends and failovers against one transaction coordinator.
 
-The model knows nothing of how the coordinator decides: it watches the log, the markers and the answers.
+The model does not know how the coordinator decides: it watches the log, the markers and the answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ERRORS = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED,
 )
-# Written down again here, not imported: the coordinator's own table is what is being checked.
+# Written again here instead of imported, because the test checks the coordinator's own table.
 LEGAL = {
     (S.EMPTY, S.EMPTY),
     (S.EMPTY, S.ONGOING),
@@ -53,7 +53,7 @@ class Ending:
 
 
 class WatchedDriver(Driver):
-    """Checks every record against what may follow, and remembers what was promised."""
+    """Check that every record may follow the previous one, and remember acknowledged decisions."""
 
     def __init__(self, config: TransactionConfig) -> None:
         super().__init__(config)
@@ -100,7 +100,7 @@ class WatchedDriver(Driver):
             )
             if new.client_version >= 2:
                 key = name, old.producer_id, old.producer_epoch
-                # Only an epoch that no client can hold may end twice.
+                # Only an epoch that no client can have may end twice.
                 assert key not in self.outcomes or old.producer_epoch == MAX_EPOCH
                 self.outcomes[key] = commit
         if new.state in (S.COMPLETE_COMMIT, S.COMPLETE_ABORT):
@@ -116,7 +116,7 @@ class WatchedDriver(Driver):
 
 
 producers = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3, 10])
-"""How far back in the history of sessions: the newest ones most often, zombies now and then."""
+"""How far back in the history of sessions: usually the newest ones, sometimes zombies."""
 
 
 class TransactionMachine(RuleBasedStateMachine):
@@ -135,7 +135,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.init(name, (-1, -1), 60_000)
 
     def who(self, pick: int) -> tuple[str, tuple[int, int]]:
-        """A (transactional id, producer) that somebody holds; the newest ones most often."""
+        """Return a (transactional id, producer) that a client holds, usually one of the newest."""
         return self.known[max(0, len(self.known) - 1 - pick)]
 
     def run(self, request: Any) -> None:
@@ -146,7 +146,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), commit=st.booleans(), api=st.sampled_from([4, 5, 5]))
     def whole_transaction(self, name: str, commit: bool, api: int) -> None:
-        """What a client does whom nothing disturbs; it leaves the markers under way."""
+        """Run a transaction of an undisturbed client. Its markers stay pending."""
         self.write_all_markers()
         state = self.driver.coordinator.transactions.get(name)
         if state is None or state.state is S.ONGOING or state.producer_epoch >= MAX_EPOCH:
@@ -188,7 +188,7 @@ class TransactionMachine(RuleBasedStateMachine):
         assert response.producer_epoch < MAX_EPOCH
         if before is not None:
             assert before.state in (S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)
-            if producer == (-1, -1):  # a new session is never handed what somebody else holds
+            if producer == (-1, -1):  # a new session never gets what another client holds
                 assert (before.producer_id, before.producer_epoch) != (state.producer_id, state.producer_epoch)
         self.known.append((name, (response.producer_id, response.producer_epoch)))
 
@@ -199,7 +199,7 @@ class TransactionMachine(RuleBasedStateMachine):
     )
     def add(self, pick: int, partitions: set[Partition], client: int) -> None:
         name, producer = self.who(pick)
-        client_version = client  # of a client that may not have heard of the level that counts now
+        client_version = client  # of a client that may not know the current level
 
         def request() -> None:
             error = self.driver.add(name, producer, *partitions, client_version=client_version)
@@ -223,7 +223,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 return
             assert before is not None
             after = self.driver.state(name)
-            if before == after:  # nothing to do: it had that outcome already
+            if before == after:  # nothing to do: it already had that outcome
                 assert after.state is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
             else:
                 assert (before.producer_id, before.producer_epoch) == producer
@@ -239,7 +239,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def send_again(self) -> None:
         self.last()
 
-    # -- the world -----------------------------------------------------------------------------------------------------
+    # -- the environment ----------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.driver.markers)
     @rule(data=st.data())
@@ -282,7 +282,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def fail_over(self) -> None:
         self.old_markers += self.driver.markers
         for ending in self.driver.endings.values():
-            ending.unwritten = set(ending.partitions)  # which markers are written, the log does not say
+            ending.unwritten = set(ending.partitions)  # the log does not contain which markers are written
         self.driver.reload()
 
     @rule(pick=producers, commit=st.booleans())
@@ -308,7 +308,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def epochs_run_out(self, name: str) -> None:
-        """Many sessions came and went, as far as the log goes."""
+        """Simulate many sessions in the log."""
         state = self.driver.coordinator.transactions.get(name)
         if state is not None and state.state is S.EMPTY and state.producer_epoch < MAX_EPOCH - 3:
             record = self.driver.coordinator._record(state)
@@ -320,7 +320,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.driver.seen[name] = self.driver.state(name)
             self.known.append((name, (state.producer_id, MAX_EPOCH - 3)))
 
-    # -- what always holds ---------------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_log_alone_gives_the_same_state(self) -> None:
@@ -336,7 +336,7 @@ class TransactionMachine(RuleBasedStateMachine):
         under_way = {m.transactional_id for m in self.driver.markers if self.driver.coordinator.needs(m)}
         unwritten = {name for name, ending in self.driver.endings.items() if ending.unwritten}
         assert unwritten <= under_way <= prepared
-        if prepared - unwritten:  # all is written but the completion: somebody has to come back to it
+        if prepared - unwritten:  # everything but the completion is written: a retry must be scheduled
             due_ms = self.driver.coordinator.deadline()
             assert due_ms is not None
             assert due_ms <= self.driver.now_ms + 1000
@@ -350,7 +350,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert due_ms <= state.start_ms + state.timeout_ms + 1
 
     def teardown(self) -> None:
-        """Everything that was decided comes to its end, and everybody can start again."""
+        """Every decided transaction completes, and every id can start again."""
         if not hasattr(self, "driver"):
             return
         self.driver.reload()

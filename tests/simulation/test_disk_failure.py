@@ -1,8 +1,9 @@
-"""Disks that fail at any step: full, unable to write, to read, to sync. Nothing that was acknowledged is lost.
+"""Disks that fail at any step: full, unable to write, to read, or to sync. No acknowledged record is lost.
 
-One broker with two log directories; a writer notes what was acknowledged. Then a disk fails, for good; in the end the
-machine loses its power (or the process is killed), gets sound disks, and every acknowledged record is where it was.
-After a failed sync the simulated disk behaves as Linux does: further ones succeed and bring nothing to the device.
+One broker has two log directories, and a writer notes the acknowledged records. Then a disk fails permanently. In the
+end, the machine loses its power (or the process is killed) and gets working disks, and every acknowledged record must
+be present. After a failed sync, the simulated disk behaves like Linux: further syncs succeed and write nothing to the
+device.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ STORAGE = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Writer:
-    """Writes numbers and notes which of them it was told are safe."""
+    """Write numbers, and note which of them were acknowledged."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -54,7 +55,7 @@ class Writer:
         return await self._connection.call(request)
 
     def hang_up(self) -> None:
-        """The next call goes to whoever is there then."""
+        """Close the connection. The next call uses the broker that runs then."""
         self._connection = None
 
     async def create(self, **configs: str) -> None:
@@ -87,7 +88,9 @@ class Writer:
         return (await self.call(request)).responses[0].partitions[0]
 
     async def end(self, partition: int) -> int:
-        """Where the partition ends, once all is committed that may have been told before (KIP-207)."""
+        """Return the end of the partition, once everything that an earlier broker may have reported is committed
+        (KIP-207).
+        """
         asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=partition, timestamp=-1)])
         while True:
             answer = await self.call(ListOffsetsRequest(replica_id=-1, topics=[asked]))
@@ -112,7 +115,7 @@ class Writer:
 
 
 async def look(writer: Writer, broker: SimBroker) -> None:
-    """What is offline is so in all that the broker says of it; the rest has a leader and is written to."""
+    """Check that all answers of the broker agree about what is offline. The rest has a leader and accepts writes."""
     running = broker.broker
     assert running is not None
     if running.failed.done():
@@ -128,7 +131,7 @@ async def look(writer: Writer, broker: SimBroker) -> None:
 
 
 async def suffer(world: World, *, lose_power: bool) -> int:
-    """A few lives of a broker whose disks fail; how often a directory went offline."""
+    """Run a broker several times with failing disks. Return how often a directory went offline."""
     settings: dict[str, Any] = {"log_dirs": DIRECTORIES, "log_flush_offset_checkpoint_interval_ms": 50}
     if lose_power:
         settings["log_flush_interval_messages"] = 1

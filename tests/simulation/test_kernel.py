@@ -1,4 +1,4 @@
-"""The simulation's loop, network and disk by themselves."""
+"""The simulation's loop, network and disk, each alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_virtual_time_passes_at_once() -> None:
         return [time.monotonic() - before[0], time.time() - before[1], time.time() - EPOCH_MS / 1000]
 
     assert in_world(scenario) == [1000 * HOUR] * 3
-    assert time.time() > EPOCH_MS / 1000 + 1000 * HOUR  # the real clock is back
+    assert time.time() > EPOCH_MS / 1000 + 1000 * HOUR  # the real clock is restored
 
 
 def test_callbacks_run_in_the_order_of_their_time() -> None:
@@ -120,7 +120,7 @@ def test_unhandled_error_fails_the_run() -> None:
 
 
 def test_errors_in_the_clean_up_of_a_killed_process_are_ignored() -> None:
-    """Its coroutines are closed at the end: what they clean up then, nobody waits for."""
+    """Its coroutines are closed at the end, and nothing waits for what their clean-up raises."""
 
     async def scenario(world: World) -> None:
         async def victim() -> None:
@@ -151,7 +151,7 @@ def test_executors_run_inline() -> None:
 
 
 class Recorder(asyncio.Protocol):
-    """Echoes when told to, and writes down what happens to it."""
+    """Echo if configured, and record all events."""
 
     def __init__(self, *, echo: bool = False) -> None:
         self.echo = echo

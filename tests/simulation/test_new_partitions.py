@@ -1,4 +1,4 @@
-"""A group that was there before its topic."""
+"""A group that exists before its topic."""
 
 from __future__ import annotations
 

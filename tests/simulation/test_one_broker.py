@@ -1,7 +1,7 @@
-"""One broker that dies at any disk write, and a writer that dies at any moment: exactly once all the same.
+"""One broker that is killed at any disk write, and a writer that is killed at any moment: still exactly once.
 
-The writer counts: transaction n writes n to both partitions, some transactions it aborts. Whoever takes over learns
-from the committed log how far its predecessor came. In the end each number is there once, in order, in both partitions.
+The writer counts: transaction n writes n to both partitions; some transactions are aborted. A successor learns from the
+committed log how far its predecessor got. In the end, each number is present once, in order, in both partitions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from support.raw_client import RawWriter
 PARTITIONS = 2
 GOAL = 60
 LIVES = 3
-"""At least; a writer may count on beyond its goal until it is killed for the first times."""
+"""At least this many. A writer may count beyond its goal until it is killed for the first times."""
 LIMIT_S = 600.0
-"""Of virtual time: whoever needs more hangs."""
+"""In virtual time. A run that needs more hangs."""
 
 
 class Counter:
-    """The writer; `done` is what it has seen committed."""
+    """The writer. `done` is the last number that it has seen committed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -33,7 +33,7 @@ class Counter:
         self.finished = False
 
     async def live(self) -> None:
-        """One life: take over, go on counting."""
+        """Live once: take over, and continue to count."""
         self.lives += 1
         writer = RawWriter("broker-1", PORT, "counter")
         topic = await writer.create_topic("numbers", PARTITIONS)
@@ -49,7 +49,9 @@ class Counter:
         self.finished = True
 
     async def committed(self, reader: RawWriter, topic: UUID) -> list[int]:
-        """The numbers that a read_committed reader sees: the same in both partitions, without gap or double."""
+        """Return the numbers that a read_committed reader sees: equal in both partitions, without gaps and
+        duplicates.
+        """
         partitions = [await reader.read_committed(topic, partition) for partition in range(PARTITIONS)]
         expected = [str(number).encode() for number in range(len(partitions[0]))]
         assert partitions == [expected] * PARTITIONS

@@ -1,6 +1,6 @@
-"""Our client against a broker that dies: consume, process, produce, commit the offsets, all in one transaction.
+"""Our client against a broker that is killed: consume, process, produce, commit the offsets, all in one transaction.
 
-Each record of `in` has to come to `out` once, in order, however often broker and pipeline are killed.
+Each record of `in` must be in `out` once, in order, however often broker and pipeline are killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SESSION_MS = 6000
 
 
 async def fill(topic: UUID, writer: RawWriter, world: World) -> None:
-    """`in` gets its records, each partition its own."""
+    """Write the records of `in`, different ones for each partition."""
     await writer.start()
     for partition in range(PARTITIONS):
         for number in range(RECORDS):
@@ -33,7 +33,7 @@ async def fill(topic: UUID, writer: RawWriter, world: World) -> None:
 
 
 async def pipeline(finished: Callable[[], Awaitable[bool]]) -> None:
-    """One life of it."""
+    """Run the pipeline until it is killed."""
     options = {"bootstrap_servers": SERVERS, "client_id": "pipeline"}
     async with (
         aio.Producer(**options, transactional_id="pipeline", transaction_timeout_ms=60_000) as producer,
@@ -70,7 +70,7 @@ class Copy:
         self.out: UUID
 
     async def finished(self, reader: RawWriter) -> bool:
-        """Whether everything is there, for whoever asks with a connection of its own."""
+        """Return whether everything is present, using a separate connection."""
         for partition in range(PARTITIONS):
             if len(await reader.read_committed(self.out, partition, until_stable=False)) < RECORDS:
                 return False
@@ -88,7 +88,7 @@ class Copy:
         source = await self.reader.create_topic("in", PARTITIONS)
         self.out = await self.reader.create_topic("out", PARTITIONS)
         await fill(source, RawWriter("broker-1", PORT, "source"), self.world)
-        # A broker that never lives as long as a session would never see that a member is dead.
+        # If a broker never lives as long as a session, it never notices that a member is dead.
         chaos = Chaos(self.world, broker, calm_s=3 * SESSION_MS / 1000)
         reign = asyncio.create_task(chaos.reign())
         while not await self.finished(self.reader):

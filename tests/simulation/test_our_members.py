@@ -1,6 +1,6 @@
-"""Members of one group that keep their partitions through rebalances, against a broker that dies, and dying themselves.
+"""Members of one group keep their partitions through rebalances, while the broker and the members are killed.
 
-Each record of `in` has to come to `out` once, though the members hand partitions on in the middle of it.
+Each record of `in` must be in `out` once, although the members hand over partitions meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Copies:
         self.out: UUID
 
     async def member(self, name: str) -> None:
-        """One life of a member."""
+        """Run a member until it is killed."""
         options = {"bootstrap_servers": f"broker-1:{PORT}", "client_id": name}
         async with (
             aio.Producer(**options, transactional_id=name, transaction_timeout_ms=60_000) as producer,
@@ -57,8 +57,9 @@ class Copies:
                         for _ in range(self.rng.choice([1, 1, 3])):
                             for record in records:
                                 await producer.send("out", record.value, partition=record.partition)
-                            await asyncio.sleep(self.rng.choice([0, 0, 0.3, 2]))  # a rebalance may come meanwhile
-                            records = await consumer.poll(0.3, max_records=3)  # and take away what was sent
+                            await asyncio.sleep(self.rng.choice([0, 0, 0.3, 2]))  # a rebalance may occur meanwhile
+                            # and revoke partitions whose records were sent
+                            records = await consumer.poll(0.3, max_records=3)
                         for record in records:
                             await producer.send("out", record.value, partition=record.partition)
                         producer.send_offsets(consumer)
@@ -66,7 +67,7 @@ class Copies:
                     consumer.seek_to_committed()
 
     async def lives(self, index: int) -> None:
-        """A member that is killed, and starts again, until all is there."""
+        """Run a member that is killed and restarted, until everything is present."""
         life = 0
         while not self.done:
             life += 1
@@ -76,7 +77,7 @@ class Copies:
                 try:
                     await self.member(f"copy-{index}")
                 except errors.KafkaError:
-                    return  # as a program that ends: it is started again
+                    return  # as a program that exits: it is restarted
 
             task = self.world.loop.spawn(process, live())
             end = self.world.loop.time() + self.rng.choice([1, 3, 20, 60])
@@ -110,7 +111,7 @@ class Copies:
         await asyncio.gather(*members)
         chaos.over = True
         await reign
-        for index in range(MEMBERS):  # what they left open is ended
+        for index in range(MEMBERS):  # abort what they left open
             last = RawWriter("broker-1", PORT, f"copy-{index}")
             await last.start()
         found = [await reader.read_committed(self.out, index) for index in range(PARTITIONS)]

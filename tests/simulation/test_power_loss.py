@@ -1,8 +1,8 @@
-"""A machine that loses its power again and again, with `flush.messages=1` for all topics: transactions survive it.
+"""A machine that loses its power repeatedly, with `flush.messages=1` for all topics: transactions survive it.
 
-A writer counts: transaction n writes n to both partitions, some it aborts. Of what was not synced, each file keeps what
-chance leaves of it. Without the setting this cannot hold, with one broker: a transaction may be forgotten by its
-coordinator and not by a partition, whose `read_committed` readers wait for ever; that is what the second test shows.
+A writer counts: transaction n writes n to both partitions; some are aborted. Each file keeps a random part of its
+unsynced data. Without the setting, one broker cannot guarantee this: its coordinator may lose a transaction that a
+partition keeps, and the partition's `read_committed` readers then wait indefinitely. The second test shows that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIMIT_S = 600.0
 
 
 async def count(world: World, settings: dict[str, Any]) -> int:
-    """Counts through several losses of power; how many there were."""
+    """Count through several power losses, and return their number."""
     rng = world.fork()
     broker = await world.start_broker(**settings)
     losses = 0

@@ -1,4 +1,4 @@
-"""Somebody sets the broker's wall clock: members stay, and members that are gone go all the same."""
+"""The broker's wall clock is changed: living members stay, and dead members still expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random transactions, zombies, time-outs, kills and changes of transaction.version on one broker.
+"""Random transactions, zombies, timeouts, kills and changes of transaction.version on one broker.
 
 `scripts/worlds [FIRST [COUNT]]` runs any number of other seeds.
 """

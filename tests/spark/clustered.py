@@ -1,4 +1,4 @@
-"""A program: rows through source and sink on a Spark with executors of their own, one task of which gets a twin.
+"""Copy rows through source and sink on a Spark with separate executors. One task runs twice, speculatively.
 
 Arguments: master, bootstrap servers, a name for its topics, a folder for the checkpoint, a folder for notes.
 """
@@ -17,7 +17,10 @@ ROWS = 200
 
 
 def dawdling(notes: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Rows as they are; the first attempt of the first task gives half of them, and waits for its twin to come by."""
+    """Yield the rows unchanged.
+
+    The first attempt of the first task yields half of them, and waits for its speculative twin.
+    """
 
     def dawdle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time
@@ -65,7 +68,8 @@ def main(master: str, bootstrap: str, name: str, checkpoint: str, notes: str) ->
     kafka = {"kafka.bootstrap.servers": bootstrap}
     text = f.col("id").cast("string")
     rows = spark.range(0, ROWS, numPartitions=4).select(text.alias("key"), text.alias("value"))
-    if master.startswith("spark:"):  # Spark starts no twin on the host of the first attempt, and elsewhere is but one
+    # Spark starts no speculative task on the host of the first attempt, and other masters have only one host
+    if master.startswith("spark:"):
         rows = rows.mapInArrow(dawdling(notes), rows.schema)
     filled = rows.write.format("oncelog").mode("append").options(**kafka)
     filled.options(topic=name, transactionalIdPrefix=f"{name}-fill").save()

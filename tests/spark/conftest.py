@@ -1,4 +1,4 @@
-"""Sink and source are tested on our broker; the conformance suite runs the same tests on Apache Kafka."""
+"""Test sink and source on our broker. The conformance suite runs the same tests on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def fault(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What this file says is done to the sink's processes."""
+    """The contents of this file select a fault in the sink's processes."""
     return tmp_path_factory.mktemp("faults") / "fault"
 
 
 @pytest.fixture(scope="session")
 def spark(fault: Path) -> Iterator[SparkSession]:
-    """One JVM for all tests; it and its workers keep the environment that it was started with."""
+    """Start one JVM for all tests. It and its workers keep the environment of its start."""
     from pyspark.sql import SparkSession
 
     ensure_java()

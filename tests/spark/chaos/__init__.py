@@ -1,1 +1,1 @@
-"""Topic -> Spark -> topic while everything that takes part is killed at random moments; then the rows are counted."""
+"""Copy topic -> Spark -> topic while all participants are killed at random moments, then count the rows."""

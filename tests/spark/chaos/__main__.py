@@ -93,7 +93,7 @@ def main() -> None:
             results.append((plan, run, count, time.monotonic() - started))
             good = count.lost == count.doubled == count.wrong == 0
             if plan.kinds == ("broker",):
-                good = good and not run.failed  # a restart of the broker ends no query
+                good = good and not run.failed  # a restart of the broker must not end a query
             right = right and (good or plan.form != "oncelog")
         console.print(table(results))
     finally:

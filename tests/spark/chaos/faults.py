@@ -1,4 +1,4 @@
-"""What is killed, and when: drawn from a seed."""
+"""What is killed, and when: random values from a seed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 KINDS = ("driver", "freeze", "python", "broker", "executor")
-"""`freeze`: the driver is stopped, another one takes its place, and the first one wakes up beside it."""
+"""`freeze`: the driver is suspended, another one replaces it, and the first one continues beside it."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One round: so many seconds after so many batches are in Spark's commit log, this is killed."""
+    """One round: this is killed so many seconds after so many batches are in Spark's commit log."""
 
     kind: str
     batch: int
@@ -20,7 +20,10 @@ class Fault:
 
 
 def draw(rng: random.Random, rounds: int, batches: int, kinds: Sequence[str], span: float) -> list[Fault]:
-    """Draw one fault a round: the kinds in turn so that none is missing, the moments anywhere in `span` seconds."""
+    """Draw one fault for each round.
+
+    The kinds rotate, so that none is missing; the moments are random within `span` seconds.
+    """
     dealt: list[str] = []
     while len(dealt) < rounds:
         dealt += rng.sample(kinds, len(kinds))

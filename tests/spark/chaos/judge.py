@@ -1,4 +1,4 @@
-"""What went in and what came out; read by librdkafka, which shares no code with the sink."""
+"""Compare input and output. librdkafka reads the rows, because it shares no code with the sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oncelog import Admin, Producer
 
 
 class Count(NamedTuple):
-    """Rows: written, seen by read_committed, never seen, seen once too often, not what was written."""
+    """Rows: written, seen by read_committed, never seen, seen more than once, different from the written ones."""
 
     wanted: int
     out: int
@@ -22,7 +22,7 @@ class Count(NamedTuple):
 
 
 def fill(bootstrap: str, topic: str, out: str, records: int, partitions: int) -> None:
-    """Make both topics, and write the numbers from 0 on, each with a key that follows from it."""
+    """Create both topics, and write the numbers from 0 on, each with a key derived from it."""
     with Admin(bootstrap) as admin:
         admin.create_topics([topic, out], partitions)
     numbers = pa.array(np.arange(records))

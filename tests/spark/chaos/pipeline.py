@@ -1,9 +1,9 @@
-"""The program that is killed: copies what is in a topic to another one, in micro-batches, and ends when all is through.
+"""The program that is killed: copy a topic to another one in micro-batches, and end when everything is copied.
 
-    python pipeline.py FORMAT MASTER BOOTSTRAP TOPIC OUT CHECKPOINT ROWS_PER_BATCH [JARS]
+python pipeline.py FORMAT MASTER BOOTSTRAP TOPIC OUT CHECKPOINT ROWS_PER_BATCH [JARS]
 
-FORMAT is `oncelog`, or `kafka` for Spark's own connector, which needs a Spark of its own and JARS: nothing of oncelog
-is imported then.
+FORMAT is `oncelog`, or `kafka` for Spark's own connector. The latter needs its own Spark and JARS, and imports nothing
+of oncelog.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a running pipeline consists of, by the command lines of its processes."""
+"""Find the processes of a running pipeline by their command lines."""
 
 from __future__ import annotations
 
@@ -15,48 +15,50 @@ MARKS = {
     "executor": "CoarseGrainedExecutorBackend",
     "python": "pyspark.daemon",
 }
-"""Kind of process: what its command line has in it."""
+"""The part of the command line that identifies each kind of process."""
 
 
 def command_line(pid: int) -> str:
-    """Empty for one that is gone."""
+    """Return the command line, or an empty one if the process has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
 
 
 def of_kind(kind: str, roots: Iterable[int]) -> list[int]:
-    """Processes below these (and they themselves) of one kind."""
+    """Return the processes of one kind among these and their descendants."""
     every = [pid for root in roots for pid in (root, *children(root))]
     return [pid for pid in every if MARKS[kind] in command_line(pid)]
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal to each that is still there."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 class Census:
-    """Every process ever seen below some roots: none is left behind, and no stranger with its number is killed."""
+    """Record every process below some roots, so that none is left, and no unrelated process with a reused id is
+    killed.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[int, str] = {}
 
     def look(self, roots: Iterable[int]) -> None:
-        """Note who is there."""
+        """Record the current processes."""
         for root in roots:
             for pid in (root, *children(root)):
                 self._seen.setdefault(pid, _born(pid))
 
     def end(self) -> None:
-        """SIGKILL whoever is left."""
+        """SIGKILL the remaining processes."""
         signal_all(pid for pid, born in self._seen.items() if born and _born(pid) == born and not gone(pid))
 
 
 def _born(pid: int) -> str:
-    """When a process began, as the kernel counts; empty if it is gone."""
+    """Return when a process started, in the kernel's units, or an empty string if it has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return ""

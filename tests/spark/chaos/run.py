@@ -24,12 +24,12 @@ STALLED = 600.0
 """Seconds without a new batch after which a run has failed."""
 PARTITIONS = 3
 CAUSE = re.compile(r"^[\w.]+(?:Error|Exception): .+", re.MULTILINE)
-"""A line of a driver's stderr that names an exception; the last one is the nearest to the cause."""
+"""A line of a driver's stderr that names an exception. The last one is closest to the cause."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run."""
+    """The parameters of a run."""
 
     server: str
     master: str
@@ -43,27 +43,27 @@ class Plan:
     jars: str = ""
     span: float = 1.5
     batches: float = 3
-    """Micro-batches a round."""
+    """Micro-batches in each round."""
     only: tuple[str, ...] = ()
-    """The kinds of faults; empty: all."""
+    """The kinds of faults. Empty: all."""
     level: int | None = None
     """The server's transaction.version; None: its default."""
 
     @property
     def wanted(self) -> int:
-        """Micro-batches in which the faults happen."""
+        """Return the number of micro-batches in which faults occur."""
         return int(self.rounds * self.batches)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of faults that this master has."""
+        """Return the kinds of faults that this master supports."""
         local = self.master.startswith("local[")
         return tuple(kind for kind in self.only or KINDS if not (local and kind == "executor"))
 
 
 @dataclass
 class Run:
-    """The running pipeline and what befalls it."""
+    """The running pipeline and its faults."""
 
     plan: Plan
     folder: Path
@@ -71,7 +71,7 @@ class Run:
     census: Census = field(default_factory=Census)
     killed: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    """Why drivers ended by themselves."""
+    """Why drivers ended without being killed."""
     starts: int = 0
 
     def __post_init__(self) -> None:
@@ -104,17 +104,17 @@ class Run:
 
     @property
     def roots(self) -> list[int]:
-        """Below these is everything of Spark's."""
+        """Return the processes whose descendants are all of Spark's."""
         drivers = [d.pid for d in (self.driver, self.frozen) if d is not None and d.popen.poll() is None]
         return drivers + (self.cluster.pids if self.cluster is not None else [])
 
     def start_driver(self) -> ManagedProcess:
-        """The pipeline, again."""
+        """Start the pipeline, or restart it."""
         self.starts += 1
         master = self.cluster.url if self.cluster is not None else self.plan.master
         program = [self.plan.python, pipeline.__file__, self.plan.form, master, self.server.bootstrap, "in", "out"]
         program += [str(self.checkpoint), str(self.rows), self.plan.jars]
-        # Below its own folder: local-cluster leaves its executors' work there.
+        # In its own folder, because local-cluster writes the executors' files there.
         folder = self.folder / f"driver-{self.starts}"
         folder.mkdir(parents=True)
         return ManagedProcess(["/usr/bin/env", "-C", str(folder), *program], folder, "driver")
@@ -126,7 +126,7 @@ class Run:
         return max((int(name) + 1 for name in names if name.isdigit()), default=0)
 
     def go(self) -> judge.Count:
-        """Rows in, faults, rows counted."""
+        """Write the rows, run the faults, count the rows."""
         judge.fill(self.server.bootstrap, "in", "out", self.plan.records, PARTITIONS)
         wanted = self.plan.wanted
         if self.plan.level is not None:
@@ -153,7 +153,7 @@ class Run:
                 admin.update_features({"transaction.version": level}, kind)
 
     def wait_for_batch(self, batch: int | None) -> bool:
-        """Return when so many batches are done, drivers that end started anew; True: the pipeline has ended well."""
+        """Return when so many batches are done. Restart drivers that end. True: the pipeline has ended successfully."""
         last, changed = self.batches(), time.monotonic()
         while True:
             assert self.driver is not None
@@ -174,7 +174,7 @@ class Run:
             time.sleep(POLL * 5)
 
     def note_failure(self, driver: ManagedProcess) -> None:
-        """Why it ended, as its last words tell."""
+        """Record why the driver ended, from its last output."""
         words = CAUSE.findall(driver.stderr_path.read_text(errors="replace"))
         reason = (
             words[-1].rpartition("terminated with exception: ")[2] if words else f"status {driver.popen.returncode}"
@@ -183,7 +183,7 @@ class Run:
         self.say(f"  {driver.stderr_path.parent.name} ended: {reason[:150]}")
 
     def strike(self, fault: Fault) -> None:
-        """One round; where nothing of the kind lives just now, as soon as something does, or the pipeline has ended."""
+        """Run one round. If no process of the kind runs, wait for one, or for the end of the pipeline."""
         assert self.driver is not None
         self.census.look(self.roots)
         while not getattr(self, f"kill_{fault.kind}")():
@@ -194,7 +194,7 @@ class Run:
         self.killed[fault.kind] += 1
 
     def kill_driver(self) -> bool:
-        """Program and JVM; what they have started may go on for a moment, as in real life."""
+        """Kill program and JVM. Processes that they started may continue for a moment, as in reality."""
         assert self.driver is not None
         signal_all([*of_kind("jvm", [self.driver.pid]), self.driver.pid])
         self.driver.popen.wait()
@@ -202,7 +202,7 @@ class Run:
         return True
 
     def kill_freeze(self) -> bool:
-        """The driver sleeps while its successor commits, and wakes up."""
+        """Suspend the driver while its successor commits, then let it continue."""
         assert self.driver is not None
         self.thaw()
         self.frozen, stopped = self.driver, [self.driver.pid, *of_kind("jvm", [self.driver.pid])]
@@ -215,7 +215,7 @@ class Run:
         return True
 
     def thaw(self) -> None:
-        """No more than one zombie at a time: one that is still there has had its chance."""
+        """Let the zombie continue. There is at most one at a time."""
         if self.frozen is not None:
             self.census.look([self.frozen.pid])
             if self.frozen.popen.poll() is not None:
@@ -224,27 +224,27 @@ class Run:
             self.frozen = None
 
     def kill_python(self) -> bool:
-        """One Python worker: it reads, writes, plans or commits."""
+        """Kill one Python worker, which reads, writes, plans or commits."""
         return self.kill_one("python")
 
     def kill_executor(self) -> bool:
-        """One executor, with its tasks."""
+        """Kill one executor with its tasks."""
         return self.kill_one("executor")
 
     def kill_one(self, kind: str) -> bool:
-        """One process of a kind, if there is any just now."""
+        """Kill one process of a kind, if there is one."""
         found = of_kind(kind, self.roots)
         signal_all(self.rng.sample(sorted(found), min(1, len(found))))
         return bool(found)
 
     def kill_broker(self) -> bool:
-        """The broker comes back at once."""
+        """Kill the broker, which restarts at once."""
         self.server.kill()
         self.server.wait_ready()
         return True
 
     def check_nothing_open(self) -> None:
-        """After settling, no transaction is open and everything decided is there."""
+        """Check that, after settling, no transaction is open and every decided batch is present."""
         from oncelog.spark.writing.driver import look, settle
         from oncelog.spark.writing.options import sink_options
 
@@ -261,7 +261,7 @@ class Run:
 
 
 def home(python: str) -> Path:
-    """The folder of a Python's PySpark."""
+    """Return the folder of a Python's PySpark."""
     import subprocess
 
     program = "import pyspark, os; print(os.path.dirname(pyspark.__file__))"

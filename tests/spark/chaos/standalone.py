@@ -10,7 +10,7 @@ from support.processes import ManagedProcess, accepts, wait_until
 
 
 class Standalone:
-    """One Master and `workers` Workers; ready when made. `url` is what a session's `master` takes."""
+    """One Master and `workers` Workers, ready when constructed. `url` is the value for a session's `master`."""
 
     def __init__(self, directory: Path, pyspark: Path, workers: int = 2) -> None:
         self._spark_class = pyspark / "bin" / "spark-class"
@@ -30,7 +30,7 @@ class Standalone:
             raise
 
     def _start(self, name: str, main_class: str, *arguments: str) -> ManagedProcess:
-        # Port 0 would be taken for the web interface's default.
+        # Port 0 would select the default port of the web interface.
         self._held += held_ports(1)
         web = ("--webui-port", str(port_of(self._held[-1])))
         command = [self._spark_class, f"org.apache.spark.deploy.{main_class}", *arguments, *web]
@@ -39,9 +39,9 @@ class Standalone:
         return made
 
     def start_worker(self, number: int) -> ManagedProcess:
-        """A Worker with two cores; returns once the Master has it."""
+        """Start a Worker with two cores. Return once it is registered at the Master."""
         folder = self._directory / f"work-{number}"
-        # On a host of its own: Spark starts no speculative twin on the host of the first attempt.
+        # On its own host: Spark starts no speculative task on the host of the first attempt.
         arguments = ("--cores", "2", "--memory", "2g", "--work-dir", str(folder), "--host", f"127.0.0.{number + 1}")
         worker = self._start(f"worker-{number}", "worker.Worker", self.url, *arguments)
         log = worker.stderr_path
@@ -50,11 +50,11 @@ class Standalone:
 
     @property
     def pids(self) -> list[int]:
-        """Master and Workers; executors are below the Workers."""
+        """Return Master and Workers. Executors are children of the Workers."""
         return [process.pid for process in self.processes]
 
     def stop(self) -> None:
-        """Kill all of it."""
+        """Kill all processes."""
         for process in reversed(self.processes):
             process.kill()
         wait_until(lambda: all(p.popen.poll() is not None for p in self.processes), "Spark's cluster is gone")

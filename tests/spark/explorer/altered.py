@@ -1,4 +1,4 @@
-"""Steps of the protocol that each lack one rule. `mutants` puts them in the place of the product's own."""
+"""Protocol steps that each lack one rule. `mutants` replaces the product's steps with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = SINK.prefix
 
 
 def owner_only(state: Any) -> Any:
-    """P0 where only who has committed is asked for, not who is at work."""
+    """P0 asks only for the last committer, not for a driver at work."""
     window = yield op.ReadDecisions(state.sink.decision)
     record = yield from plan.read_record(state.sink, window)
     check_owner(PREFIX, record, state.applicant, state.permission)
@@ -29,7 +29,7 @@ def owner_only(state: Any) -> Any:
 
 
 def open_only(state: Any) -> Any:
-    """P0 where somebody is at work only if something is open."""
+    """P0 assumes that a driver is at work only if a transaction is open."""
     window = yield op.ReadDecisions(state.sink.decision)
     record = yield from plan.read_record(state.sink, window)
     check_owner(PREFIX, record, state.applicant, state.permission)
@@ -39,13 +39,13 @@ def open_only(state: Any) -> Any:
 
 
 def unsigned(state: Any) -> Any:
-    """P3 without saying whose decision topic it is."""
+    """P3 does not store the prefix of the decision topic."""
     anonymous = yield from plan.write_plan_record(replace(state, sink=replace(state.sink, prefix="")))
     return replace(anonymous, sink=state.sink)
 
 
 def share_driver(state: Any) -> Any:
-    """P1 without the fence: a new driver goes on with the former one's producer id and epoch."""
+    """P1 without the fence: a new driver uses the previous one's producer id and epoch."""
     described = yield op.DescribeTransactions((state.sink.prefix,))
     if described:
         driver = Owner(described[0].id, described[0].pid, described[0].epoch)
@@ -55,7 +55,7 @@ def share_driver(state: Any) -> Any:
 
 
 def write_once(state: Any) -> Any:
-    """P3 writes only where something was to be settled: the plan has no number of its own."""
+    """P3 writes only if there was something to settle: the plan has no number of its own."""
     record = state.record
     if record.plan and record.settled:
         return state
@@ -63,7 +63,7 @@ def write_once(state: Any) -> Any:
 
 
 def keep_parts(state: Any) -> Any:
-    """P3 whose record keeps the transactions of the last batch, so that it has parts."""
+    """P3's record keeps the transactions of the last batch, so that it has parts."""
     record = state.carried().record
     mine = replace(record, plan=record.plan + 1, settled=True, planner=state.applicant, prefix=state.sink.prefix)
     driver, place = yield from write_record(state.sink, state.driver, mine)
@@ -92,14 +92,14 @@ def older_goes_on(state: Any) -> Any:
 
 
 def not_compared(state: Any) -> Any:
-    """K1 without the comparison: the record as it is now decides, whoever wrote it."""
+    """K1 without the comparison: the current record decides, whoever wrote it."""
     window = yield op.ReadDecisions(state.sink.decision)
     now = yield from plan.read_record(state.sink, window)
     return replace(state, skip=already_committed(state.sink.prefix, now, state.source, state.permission))
 
 
 def not_read_again(state: Any) -> Any:
-    """K1 without the second look: the record that the plan wrote decides."""
+    """K1 without the second read: the record that the plan wrote decides."""
     yield from ()
     return replace(state, skip=already_committed(PREFIX, state.carried.record, state.source, state.permission))
 
@@ -117,68 +117,68 @@ def anybody(record: Record, source: Source, permission: Permission) -> bool:
 
 
 def take_over_first(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 where takeOver stands before "committed already"."""
+    """K1 checks takeOver before "committed already"."""
     return not permission.take_over and already_committed(PREFIX, record, source, permission)
 
 
 def any_gap(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 without "batches between never came here"."""
+    """K1 without "batches between were never committed here"."""
     return already_committed(PREFIX, record, source, permission._replace(adopt_checkpoint=True))
 
 
 def adopt_older(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 where adoptCheckpoint lets an older checkpoint in as well."""
+    """K1: adoptCheckpoint also accepts an older checkpoint."""
     older = permission.adopt_checkpoint and source.batch < record.source.batch
     return not older and already_committed(PREFIX, record, source, permission)
 
 
 def take_over_anywhere(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 where takeOver lets a checkpoint in that is ahead of what came here."""
+    """K1: takeOver also accepts a checkpoint that is ahead."""
     adopted = permission._replace(adopt_checkpoint=True) if record.source.query != source.query else permission
     return already_committed(PREFIX, record, source, adopted)
 
 
 def older_version_written(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 where an older txnVersion is taken for one that was never written."""
+    """K1 treats an older txnVersion as one that was never written."""
     older = source.kind == record.source.kind == APP and source.batch < record.source.batch
     return not older and already_committed(PREFIX, record, source, permission)
 
 
 def version_ignored(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 where txnVersion tells nothing."""
+    """K1 ignores txnVersion."""
     return source.kind != APP and already_committed(PREFIX, record, source, permission)
 
 
 def batch_ignored(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 that does not compare the batch number of a write inside foreachBatch."""
+    """K1 does not compare the batch number of a write inside foreachBatch."""
     return source.kind != EACH and already_committed(PREFIX, record, source, permission)
 
 
 def writes_follow_all(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 where a write without a name may follow whoever wrote, and whoever else may follow it."""
+    """K1: a write without a name may follow any other, and any other may follow it."""
     return WRITE not in (record.source.kind, source.kind) and already_committed(PREFIX, record, source, permission)
 
 
 def last_epoch_used(state: Any) -> Any:
-    """K2 without a second request where the epochs are used up."""
+    """K2 without a second request when the epochs are exhausted."""
     return (yield from task.begin_transaction(replace(state, sink=replace(state.sink, last_epoch=2**15))))
 
 
 def keep_producer_id(state: Any) -> Any:
-    """P3 that takes only the epoch from EndTxn's answer."""
+    """P3 takes only the epoch from EndTxn's answer."""
     former = state.driver
     state = yield from plan.write_plan_record(state)
     return replace(state, driver=state.driver._replace(pid=former.pid))
 
 
 def accept_hanging(state: Any) -> Any:
-    """U3 on an operator's word, without a look at what hangs."""
+    """U3 accepts the operator's word without a check for hanging rows."""
     yield from commit_none(state.carried().record)
     return state
 
 
 def commit_none(record: Record) -> Any:
-    """EndTxn(abort) for each, and no look at the markers."""
+    """EndTxn(abort) for each, and no check of the markers."""
     owners = tuple(t.owner for t in record.transactions)
     if owners:
         yield op.EndAll(owners, commit=False)
@@ -186,7 +186,7 @@ def commit_none(record: Record) -> Any:
 
 
 def take_any(state: Any) -> Any:
-    """C1 without "of one plan": what is prepared is committed."""
+    """C1 without "of one plan": everything prepared is committed."""
     prepared = [m for m in state.messages if isinstance(m, Prepared)]
     if not prepared:
         return state
@@ -200,7 +200,7 @@ def head_only(state: Any) -> Any:
 
 
 def ends_too_far(state: Any) -> Any:
-    """C1b with ends that the markers may lie before."""
+    """C1b with ends that may be after the markers."""
     state = yield from finish.check_prepared(state)
     ends = tuple(end._replace(offset=end.offset + 1) for end in state.record.ends)
     return replace(state, record=replace(state.record, ends=ends))
@@ -230,7 +230,7 @@ def finish_unverified(state: Any) -> Any:
 
 
 def ends_only(record: Record) -> Record:
-    """The record as if all rows of a partition ended where C1b saw its end: all searches begin there."""
+    """The record claims that all rows of a partition ended at the end that C1b saw: all searches start there."""
     ends = {end.at: end.offset for end in record.ends}
     moved = (
         t._replace(spans=tuple(s._replace(last=max(s.last, ends.get(s.at, 0) - 1)) for s in t.spans))
@@ -240,7 +240,7 @@ def ends_only(record: Record) -> Record:
 
 
 def finish_from_ends(state: Any) -> Any:
-    """P3 whose second search for markers begins at the ends, too."""
+    """P3's second search for markers also starts at the ends."""
     record = state.record
     if not record.settled:
         yield from commit_all(record)
@@ -263,7 +263,7 @@ def abort_always(messages: Any) -> Any:
 
 
 def missing_is_no(state: Any) -> Any:
-    """U3 takes back whatever shows no COMMIT: a marker that is missing, and may not be written, counts as an ABORT."""
+    """U3 undoes everything without a COMMIT: a marker that is missing, and may not be written, counts as an ABORT."""
     try:
         return (yield from undo.take_back(state))
     except NotVerifiedError:
@@ -291,6 +291,6 @@ def without_turn(prefix: str, number: int, attempt: Attempt, turn: int) -> str:
 
 
 def turn_of_a_twin(prefix: str, number: int, attempt: Attempt, turn: int) -> str:
-    """K2 takes, after a lost answer, the id of an attempt that may run at the same time."""
+    """After a lost answer, K2 takes the id of an attempt that may run at the same time."""
     twin = Attempt(attempt.slot, attempt.number + turn, 5 + attempt.slot)
     return task_id(prefix, number, twin if turn else attempt)

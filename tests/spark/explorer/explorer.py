@@ -1,8 +1,7 @@
-"""Every interleaving of drivers, tasks and faults within bounds, breadth first.
+"""Explore every interleaving of drivers, tasks and faults within bounds, breadth first.
 
-A driver that is never scheduled again has crashed, one that is scheduled later is a zombie: so neither needs an
-action of its own. The same holds for tasks. What costs something is a fault: their number is bounded, in all and
-of each kind.
+A driver that is never scheduled again has crashed, and one that is scheduled later is a zombie, so neither needs its
+own action. The same holds for tasks. Faults have a cost: their number is bounded, in total and for each kind.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ class Explorer(Judge):
     """One exploration."""
 
     def first(self) -> World:
-        """One driver and nothing else; with `Bounds.begin` it went alone until that phase of its first batch."""
+        """Return the first world: one driver and nothing else.
+
+        With `Bounds.begin`, it ran alone until that phase of its first batch.
+        """
         nothing = self.kafkas(model.NOTHING)
         drivers = self.drivers((self.planning(0, self.bounds.queries[0].first),))
         world = World(nothing, self.flights(()), drivers, self.tasks(()), ((),), (0,) * (len(KINDS) + 1))
@@ -31,7 +33,7 @@ class Explorer(Judge):
         return world._replace(budget=self.bounds.budget(), late=self.bounds.torn)
 
     def expand(self, world: World) -> Iterator[tuple[str, World]]:
-        """(what happened, the world afterwards)."""
+        """Yield (what happened, the next world)."""
         for index, driver in enumerate(self.drivers.values[world.drivers]):
             if driver is not DEAD:
                 yield from self.driver_moves(world, index, driver)
@@ -48,7 +50,7 @@ class Explorer(Judge):
                 yield f"late {item}", world._replace(kafka=after, flight=left)
 
     def run(self, *, recover_every: int = 0) -> Report:
-        """Breadth first until the first violation, or all is seen; of every `recover_every` states one must recover."""
+        """Explore breadth first until the first violation or the end. One in `recover_every` states must recover."""
         with without_collector():
             return self._run(recover_every)
 
@@ -79,7 +81,7 @@ class Explorer(Judge):
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Switch the garbage collector off: states have no cycles, and it would look at all of them again and again."""
+    """Disable the garbage collector: states have no cycles, and it would scan all of them repeatedly."""
     was = gc.isenabled()
     gc.disable()
     try:

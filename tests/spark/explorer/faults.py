@@ -1,4 +1,4 @@
-"""What goes wrong in a world: each of these costs one of a bounded number of faults."""
+"""The faults of a world. Each costs one of a bounded number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark.explorer.worlds import DEAD, KINDS, SLOTS, Driver, Task, World
 
 
 class Faults(Moves):
-    """The steps between worlds that are faults, and Kafka's own, of which some are."""
+    """The transitions between worlds that are faults, and Kafka's own, some of which are."""
 
     def coordinator_moves(self, world: World) -> Iterator[tuple[str, World]]:
         """Markers arrive or are lost, transactions time out, the coordinator moves."""
@@ -32,11 +32,14 @@ class Faults(Moves):
                 yield label, after if copy is None else self._fly(after, copy)
 
     def _past_check(self, world: World) -> bool:
-        """Whether a commit is decided, or C1b has looked already: from there on a time-out may tear, loudly."""
+        """Return whether a commit is decided, or C1b has checked already.
+
+        From then on, a timeout may tear the batch, loudly.
+        """
         kafka = self.kafkas.values[world.kafka]
         log = kafka.logs[model.DECISION]
         opened = model.open_since(log)
-        # Decided, too, is what the coordinator has taken on to commit: its marker may come later.
+        # Also decided is what the coordinator has started to commit: its marker may follow later.
         coming = [txn.pid for _, txn in kafka.txns if txn.state == model.PREPARE_COMMIT and txn.pid in opened]
         begun = [e.payload for pid in coming for e in log[opened[pid] :] if e.pid == pid]
         records = [*model.decided(log), *(message for message in begun if isinstance(message, Record))]
@@ -58,7 +61,7 @@ class Faults(Moves):
         after = list(budget)
         after[0] -= 1
         after[place] -= 1
-        # What the total no longer allows is not kept apart.
+        # Counts above the remaining total are equivalent, and are merged.
         return world._replace(budget=tuple(min(b, after[0]) if i else b for i, b in enumerate(after)))
 
     def _fly(self, world: World, item: Any) -> World:
@@ -70,7 +73,7 @@ class Faults(Moves):
             result = self.cluster.end(kafka, item.owner, item.commit)
             return None if result is None else self.kafkas(result[0])
         if isinstance(item, op.WriteTxnMarkers):
-            # A coordinator's copy: the new protocol refuses one of an epoch it knows already.
+            # A copy from the coordinator. The new protocol rejects one whose epoch it already has.
             part = model.INDEX[item.at]
             after = self.cluster.marker(kafka, part, item.pid, item.epoch, commit=item.commit, strict=self.cluster.new)
             return number if after is None else self.kafkas(after)
@@ -78,7 +81,7 @@ class Faults(Moves):
         return self.kafkas(steps[0].kafka) if steps else None
 
     def faults(self, world: World) -> Iterator[tuple[str, World]]:
-        """What may go wrong, as long as faults are left."""
+        """Yield the possible faults, as long as some are left."""
         drivers, tasks = self.drivers.values[world.drivers], self.tasks.values[world.tasks]
         yield from self._arrivals(world, drivers)
         for index, driver in enumerate(drivers):
@@ -120,7 +123,7 @@ class Faults(Moves):
         return writing | {transaction.owner.pid for transaction in transactions}
 
     def _arrivals(self, world: World, drivers: Any) -> Iterator[tuple[str, World]]:
-        """Who starts: (kind, what happened, the driver, the world)."""
+        """Yield the drivers that may start: (kind, what happened, the driver, the world)."""
         for query, logged in enumerate(world.committed):
             wanted, following = self.bounds.queries[query], self.following(world, query)
             if not wanted.repeats:
@@ -144,7 +147,7 @@ class Faults(Moves):
             other = partial(self.planning, query, wanted.first)
             yield from self._arrive(begun, drivers, "other", f"of {wanted.name}", other)
         yield from self._arrive(world, drivers, "settle", "", partial(self.operating, self.rules.plan, "settle"))
-        # Left half done, these leave a torn batch behind, loudly: they are to be run again.
+        # If these end halfway, they leave a torn batch, loudly, and must be run again.
         late = world._replace(late=True)
         yield from self._arrive(late, drivers, "undo", "", partial(self.operating, self.rules.undo, "settle"))
         yield from self._arrive(late, drivers, "accept", "", partial(self.operating, self.rules.accept, "accept"))
@@ -191,7 +194,7 @@ class Faults(Moves):
         if isinstance(operation, op.FindEnds):
             least -= 1
         elif isinstance(operation, op.ReadDecisions) and operation.since is not None:
-            least = operation.since + 2  # K1's shell reads its plan's record and the marker
+            least = operation.since + 2  # K1's shell has read its plan's record and the marker
         elif self.programs.within(node, admit_applicant):
             least = 0
         for end in range(least, len(log)):
