@@ -1,4 +1,4 @@
-"""What read_committed shows, and what is still open: the judges of the sink's tests."""
+"""Read what read_committed shows and what is still open, for the sink's tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create(bootstrap: str, topic: str, count: int = 2) -> None:
 
 
 def values(bootstrap: str, topic: str) -> Counter[str]:
-    """How often each value is visible to read_committed, in all partitions up to their last stable offsets."""
+    """Return how often each value is visible to read_committed, in all partitions up to their last stable offsets."""
     seen: Counter[str] = Counter()
     with BlockingCluster(bootstrap) as cluster:
         for number in cluster.topic(topic).partitions:
@@ -43,7 +43,7 @@ def values(bootstrap: str, topic: str) -> Counter[str]:
 
 
 def open_producers(bootstrap: str, *topics: str) -> list[TopicPartition]:
-    """Partitions with a transaction open, once for each."""
+    """Return the partitions with an open transaction, once for each transaction."""
     with BlockingCluster(bootstrap) as cluster:
         wanted = [TopicPartition(topic, number) for topic in topics for number in cluster.topic(topic).partitions]
         return [found.at for found in Brokers(cluster).answer(DescribeProducers(tuple(wanted)))]

@@ -1,7 +1,7 @@
 """Spark's part in the sink, without Spark: a query that plans, runs tasks, commits and keeps a checkpoint.
 
-The writer is the product's; it is pickled for the tasks and made anew for the commit, as Spark does. Run as a program,
-it can be killed at any operation (ONCELOG_SINK_FAULT) and started again, like a driver.
+The writer is the product's. It is pickled for the tasks and created again for the commit, as in Spark. As a program, it
+can be killed at any operation (ONCELOG_SINK_FAULT) and restarted, like a driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMA = StructType([StructField("key", StringType()), StructField("value", Stri
 
 
 class FakeTaskContext:
-    """What the sink asks of Spark's TaskContext."""
+    """The part of Spark's TaskContext that the sink uses."""
 
     current: FakeTaskContext | None = None
 
@@ -54,7 +54,7 @@ class FakeTaskContext:
 
 
 class Query:
-    """One run of a streaming query of which `Checkpoint` survives."""
+    """One run of a streaming query, whose `Checkpoint` is kept."""
 
     def __init__(self, bootstrap: str, topic: str, prefix: str, checkpoint: Path, rows: int, **options: str) -> None:
         product.TaskContext = FakeTaskContext  # type: ignore[misc, assignment]
@@ -83,14 +83,14 @@ class Query:
         return first
 
     def task(self, plan: bytes, batch: int, slot: int, values: list[str], number: int = 0, tid: int = 0) -> SinkMessage:
-        """One attempt of one task that writes these values."""
+        """Run one attempt of one task that writes these values."""
         rows = pa.RecordBatch.from_pydict({"key": values, "value": values})
         return self.attempt(plan, batch, slot, iter([rows] if values else []), number, tid)
 
     def attempt(
         self, plan: bytes, batch: int, slot: int, rows: Iterator[Any], number: int = 0, tid: int = 0
     ) -> SinkMessage:
-        """One attempt of one task; the message travels as Spark sends it."""
+        """Run one attempt of one task, and return its message as Spark sends it."""
         FakeTaskContext.current = FakeTaskContext(slot, number, tid or slot, batch, self.query)
         message: SinkMessage = pickle.loads(pickle.dumps(pickle.loads(plan).write(rows)))
         return message
@@ -110,7 +110,7 @@ class Query:
         os.replace(new, self.checkpoint)
 
     def run(self, until: int) -> None:
-        """Every start cuts the same rows differently."""
+        """Run the query. Every start splits the same rows differently."""
         slots = 2 + (self.committed() + 1) % 2
         for batch in range(self.committed() + 1, until):
             self.batch(batch, slots)
@@ -118,7 +118,9 @@ class Query:
 
 
 def serve() -> None:
-    """For each line of JSON on stdin: run the query in a forked process, print how it ended (imports cost seconds)."""
+    """For each line of JSON on stdin, run the query in a forked process and print its outcome (imports take
+    seconds).
+    """
     import oncelog.spark.writing.rows  # noqa: F401 - before the fork
 
     for line in sys.stdin:
@@ -138,7 +140,7 @@ def serve() -> None:
 
 
 class Starter:
-    """Starts drivers in processes of their own, one at a time; `with` it."""
+    """Start drivers in their own processes, one at a time. Use it in a `with` block."""
 
     def __enter__(self) -> Starter:
         root = Path(__file__).resolve().parents[1]
@@ -156,7 +158,7 @@ class Starter:
         self.process.stdout.close()
 
     def run(self, query: Query, until: int, fault: str = "") -> int:
-        """The exit status of a driver; negative: the signal that killed it."""
+        """Return the exit status of a driver. Negative: the signal that killed it."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         names = ("kafka.bootstrap.servers", "topic", "transactionalIdPrefix", "checkpointlocation")

@@ -1,4 +1,4 @@
-"""Single operations of the protocol on a real broker: the facts that the protocol rests on."""
+"""Single operations of the protocol on a real broker: the facts that the protocol relies on."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_end_txn_from_another_connection_can_be_repeated(
 
 
 def test_wait_for_transactions_lasts_as_long_as_some_of_them_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look asks only about those that were not ended at the last one."""
+    """Each request asks only about transactions that had not ended at the previous one."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -163,7 +163,7 @@ def test_transactions_are_listed_and_described(cluster: BlockingCluster, at: Top
 def test_listing_returns_only_the_requested_ids(
     cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch, newest: int
 ) -> None:
-    """Brokers leave the rest out, of other prefixes since version 2: they remember the ids of a week."""
+    """Brokers omit the rest, and since version 2 those of other prefixes, too: they keep the ids of a week."""
     brokers = Brokers(cluster)
     prefix = f"{at.topic}.a_b-c"
     ended, _ = begin(brokers, f"{prefix}/0/0/0.0", at)
@@ -213,7 +213,7 @@ def test_marker_can_be_written_by_hand(cluster: BlockingCluster, at: TopicPartit
 
 
 def decide(brokers: Brokers, at: TopicPartition, count: int) -> None:
-    """Records of plans 0, 1, ..., each followed by its marker."""
+    """Write the records of plans 0, 1, ..., each followed by its marker."""
     owner: Owner = brokers.answer(op.InitProducerId(at.topic, 60_000))
     for plan in range(count):
         produced: op.Produced = brokers.answer(op.Produce(owner, at, Record(plan=plan)))
@@ -248,7 +248,7 @@ LARGE = Record(
 
 
 def propose(brokers: Brokers, at: TopicPartition, record: Record, part_bytes: int) -> int:
-    """Decide this record in parts of so many bytes -> the number of its messages."""
+    """Write this record in parts of so many bytes -> the number of its messages."""
     owner: Owner = brokers.answer(op.InitProducerId(at.topic, 60_000))
     sink = Sink(at.topic, at, part_bytes=part_bytes)
     after, place = run(propose_record(sink, owner, record), brokers)
@@ -290,7 +290,7 @@ def test_decision_record_that_the_topic_rejects_is_too_large(
 def test_search_for_markers_in_many_partitions_sends_one_request_per_leader(
     server: Server, cluster: BlockingCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also past a partition with more records than one answer brings."""
+    """Also in a partition with more records than fit into one answer."""
     create(server.bootstrap, name, 40)
     brokers = Brokers(cluster)
     owner: Owner = brokers.answer(op.InitProducerId(f"{name}/0/0/0.0", 60_000))
@@ -325,7 +325,10 @@ def test_search_for_markers_in_many_partitions_sends_one_request_per_leader(
 def test_decision_topic_with_deleted_records_is_read_from_its_start(
     server: Server, cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One with retention; where it begins, the answer of a Fetch tells, and ListOffsets only after a refused one."""
+    """A topic with retention.
+
+    A Fetch answer contains the start offset; ListOffsets is sent only after a rejected Fetch.
+    """
     brokers = Brokers(cluster)
     decide(brokers, at, 3)
     with Admin(server.bootstrap) as admin:

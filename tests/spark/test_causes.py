@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SparksError(Exception):
-    """An exception as PySpark's: the JVM's stack trace is in an attribute, and so is the cause."""
+    """An exception like PySpark's: the JVM's stack trace is in an attribute, and so is the cause."""
 
     def __init__(self, text: str, stack: str, reason: BaseException | None = None) -> None:
         super().__init__(text)

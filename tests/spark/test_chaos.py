@@ -1,4 +1,4 @@
-"""A short form of `scripts/chaos`: two drivers' worth of faults at moments that differ in each run."""
+"""A short form of `scripts/chaos`: faults of two rounds, at moments that differ in each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source and sink where tasks run in other processes than the driver, with nothing shared but the network."""
+"""Source and sink whose tasks run in other processes than the driver, and share only the network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.servers import Server
 
 
 def check(server: Server, master: str, name: str, folder: Path) -> None:
-    """All rows once in both topics, and nothing open."""
+    """Check that both topics have all rows once, and that nothing is open."""
     create(server.bootstrap, name, 3)
     create(server.bootstrap, f"{name}-out", 2)
     program = [

@@ -1,4 +1,4 @@
-"""The programs of the commit protocol, step by step: the rules of K1, markers, who is aborted."""
+"""The programs of the commit protocol, step by step: the rules of K1, markers, and fencing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_decision_may_take_no_longer_than_the_drivers_transaction() -> None:
 
 
 def test_marker_search_starts_at_the_partitions_ends() -> None:
-    """The rows of other tasks lie between a task's own and the end."""
+    """The rows of other tasks may be between a task's own rows and the end."""
     record = replace(RECORD, ends=(op.End(SPAN.at, 1_000),))
     assert next(verify_all(SINK, record)) == op.FindMarkers((op.Place(SPAN.at, TASK.pid, 999),))
     assert next(verify_all(SINK, RECORD)) == op.FindMarkers((op.Place(SPAN.at, TASK.pid, SPAN.last),))
@@ -291,7 +291,7 @@ def test_marker_of_rows_deleted_with_their_topic_is_gone(
 
 @pytest.mark.parametrize("timeout_ms", [1_000, 4_000, 60_000, 90_000, 900_000])
 def test_driver_decides_before_the_tasks_transactions_expire(timeout_ms: int) -> None:
-    """Where there is time for it: even a broker that ends what has expired every ten seconds only."""
+    """If there is time: even for a broker that checks for expired transactions only every ten seconds."""
     given = {"kafka.bootstrap.servers": "h:1", "transactionalIdPrefix": "p", "topic": "t"}
     made = sink_of(sink_options({**given, "kafka.transaction.timeout.ms": str(timeout_ms)}, streaming=True))
     assert made.driver_timeout_ms <= made.margin_ms < made.task_timeout_ms == timeout_ms
@@ -392,7 +392,7 @@ def decided(source: Source = STREAM_BATCH) -> Planning:
 
 
 def lost_marker(answer: op.Marker, source: Source = STREAM_BATCH) -> Steps[Planning]:
-    """Taking back, as far as the first look: the coordinator says CompleteCommit, the partition says `answer`."""
+    """Return an undo up to its first check: the coordinator says CompleteCommit, the partition says `answer`."""
     phase = take_back(decided(source))
     assert next(phase) == op.DescribeTransactions((TASK.id,))
     assert phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.TxnState.COMPLETE, 0),)) == op.AwaitEnded((TASK,))
@@ -425,7 +425,7 @@ def test_batch_that_is_or_was_visible_is_not_undone(marker: op.Marker, error: ty
     phase = lost_marker(op.Marker.MISSING)
     assert phase.send((HANGS,)) == ABORTS
     assert phase.send(op.RequestOutcome.DONE) == PLACE
-    with pytest.raises(error):  # another driver's repair, or the retention, came first
+    with pytest.raises(error):  # another driver's repair, or the retention, was earlier
         phase.send((marker,))
 
 

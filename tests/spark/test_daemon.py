@@ -1,4 +1,4 @@
-"""PySpark's daemon with our imports in it: what it may import, and a Spark that uses it."""
+"""PySpark's daemon with our imports: the permitted imports, and a Spark that uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKERS = [
         if path.stem not in ("__init__", "utils")
     ),
 ]
-"""The modules that Spark has a daemon for."""
+"""The modules for which Spark has a daemon."""
 
 LOADED = """
 import json, os, sys

@@ -1,4 +1,4 @@
-"""The decision record: its JSON, that of older versions, and its parts."""
+"""The decision record: its JSON, older versions, and its parts."""
 
 from __future__ import annotations
 

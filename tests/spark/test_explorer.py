@@ -1,6 +1,6 @@
-"""The sink's protocol against every interleaving within bounds, and against itself with single rules taken out.
+"""The sink's protocol against every interleaving within bounds, and without single rules.
 
-ONCELOG_EXPLORE=deep explores the bigger bounds as well (minutes; up to MOST_STATES each, which take about 3 GB).
+ONCELOG_EXPLORE=deep also explores the larger bounds (minutes; up to MOST_STATES each, which take about 3 GB).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def bounds(
 
 
 class Case(NamedTuple):
-    """A world of its own kind: who writes, what goes wrong, and how Kafka is."""
+    """A world of its own kind: its queries, faults and Kafka."""
 
     faults: dict[str, int]
     batches: int = 1
@@ -71,12 +71,12 @@ class Case(NamedTuple):
 
 
 def told(*queries: Query, by: str = ID) -> tuple[Query, ...]:
-    """The same, whose plans know whose they are."""
+    """Return the same case, whose plans know their query."""
     return tuple(query._replace(told=by) for query in queries)
 
 
 IN_PARTS = 215
-"""Bytes of a record in two parts."""
+"""Size in bytes of a record in two parts."""
 
 CASES = {
     "a record in parts": Case({"dup": 1}, 2, every=5, part_bytes=IN_PARTS),
@@ -294,7 +294,7 @@ def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untype
 
 @GENERATIONS
 def test_attempts_that_share_an_id_may_tear_a_batch_but_lose_and_duplicate_nothing(new: bool) -> None:
-    """A retried stage may have attempts with equal numbers. `names` says when two of them share an id."""
+    """A retried stage may have attempts with equal numbers. `names` selects when two of them share an id."""
     limits = replace(bounds(1, {"twin": 1}), torn=True)
     report = Explorer(Cluster(new=new), limits, Rules(name=without_task_attempt)).run(recover_every=1)
     print(f"{report}, {report.recoveries:,} recoveries")

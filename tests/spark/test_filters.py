@@ -1,4 +1,4 @@
-"""Pushed filters, without Spark: what they leave of partitions and offsets, and what Spark still looks at."""
+"""Pushed filters without Spark: their effect on partitions and offsets, and the filters that Spark still applies."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fake(folder: Path, version: str, *, release: bool) -> Path:
-    """A JDK of this version that starts nothing; it says its version in its file, or when it is started."""
+    """Create a JDK of this version that starts nothing. It reports its version in its file, or when it is started."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\nexit 1\n" if release else f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")

@@ -31,7 +31,7 @@ class DiedError(Exception):
 
 @pytest.fixture
 def query(server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
-    """A query whose decision records are divided at some hundred bytes."""
+    """Return a query whose decision records are split at some hundred bytes."""
 
     def dividing(options: SinkOptions) -> Any:
         return replace(driver.sink_of(options), part_bytes=300)
@@ -66,7 +66,7 @@ def test_next_plan_settles_a_record_in_parts(query: Query, monkeypatch: pytest.M
 
 
 def test_rejected_decision_does_not_block_readers(query: Query) -> None:
-    """The sink aborts the transactions at once, not at their time-out. A later attempt writes the batch."""
+    """The sink aborts the transactions at once, not at their timeout. A later attempt writes the batch."""
     query.run(1)
     decisions = f"{query.prefix}-commits"
     with Admin(query.bootstrap) as admin:

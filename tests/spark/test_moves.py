@@ -23,7 +23,7 @@ def begin(brokers: Brokers, name: str, at: TopicPartition) -> Owner:
 def test_moved_partitions_and_coordinators_are_asked_at_their_new_broker(
     server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of three partitions and ids was at one broker; then the second and the third move."""
+    """Each of three partitions and ids is at one broker. Then the second and the third move."""
     wanted = [TopicPartition(f"{name}-a", 0), TopicPartition(f"{name}-a", 1), TopicPartition(f"{name}-b", 0)]
     create(server.bootstrap, f"{name}-a", 2)
     create(server.bootstrap, f"{name}-b", 1)

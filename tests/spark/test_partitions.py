@@ -1,4 +1,4 @@
-"""Reading the decision topic from a broker that has just started: its high watermark is behind what it told before."""
+"""Read the decision topic from a broker that has just started: its high watermark is lower than previously reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKER = bytes(build_control_batch(True, producer_id=1, producer_epoch=0, coordi
 
 
 def broker(monkeypatch: pytest.MonkeyPatch, answers: list[PartitionData]) -> Any:
-    """Its log ends at 1; each Fetch gets the next answer, in the end the last one over and over."""
+    """Return a broker whose log ends at 1. Each Fetch gets the next answer, and the last one repeats."""
     monkeypatch.setattr(
         partitions, "list_offsets", lambda cluster, wanted: {AT: 1 if wanted[AT] == partitions.LATEST else 0}
     )

@@ -1,4 +1,4 @@
-"""Which Python Spark's workers get."""
+"""The Python that Spark's workers use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import oncelog.spark
 
 
 def session(master: str | None) -> Any:
-    """A session as far as `register` looks; None: one of Spark Connect, which has no context."""
+    """Return a session with what `register` uses. None: a session of Spark Connect, which has no context."""
     made = SimpleNamespace(dataSource=SimpleNamespace(register=lambda source: None))
     if master is not None:
         made._sc = SimpleNamespace(master=master, pythonExec="python3")

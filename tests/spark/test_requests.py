@@ -1,4 +1,4 @@
-"""Requests of the sink to many coordinators, and what their errors mean."""
+"""Requests of the sink to many coordinators, and the meaning of their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch costs beside its rows: requests, and what the driver's processes import."""
+"""The cost of a batch besides its rows: requests, and imports of the driver's processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark.micro_batches import Query
 from support.servers import Server
 
 MOST = {"plan": 17, "task": 11, "commit": 20}
-"""Requests of each process in a quiet time, greetings and metadata among them."""
+"""Requests of each process without disturbances, including ApiVersions and Metadata."""
 
 DRIVER = """
 import pickle, sys

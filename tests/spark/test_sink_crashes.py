@@ -1,4 +1,4 @@
-"""The driver is killed before each operation of the protocol, one after the other, and started again."""
+"""The driver is killed before each operation of the protocol, and restarted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.servers import Server
 
 ROWS = 6
 OPERATIONS = {"plan": 9, "task": 3, "commit": 14}
-"""How many operations each program sends at most when nothing goes wrong."""
+"""The largest number of operations of each program without failures."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def query(server: Server, name: str, tmp_path: Path) -> Query:
 
 
 def check(query: Query, batches: int) -> None:
-    """Every row of these batches once, nothing else, nothing open."""
+    """Check every row of these batches once, no other rows, and nothing open."""
     wanted = {value for batch in range(batches) for value in query.values(batch, 1)[0]}
     seen = values(query.bootstrap, query.topic)
     assert set(seen) == wanted, f"lost {sorted(wanted - set(seen))}, too many {sorted(set(seen) - wanted)}"
@@ -62,7 +62,7 @@ def test_sink_killed_before_each_operation_and_restarted(
 
 @pytest.mark.parametrize("program", OPERATIONS)
 def test_sink_killed_then_settled_then_restarted(query: Query, starter: Starter, program: str, tmp_path: Path) -> None:
-    """After `oncelog sink settle` nothing is open, decided batches are visible whole, others not at all."""
+    """After `oncelog sink settle` nothing is open. Decided batches are fully visible, others not at all."""
     options = sink_options(query.options, streaming=True)
     until = 1
     assert starter.run(query, until) == 0

@@ -1,4 +1,4 @@
-"""The sink's columns, its errors as a user of Spark sees them, and checkpoints that do not fit."""
+"""The sink's columns, its errors as shown to a Spark user, and checkpoints that do not match."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COLUMNS = "key string, value string, topic string, partition int, headers array<
 
 
 def told(act: Callable[[], object]) -> str:
-    """What an exception says about the cause: the line that names it, which nothing of PySpark's may follow.
+    """Return the line of an exception that names the cause. No line of PySpark's may follow it.
 
-    From Python 3.14 on pickle adds a line that says at which object it was: "when serializing tuple item 0".
+    From Python 3.14 on, pickle adds a line with the object: "when serializing tuple item 0".
     """
     from pyspark.errors.exceptions.base import PySparkException
 
@@ -142,7 +142,7 @@ def test_older_checkpoint_is_rejected(pipeline: Pipeline, tmp_path: Path) -> Non
 
 
 def test_foreach_batch_with_txn_app_id_and_the_batch_id_as_version(pipeline: Pipeline) -> None:
-    """A batch that Spark replays writes once: so `foreachBatch` becomes exactly-once."""
+    """A batch that Spark replays is written once, so `foreachBatch` becomes exactly-once."""
     pipeline.fill(0, 60)
     seen = []
 

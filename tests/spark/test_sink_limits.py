@@ -1,4 +1,4 @@
-"""Time-outs, torn batches and the command line: where the protocol's own means end, and are loud."""
+"""Timeouts, torn batches and the command line: the limits of the protocol, which are reported."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from support.processes import wait_until
 from support.servers import Server
 
 TIMEOUT_MS = 9_000
-"""A third of it is what a driver has for its decision, and the rest what tasks have: enough for a slow machine."""
+"""A driver has a third of it for its decision, and tasks have the rest. This is enough for a slow machine."""
 AFTER_C2 = 8
-"""The operation of a commit that comes after the decision is seen: EndTxn of the tasks."""
+"""The operation of a commit after the decision becomes visible: EndTxn of the tasks."""
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,10 @@ def query(server: Server, name: str, tmp_path: Path) -> Query:
 
 
 def tear(query: Query, starter: Starter) -> None:
-    """A driver dies after the decision, and nobody comes before the time-out."""
+    """Kill a driver after the decision, and restart nothing before the timeout."""
     query.run(1)
     assert starter.run(query, 2, f"commit:{AFTER_C2}") == -signal.SIGKILL
-    # Apache Kafka looks for expired transactions every ten seconds only.
+    # Apache Kafka checks for expired transactions only every ten seconds.
     wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=30)
 
 
@@ -128,9 +128,9 @@ def test_batch_with_too_little_time_left_is_not_decided(query: Query) -> None:
 def test_driver_that_sleeps_before_its_decision_decides_nothing(
     query: Query, last: type, suspended: bool, error: type[SinkError], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The transactions that it saw open have expired when it wakes up, and so has its own.
+    """The open transactions have expired when the driver wakes up, and so has its own.
 
-    `suspended`: the driver's clock does not count the sleep, so that only the broker can refuse the decision.
+    `suspended`: the driver's clock does not count the sleep, so that only the broker can reject the decision.
     """
     query.options["kafka.transaction.timeout.ms"] = "6000"
     plan = query.plan()
@@ -156,7 +156,7 @@ def test_driver_that_sleeps_before_its_decision_decides_nothing(
 
 @pytest.mark.parametrize("batches", [0, 1])
 def test_plan_rejects_a_timeout_above_the_brokers(query: Query, batches: int) -> None:
-    """Before any task, and before the plan has fenced anybody."""
+    """Before any task, and before the plan has fenced another driver."""
     option = "kafka.transaction.timeout.ms"
     query.options[option] = "60000"
     query.run(batches)
@@ -194,14 +194,14 @@ def test_sink_list_settle_and_abort_commands(query: Query, starter: Starter) -> 
 
 
 class WithoutClusterAction(Brokers):
-    """What an operator is answered who may not write markers."""
+    """The broker's answer to an operator who may not write markers."""
 
     def answer(self, operation: op.Operation) -> Any:
         return op.RequestOutcome.DENIED if isinstance(operation, op.WriteTxnMarkers) else super().answer(operation)
 
 
 def hang(cluster: BlockingCluster, owner: Owner, at: TopicPartition, value: str) -> Span:
-    """A row of a transaction that the coordinator knows nothing of: as after a marker that was lost."""
+    """Write a row in a transaction that the coordinator does not know, as after a lost marker."""
     batch = partitions.record_batch(owner, [(b"k", value.encode())], int(time.time() * 1000))
     data = pr.PartitionProduceData(index=at.partition, records=batch)
     request = pr.ProduceRequest(

@@ -1,4 +1,4 @@
-"""What the sink refuses while it runs, by the option or column that is wrong."""
+"""Errors of the sink at run time, which name the wrong option or column."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def query(server: Server, name: str, tmp_path: Path) -> Query:
 
 
 def test_rows_cannot_be_written_to_the_decision_topic(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Option topic is looked at before; a column can name it as well."""
+    """The option `topic` is checked earlier; a column can name the topic as well."""
     schema = StructType([StructField("value", StringType()), StructField("topic", StringType())])
     monkeypatch.setattr(micro_batches, "SCHEMA", schema)
     del query.options["topic"]

@@ -1,4 +1,4 @@
-"""Where the sink puts rows that name neither a partition nor a key."""
+"""The partitions of rows that have neither a partition nor a key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASKS, BATCHES, COUNT = 3, 6, 3
 
 
 def filled(server: Server, topic: str) -> Counter[int]:
-    """Offsets taken in each partition, markers among them."""
+    """Return the number of offsets used in each partition, including markers."""
     with BlockingCluster(server.bootstrap) as cluster:
         every = [TopicPartition(topic, number) for number in cluster.topic(topic).partitions]
         ends, firsts = (list_offsets(cluster, dict.fromkeys(every, where)) for where in (LATEST, EARLIEST))
@@ -32,7 +32,7 @@ def filled(server: Server, topic: str) -> Counter[int]:
 def test_rows_without_a_key_are_spread_over_all_partitions(
     server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int
 ) -> None:
-    """Small batches: one Arrow batch a task each."""
+    """Small batches: one Arrow batch for each task."""
     monkeypatch.setattr(micro_batches, "SCHEMA", StructType([StructField("value", StringType())]))
     create(server.bootstrap, name, COUNT)
     query = Query(server.bootstrap, name, f"sink-{name}", tmp_path / "checkpoint", 0)
@@ -47,7 +47,7 @@ def test_rows_without_a_key_are_spread_over_all_partitions(
 def test_topics_of_a_column_have_their_own_round_robin(
     server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two topics in turn through every batch: counted together, each would have every second partition only."""
+    """Two topics alternate in every batch. A shared round-robin would give each only every second partition."""
     schema = StructType([StructField("value", StringType()), StructField("topic", StringType())])
     monkeypatch.setattr(micro_batches, "SCHEMA", schema)
     topics = [f"{name}-a", f"{name}-b"]

@@ -1,4 +1,4 @@
-"""The source against a broker, without Spark: what a batch covers, and what a task reads."""
+"""The source against a broker, without Spark: the range of a batch, and what a task reads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read(made: StreamSource, start: dict[str, dict[str, int]], end: dict[str, di
 
 
 def begin(server: Server, topic: str, value: str, *, commit: bool | None) -> Owner:
-    """A transaction that writes one record into partition 0, and is ended or left open."""
+    """Write one record to partition 0 in a transaction that is ended or left open."""
     with BlockingCluster(server.bootstrap) as cluster:
         brokers = Brokers(cluster)
         owner: Owner = brokers.answer(op.InitProducerId(f"{topic}-{value}", 60_000))
@@ -71,7 +71,7 @@ def begin(server: Server, topic: str, value: str, *, commit: bool | None) -> Own
 
 
 def write(server: Server, topic: str, timestamp: int, *, partition: int = 0, size: int = 1) -> None:
-    """One record in a batch of its own."""
+    """Write one record in its own batch."""
     with Producer(server.bootstrap) as producer:
         producer.send(topic, b"x" * size, partition=partition, timestamp=timestamp).result(30)
 
@@ -151,7 +151,7 @@ def test_log_that_ends_before_the_query_is_data_loss(server: Server, topic: str)
 
 @pytest.mark.parametrize("lax", [False, True])
 def test_recreated_topic_is_detected_by_its_id(server: Server, topic: str, lax: bool) -> None:
-    """Its log has grown beyond what the query has read: offsets alone would not tell."""
+    """Its log has grown beyond what the query has read, so offsets alone would not show it."""
     begin(server, topic, "old", commit=True)
     made = source(server, topic, failOnDataLoss=str(not lax))
     position = made.latestOffset(made.initialOffset(), ReadAllAvailable())
@@ -204,7 +204,7 @@ def test_deleted_topic_is_data_loss(server: Server, topic: str, name: str, lax: 
 
 
 def test_topic_added_to_a_query_must_exist(server: Server, topic: str) -> None:
-    """The checkpoint is older than the subscription: what was never read cannot be lost, only misspelt."""
+    """The checkpoint is older than the subscription. A topic that was never read cannot be lost, only misspelt."""
     start = {topic: {"0": 0, "1": 0}}
     made = source(server, topic, subscribe=f"{topic},{topic}-typo", **QUICK)
     with pytest.raises(MisuseError, match=f"option subscribe: there is no topic '{topic}-typo'; create it first"):
@@ -215,7 +215,7 @@ def test_topic_added_to_a_query_must_exist(server: Server, topic: str) -> None:
 def test_end_offset_that_decreases_is_requested_again(
     server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that has just started shows less than it told of before."""
+    """A broker that has just started reports a lower end than before."""
     begin(server, topic, "one", commit=True)
     made = source(server, topic, **QUICK)
     position = made.latestOffset(made.initialOffset(), ReadAllAvailable())
@@ -347,7 +347,7 @@ def test_batch_waits_for_min_offsets_per_trigger(server: Server, topic: str) -> 
 
 
 def test_reader_hides_push_filters_from_pyspark() -> None:
-    """PySpark refuses readers that have pushFilters unless it is configured to push them."""
+    """PySpark rejects readers that have pushFilters unless it is configured to push them."""
     made = BatchSource({"kafka.bootstrap.servers": "localhost:9", "subscribe": "t"})
     assert made.pushFilters.__func__ is DataSourceReader.pushFilters
     assert pickle.loads(pickle.dumps(made)).options == made.options
@@ -374,7 +374,7 @@ def test_batch_read_ends_at_the_last_readable_offset(server: Server, topic: str)
 
 
 def test_several_answers_are_read_in_order(server: Server, topic: str) -> None:
-    """Answers of two batches at most: the next is asked for while one is decoded."""
+    """Answers of at most two batches: the next one is requested while one is decoded."""
     for number in range(12):
         write(server, topic, number, size=700)
     made = source(server, topic, **{"kafka.max.partition.fetch.bytes": "1500", "maxRecordsPerPartition": "10"})

@@ -1,4 +1,4 @@
-"""The source's offsets and options, without a broker; and Java from a wheel."""
+"""The source's offsets and options, without a broker, and Java from a wheel."""
 
 from __future__ import annotations
 

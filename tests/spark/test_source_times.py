@@ -1,4 +1,4 @@
-"""The source, without Spark: where it begins and ends by time, and what filters leave out."""
+"""The source without Spark: start and end by time, and the effect of filters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_start_and_end_by_time(server: Server, topic: str) -> None:
 
 
 def test_times_are_looked_up_within_the_isolation_level(server: Server, topic: str) -> None:
-    """A record behind an open transaction has an offset that nobody is given yet."""
+    """A record after an open transaction has an offset that the reader does not get yet."""
     write(server, topic, 10)
     begin(server, topic, "open", commit=None)
     write(server, topic, 30)

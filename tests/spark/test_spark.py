@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 ROWS = 200
 pytestmark = pytest.mark.timeout(900)
-"""A time-out in the first test would leave a session that fails all others."""
+"""A timeout in the first test would leave a session that fails all others."""
 
 
 class Pipeline:
-    """Topic `name` to topic `name`-out, and what Spark keeps between the runs."""
+    """Topic `name` to topic `name`-out, and Spark's state between the runs."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, name: str, checkpoint: Path) -> None:
         self.spark, self.bootstrap, self.name, self.checkpoint = spark, bootstrap, name, checkpoint
@@ -34,7 +34,7 @@ class Pipeline:
         create(bootstrap, self.out, 2)
 
     def fill(self, first: int, count: int) -> None:
-        """A batch write of so many rows."""
+        """Write so many rows in a batch."""
         from pyspark.sql import functions as f
 
         text = f.col("id").cast("string")
@@ -50,7 +50,7 @@ class Pipeline:
         return reader.option("subscribe", topic).options(**options).load()
 
     def run(self, *, limit: int = 150, **options: str) -> None:
-        """The query until it has read what is there now; options are the sink's."""
+        """Run the query until it has read all available rows. The options are the sink's."""
         source = self.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", self.bootstrap)
         source = source.option("subscribe", self.name).option("startingOffsets", "earliest")
         rows = source.option("maxOffsetsPerTrigger", limit).option("groupIdPrefix", f"{self.name}-lag").load()
@@ -66,7 +66,7 @@ class Pipeline:
         assert not open_producers(self.bootstrap, self.out, f"{self.prefix}-commits")
 
     def forget_last_commit(self) -> None:
-        """As if the driver had died after the sink's commit and before Spark wrote its own."""
+        """Simulate a driver that died after the sink's commit and before Spark wrote its own."""
         commits = self.checkpoint / "commits"
         last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
         last.unlink()

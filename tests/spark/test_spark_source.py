@@ -1,4 +1,4 @@
-"""The source inside a real Spark: what a user is told and when, pushed filters, streams that grow."""
+"""The source inside a real Spark: errors and when they are raised, pushed filters, growing streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture
 def topic(server: Server, name: str) -> str:
-    """Two partitions, with the values 0 to 19 in 0 and 100 to 119 in 1, of the times 0 to 19 ms."""
+    """Create two partitions, with the values 0 to 19 in 0 and 100 to 119 in 1, at times 0 to 19 ms."""
     create(server.bootstrap, name, 2)
     fill(server, name, 0, 0)
     fill(server, name, 1, 100)
@@ -54,7 +54,7 @@ def values(rows: DataFrame) -> list[int]:
 
 
 def last_words(error: BaseException) -> str:
-    """What a user reads last, without Spark's own state behind it."""
+    """Return the last line that a user reads, without Spark's own state after it."""
     said = str(error).split(" SQLSTATE")[0].strip()
     assert "During handling" not in said
     assert "direct cause" not in said
@@ -114,13 +114,13 @@ def test_spark_pushes_filters(spark: SparkSession, server: Server, topic: str) -
 
 
 def plan(rows: DataFrame) -> str:
-    """The conditions that Spark itself checks."""
+    """Return the conditions that Spark itself checks."""
     text: str = rows._jdf.queryExecution().executedPlan().toString()
     return "".join(line for line in text.splitlines() if "Filter (" in line)
 
 
 def test_stream_reads_a_growing_topic(spark: SparkSession, server: Server, topic: str, tmp_path: Path) -> None:
-    """By pattern: a partition and a topic are added; batches are cut by offsets and by records a task."""
+    """By pattern: a partition and a topic are added. Batches are split by offsets and by records per task."""
     options = {
         "subscribePattern": f"{topic}.*",
         "includeHeaders": "true",

@@ -1,4 +1,4 @@
-"""One decision topic, two prefixes: the second is refused before it has fenced or decided anything."""
+"""One decision topic, two prefixes: the second is rejected before it has fenced or decided anything."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Write:
         return pickle.dumps(BatchSink(self.options, SCHEMA, overwrite=False))
 
     def tasks(self, plan: bytes) -> list[Any]:
-        """Two tasks, a row each."""
+        """Run two tasks with one row each."""
         messages = []
         for slot in range(2):
             FakeTaskContext.current = context = FakeTaskContext(slot, 0, slot, 0, "")
-            context.properties = {}  # a batch write outside of foreachBatch
+            context.properties = {}  # a batch write outside foreachBatch
             value = [f"{self.prefix}-{slot}"]
             rows = pa.RecordBatch.from_pydict({"key": value, "value": value})
             messages.append(pickle.loads(pickle.dumps(pickle.loads(plan).write(iter([rows])))))
@@ -82,7 +82,7 @@ def test_second_prefix_is_rejected_and_the_first_continues(pair: tuple[Write, Wr
 
 
 def test_tasks_detect_two_prefixes_that_planned_concurrently(pair: tuple[Write, Write]) -> None:
-    """Their plans read an empty topic; the later record stands."""
+    """Their plans read an empty topic. The later record is valid."""
     first, second = pair
     plan = first.plan()
     options = sink_options(second.options, streaming=False)

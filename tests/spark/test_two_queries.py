@@ -1,4 +1,4 @@
-"""Two queries that live under one prefix: the second is refused before it has fenced the first."""
+"""Two live queries with one prefix: the second is rejected before it has fenced the first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.servers import Server
 
 
 def checkpoint_of(folder: Path, name: str) -> Path:
-    """A checkpoint as Spark begins one."""
+    """Create a checkpoint in the state in which Spark starts it."""
     folder.mkdir()
     (folder / "metadata").write_text(json.dumps({"id": name}))
     return folder
@@ -35,7 +35,7 @@ def query(server: Server, name: str, tmp_path: Path) -> Query:
 
 @pytest.fixture(params=["id", "checkpointLocation"])
 def pair(request: pytest.FixtureRequest, query: Query, tmp_path: Path) -> tuple[Query, Query]:
-    """A query and another under its prefix; a plan knows their ids, or only that their checkpoints are two."""
+    """Return a query and another with its prefix. A plan knows their ids, or only that their checkpoints differ."""
     other = Query(query.bootstrap, query.topic, query.prefix, tmp_path / "other-commits", 6)
     other.query = "another-query"
     for number, each in enumerate((query, other)):
@@ -85,7 +85,10 @@ def test_second_query_is_rejected_as_soon_as_the_first_has_planned(pair: tuple[Q
 def test_previous_owner_is_rejected_whenever_the_new_one_commits(
     pair: tuple[Query, Query], looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After so many of the two looks of the former's plan: at open transactions, then at the record."""
+    """The plan of the previous owner reads open transactions, then the record.
+
+    The new one commits after `looks` of the two reads.
+    """
     former, taker = pair
     former.run(1)
     taker.options["takeOver"] = "true"
@@ -123,7 +126,7 @@ def test_query_that_died_before_its_first_task_can_be_replaced(pair: tuple[Query
 
 
 def test_query_is_recognized_in_its_own_checkpoint(query: Query, tmp_path: Path) -> None:
-    """Its id may be readable later only, or no more; and a folder is the same with a slash behind it."""
+    """Its id may become readable later, or become unreadable. A trailing slash does not change the folder."""
     folder = tmp_path / "own"
     query.options["checkpointlocation"] = str(folder)
     query.plan()
@@ -165,7 +168,7 @@ def test_successor_can_take_over_during_a_batch(pair: tuple[Query, Query]) -> No
 
 
 def test_query_that_died_in_its_first_batch_can_be_replaced(pair: tuple[Query, Query]) -> None:
-    """Nothing of it was committed: what it left open is waited for, ended by an operator, or taken over."""
+    """It committed nothing. Its open transactions time out, or an operator ends them, or another query takes over."""
     dead, other = pair
     tasks(dead, dead.plan(), 0)
     with pytest.raises(MisuseError, match=f"oncelog sink settle {dead.prefix}"):

@@ -1,4 +1,4 @@
-"""Two queries of one Spark that live under one prefix."""
+"""Two live queries of one Spark with one prefix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["pipeline"]
 
 
 def holding(notes: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Rows as they are; a task 0 that finds a file `hold` takes it away, and waits for a file `go`."""
+    """Yield the rows unchanged. If a task 0 finds a file `hold`, it removes the file and waits for a file `go`."""
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time

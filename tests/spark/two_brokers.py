@@ -1,4 +1,4 @@
-"""One broker that a client takes for two: what is with the other is refused, as brokers refuse what is not theirs."""
+"""One broker that acts as two: it rejects requests for what is at the other one, as brokers do."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OTHER = 2
 
 
 class TwoBrokers:
-    """`moved`: topics, partitions and transactional ids that are with the other broker. Metadata tell so at once, who
-    has asked before goes by what they told then.
+    """Answer metadata and requests as two brokers.
 
-    `asked`: requests by (kind, node).
+    `moved`: topics, partitions and transactional ids at the other broker. Metadata show this at once; an earlier client
+    still uses the old metadata. `asked`: requests by (kind, node).
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the stories use."""
+"""Fixtures of the stories."""
 
 from __future__ import annotations
 

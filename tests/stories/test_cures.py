@@ -1,4 +1,6 @@
-"""Consumer-side cures on SQLite, with kill -9 between the steps: naive, each loses or doubles; cured, it does not."""
+"""Consumer-side cures on SQLite, with kill -9 between the steps: naive programs lose or duplicate, cured ones do
+not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/read_process_write.py, killed or aborted at each of its steps: nothing lost, nothing doubled."""
+"""examples/read_process_write.py, killed or aborted at each of its steps: nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_each_record_is_processed_once(oncelog_cluster: OncelogCluster, name: st
         assert transform(oncelog_cluster, source, target, "--die", step) == -signal.SIGKILL
     assert transform(oncelog_cluster, source, target) == 0
     assert read(oncelog_cluster, target, "read_committed") == sorted(f"WORD-{number}" for number in range(NUMBER))
-    # The attempts that were killed are in the log as well: nothing but the transaction hides them.
+    # The log also contains the killed attempts: only the transaction hides them.
     assert len(read(oncelog_cluster, target, "read_uncommitted")) > NUMBER
 
 

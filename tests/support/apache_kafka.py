@@ -1,6 +1,6 @@
-"""Apache Kafka 4.3.1, one KRaft node, as the control of every foreign-client test and benchmark.
+"""Apache Kafka 4.3.1 with one KRaft node, as the control of every foreign-client test and benchmark.
 
-The jars come from `$ONCELOG_KAFKA_LIBS`, else from `.cache/kafka-libs` (`scripts/conformance` fills it).
+The jars come from `$ONCELOG_KAFKA_LIBS`, otherwise from `.cache/kafka-libs` (`scripts/conformance` fills it).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def kafka_libs() -> Path:
-    """The folder with Kafka's jars; FileNotFoundError says how to get them."""
+    """Return the folder with Kafka's jars. The FileNotFoundError says how to get them."""
     folder = Path(os.environ.get("ONCELOG_KAFKA_LIBS") or ROOT / ".cache" / "kafka-libs")
     if not any(folder.glob("kafka_2.13-*.jar")):
         raise FileNotFoundError(f"no Apache Kafka in {folder}: scripts/conformance fetches it")
@@ -32,18 +32,21 @@ def kafka_libs() -> Path:
 
 
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of a JVM that runs a tool for a moment."""
+"""Options of a JVM that runs a tool for a short time."""
 
 
 def java(main_class: str, *arguments: str | Path, heap: str = "256m", options: Sequence[str] = ()) -> list[str]:
-    """The command line that runs a class of Kafka's jars."""
+    """Return the command line that runs a class of Kafka's jars."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
     return [program, f"-Xmx{heap}", *options, "-cp", f"{kafka_libs()}/*", main_class, *map(str, arguments)]
 
 
 def run_tool(main_class: str, *arguments: str | Path, stdin: str = "", timeout: float = 120) -> str:
-    """Run one of Kafka's tools to its end; its stdout. AssertionError with both outputs when it fails."""
+    """Run one of Kafka's tools to its end, and return its stdout.
+
+    Raise AssertionError with both outputs if it fails.
+    """
     command = java(main_class, *arguments, options=SHORT_LIVED)
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, f"{main_class} {arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -70,12 +73,12 @@ def port_of(sock: socket.socket) -> int:
 
 
 def new_id() -> str:
-    """Return a random id of Kafka's. It does not begin with "-", which the tools would take for an option."""
+    """Return a random id in Kafka's format. It does not begin with "-", which the tools would parse as an option."""
     return urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 QUORUM = {"process.roles": "broker,controller", "node.id": "1", "controller.listener.names": "CONTROLLER"}
-"""Settings of a node that is a cluster of its own."""
+"""Settings of a single-node cluster."""
 
 
 def properties(settings: Mapping[str, str]) -> str:
@@ -85,7 +88,7 @@ def properties(settings: Mapping[str, str]) -> str:
 
 @functools.cache
 def formatted_directory() -> dict[str, bytes]:
-    """Return name and content of each file in a formatted log directory. The tool that makes them takes seconds."""
+    """Return name and content of each file in a formatted log directory. The tool that creates them takes seconds."""
     with tempfile.TemporaryDirectory() as folder:
         data, config = Path(folder, "data"), Path(folder, "server.properties")
         settings = {**QUORUM, "controller.quorum.voters": "1@127.0.0.1:1", "log.dirs": str(data)}
@@ -96,7 +99,7 @@ def formatted_directory() -> dict[str, bytes]:
 
 
 class ApacheKafka:
-    """One broker-and-controller node with internal topics of one replica; ready when made."""
+    """One broker-and-controller node with internal topics of one replica, ready when constructed."""
 
     name = "apache-kafka"
 
@@ -109,7 +112,7 @@ class ApacheKafka:
         options: Sequence[str] = SHORT_LIVED,
         formatted: bool = False,
     ) -> None:
-        """`options`: of the JVM. `formatted`: its log directories (`log.dirs` in `settings`) are there."""
+        """Start the node. `options`: of the JVM. `formatted`: its log directories (`log.dirs` in `settings`) exist."""
         self.directory = directory
         self.data = directory / "kafka-logs"
         self._heap, self._options = heap, options
@@ -137,7 +140,7 @@ class ApacheKafka:
         self.start()
 
     def _format(self, with_tool: bool) -> None:
-        """Format the log directories: copy those that the tool has made once, with ids of their own."""
+        """Format the log directories: copy the ones that the tool has created once, with their own ids."""
         if with_tool:
             run_tool("kafka.tools.StorageTool", "format", "-t", new_id(), "-c", self._config)
             return
@@ -148,11 +151,11 @@ class ApacheKafka:
         meta.write_text(re.sub(r"(?<=\.id=)\S{22}$", lambda _: new_id(), meta.read_text(), flags=re.MULTILINE))
 
     def listeners(self, port: int, controller: int) -> dict[str, str]:
-        """The settings of who may connect where."""
+        """Return the settings of the listeners."""
         return {"listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"}
 
     def start(self) -> None:
-        """Start the process and wait until it serves (again, after `kill`)."""
+        """Start the process and wait until it is ready. Also restarts it after `kill`."""
         command = java("kafka.Kafka", self._config, heap=self._heap, options=self._options)
         self.process = ManagedProcess(command, self.directory, "apache-kafka")
         try:
@@ -162,21 +165,21 @@ class ApacheKafka:
             raise
 
     def kill(self) -> None:
-        """SIGKILL the node and return when it is dead."""
+        """SIGKILL the node, and return when it is dead."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.popen.wait()
 
     def wait_ready(self) -> None:
-        """Start the killed node again, for nothing else does, and wait until it serves."""
+        """Restart the killed node, because nothing else does, and wait until it is ready."""
         if self.process.popen.poll() is not None:
             self.start()
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """The folder with the partition's log."""
+        """Return the folder with the partition's log."""
         return self.data / f"{topic}-{partition}"
 
     def stop(self) -> int:
-        """SIGTERM and wait; Kafka answers a clean stop with 143."""
+        """Send SIGTERM and wait. Kafka exits with 143 after a clean stop."""
         status = self.process.stop(timeout=60)
         for each in self._held:
             each.close()

@@ -1,4 +1,4 @@
-"""Brokers whose metadata and log directories outlive them, on the real disk, with failures put in by path and kind."""
+"""Brokers whose metadata and log directories are kept, on the real disk, with injected failures by path and kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = 1_000_000
 
 
 class BrokenFile(OsFile):
-    """A file whose operations fail where its disk says so."""
+    """A file whose operations fail as configured in its disk."""
 
     __slots__ = ("_broken", "_name")
 
@@ -39,7 +39,7 @@ class BrokenFile(OsFile):
 
 
 class BrokenDisk(OsDisk):
-    """The real disk; `break_down` lets one kind of operation fail under one path, `repair` ends that."""
+    """The real disk. `break_down` lets one kind of operation fail under one path, `repair` ends that."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class BrokenDisk(OsDisk):
         self.sync_threads: set[int] = set()
         self.remove_threads: set[int] = set()
         self.listed_by: dict[str, int] = {}
-        """The thread that was the first to list each folder."""
+        """The thread that first listed each folder."""
 
     def break_down(self, kind: str, path: str, error: int = errno.EIO) -> None:
         self._fault = kind, path, error
@@ -102,7 +102,7 @@ class BrokenDisk(OsDisk):
 
 
 class BrokerStorage:
-    """Two log directories and a tree that outlive their brokers."""
+    """Two log directories and a tree that are kept between brokers."""
 
     def __init__(self, root: Path, **settings: str) -> None:
         self.paths = [str(root / "a"), str(root / "b")]
@@ -111,7 +111,7 @@ class BrokerStorage:
         self._settings = {key.replace("_", "."): value for key, value in settings.items()}
 
     def run_broker(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
-        """Starts a broker, runs `life`, stops it."""
+        """Start a broker, run `life`, stop the broker."""
 
         async def run() -> None:
             given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": ",".join(self.paths), **self._settings}

@@ -1,4 +1,4 @@
-"""Who breaks things in simulated worlds."""
+"""Faults of simulated worlds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from oncelog.sim.world import SimBroker, World
 
 
 class Chaos:
-    """Kills the broker again and again, in the middle of a write and between two, at work and while it recovers."""
+    """Kill the broker repeatedly, during and between writes, at work and during its recovery."""
 
     def __init__(self, world: World, broker: SimBroker, *, calm_s: float = 0.5) -> None:
-        """`calm_s`: how long the broker may live at most, more or less."""
+        """`calm_s`: the approximate maximum life of the broker."""
         self.calm_s = calm_s
         self.world = world
         self.rng = world.fork()
@@ -24,7 +24,7 @@ class Chaos:
         while not self.over:
             for _ in range(self.rng.randrange(4)):
                 await asyncio.sleep(self.rng.uniform(0, 0.05))
-                self.world.network.reset()  # answers get lost
+                self.world.network.reset()  # answers are lost
             if self.rng.random() < 0.5:
                 self.broker.die_in(self.rng.randrange(60))
             with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Logs that are compacted, and what is left of them."""
+"""Compacted logs, and their remaining records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def clean(
 
 
 def carry_out(steps: CleaningSteps, count: int | None = None) -> None:
-    """The next steps, or all."""
+    """Run the next steps, or all."""
     try:
         for step in itertools.islice(steps, count):
             step.run()
@@ -57,7 +57,7 @@ def rows(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 class DyingDisk(CrashDisk):
-    """From the failure on nothing is done any more: the process is dead."""
+    """A disk that does nothing after the failure: the process is dead."""
 
     def step(self, path: str) -> None:
         self.broken = self.broken or self.operations + 1 == self.fail_at

@@ -13,7 +13,7 @@ ONCELOG = Path(sys.executable).with_name("oncelog")
 
 
 class Tool:
-    """The command line, pointed at one cluster."""
+    """The command line, connected to one cluster."""
 
     def __init__(self, bootstrap: str) -> None:
         self.env = {**os.environ, "ONCELOG_BROKERS": bootstrap}
@@ -30,7 +30,7 @@ class Tool:
         )
 
     def __call__(self, *arguments: str, stdin: str = "") -> str:
-        """Its stdout; it must succeed."""
+        """Run a command that must succeed, and return its stdout."""
         done = self.run(*arguments, stdin=stdin)
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
@@ -39,7 +39,7 @@ class Tool:
         return json.loads(self(*arguments, "--format", "json", stdin=stdin))
 
     def fails(self, status: int, *arguments: str, stdin: str = "") -> str:
-        """Its stderr, of which the last line is the sentence."""
+        """Run a command that must fail, and return its stderr, whose last line is the message."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == status, done
         assert "Traceback" not in done.stderr

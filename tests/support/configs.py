@@ -1,4 +1,4 @@
-"""Settings of resources as tests change and read them: AlterConfigs, IncrementalAlterConfigs, DescribeConfigs."""
+"""Change and read settings of resources: AlterConfigs, IncrementalAlterConfigs, DescribeConfigs."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ Op = tuple[str, int, str | None]
 
 
 def resource(kind: int, name: str, *ops: Op) -> AlterConfigsResource:
-    """One resource of a request."""
+    """Return one resource of a request."""
     configs = [AlterableConfig(name=key, config_operation=op, value=value) for key, op, value in ops]
     return AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
 
 
 def alter_all(wire: Wire, *resources: AlterConfigsResource, validate_only: bool = False, version: int = 1) -> list[Any]:
-    """The answers to one IncrementalAlterConfigs."""
+    """Return the answers to one IncrementalAlterConfigs."""
     request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
     return list(wire.call(request, version).responses)
 
 
 def alter(wire: Wire, kind: int, name: str, *ops: Op, validate_only: bool = False, version: int = 1) -> Any:
-    """The answer for the only resource."""
+    """Return the answer for the only resource."""
     [answer] = alter_all(wire, resource(kind, name, *ops), validate_only=validate_only, version=version)
     assert (answer.resource_type, answer.resource_name) == (kind, name)
     return answer
 
 
 def set_topic(wire: Wire, topic: str, key: str, value: str) -> None:
-    """Set one setting of a topic and wait until it is told."""
+    """Set one setting of a topic, and wait until the broker returns it."""
     answer = alter(wire, TOPIC, topic, (key, SET, value))
     assert not answer.error_code, answer
     until(lambda: shown(wire, TOPIC, topic)[key].value, lambda found: found == value, f"{key} is {value}")
 
 
 def shown(wire: Wire, kind: int, name: str, keys: list[str] | None = None) -> dict[str, Any]:
-    """The settings of a resource as DescribeConfigs tells them."""
+    """Return the settings of a resource in DescribeConfigs."""
     asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
     [answer] = wire.call(DescribeConfigsRequest(resources=[asked], include_synonyms=True)).results
     assert not answer.error_code, answer
@@ -58,7 +58,7 @@ def shown(wire: Wire, kind: int, name: str, keys: list[str] | None = None) -> di
 
 
 def value(wire: Wire, kind: int, name: str, key: str) -> tuple[str, int]:
-    """Value and source of one setting."""
+    """Return value and source of one setting."""
     entry = shown(wire, kind, name, [key])[key]
     return entry.value, entry.config_source
 
@@ -69,24 +69,24 @@ def becomes(wire: Wire, kind: int, name: str, key: str, wanted: tuple[str, int])
 
 
 def put(wire: Wire, topic: str, records: bytes | bytearray) -> Any:
-    """Produce, as soon as the partition is led."""
+    """Produce as soon as the partition has a leader."""
     answer = settled(lambda: wire.produce(topic, records))
     assert not answer.error_code, answer
     return answer
 
 
 def refuses(wire: Wire, topic: str, records: bytes | bytearray, error: str) -> None:
-    """Wait until the records are refused: Kafka's logs hear of a change a little later than its metadata."""
+    """Wait until the records are rejected. In Kafka, logs apply a change a little later than the metadata."""
     until(lambda: wire.produce(topic, records).error_code, lambda found: found == code(error), f"refused with {error}")
 
 
 def takes(wire: Wire, topic: str, records: bytes | bytearray) -> Any:
-    """Wait until the records are taken."""
+    """Wait until the records are accepted."""
     return until(lambda: wire.produce(topic, records), lambda answer: not answer.error_code, "taken")
 
 
 def replace(wire: Wire, kind: int, name: str, configs: dict[str, str | None], **options: Any) -> Any:
-    """The answer to AlterConfigs with one resource."""
+    """Return the answer to AlterConfigs with one resource."""
     entries = [legacy.AlterableConfig(name=key, value=text) for key, text in configs.items()]
     asked = legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=entries)
     version = options.pop("version", 2)

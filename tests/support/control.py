@@ -1,8 +1,8 @@
 """Choose which tests run against Apache Kafka, and remember those that passed (`scripts/control`).
 
-RECORD has one line for each test file that has passed. The line counts as long as the file, all that it depends on
-(`imported_files`), Apache Kafka, Python and the packages that the tests talk through are the same: their digest is part
-of the line. A file whose line counts runs again on one day in SHARES. All other files run.
+RECORD has one line for each test file that has passed. The line contains a digest of the file, all that it depends on
+(`imported_files`), Apache Kafka, Python and the packages that the tests use to talk to Kafka. The line is valid as long
+as the digest does not change. A file with a valid line runs again on one day in SHARES. All other files run.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CONTROL = ("tests/clients", "tests/features", "tests/spark/test_source.py", "tes
 
 RECORD = ROOT / "conformance" / "control.txt"
 CHOICE = ROOT / ".cache" / "control.json"
-"""The digests of the files that were chosen, from before they run: a file that is edited meanwhile is not recorded."""
+"""The digests of the chosen files from before the run. A file that is edited during the run is not recorded."""
 
 SHARES = 7
 """Days in which all remembered tests run again."""
 
 TALKING = frozenset({"aiokafka", "confluent_kafka", "kafka", "kio", "pyspark"})
-"""Packages whose version is part of a digest, because the tests talk to Kafka through them."""
+"""Packages whose version is part of a digest, because the tests use them to talk to Kafka."""
 
 HEADER = """\
 # The tests that Apache Kafka has passed, one file a line. Only scripts/control --record writes here.
@@ -60,9 +60,9 @@ class Choice(NamedTuple):
     """Which files run, and why."""
 
     changed: list[str]
-    """Files without a line that counts."""
+    """Files without a valid line."""
     again: list[str]
-    """Files that are remembered and run again today."""
+    """Remembered files that run again today."""
     remembered: list[str]
     """Files that do not run."""
 
@@ -72,7 +72,7 @@ def _check(words: str) -> str:
 
 
 def parse(text: str) -> dict[str, Entry]:
-    """Return the entries of a record by file. Raise ValueError if a line is not as `scripts/control` wrote it."""
+    """Return the entries of a record by file. Raise ValueError if `scripts/control` did not write a line."""
     entries: dict[str, Entry] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("#"):
@@ -113,7 +113,7 @@ def choose(digests: Mapping[str, str], entries: Mapping[str, Entry], day: date) 
 
 
 def report(choice: Choice, entries: Mapping[str, Entry], day: date) -> str:
-    """Say what runs and what is remembered, in numbers."""
+    """Return a text with the numbers of files that run and that are remembered."""
     skipped = sum(entries[file].tests for file in choice.remembered)
     share = day.toordinal() % SHARES + 1
     return (
@@ -142,7 +142,8 @@ def remember(
     now: Mapping[str, str],
     place: tuple[str, str, str],
 ) -> list[Entry]:
-    """Return the new entries: of files that passed and were not edited meanwhile, and the old ones that still count.
+    """Return the new entries: of files that passed and were not edited during the run, and the old ones that are still
+    valid.
 
     `ran` has the outcomes, `before` and `now` the digests before and after the run, `place` the day and the versions of
     Apache Kafka and Python.

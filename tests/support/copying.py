@@ -1,8 +1,8 @@
-"""Read-process-write by members of one group, each a process that dies again and again: what came out.
+"""Read-process-write by members of one group, in processes that are killed repeatedly; then count the output.
 
-As a program (`python -m support.copying BOOTSTRAP SOURCE TARGET MEMBER OPTIONS`) it is one member: it copies for ever,
-prints a line for each transaction that was committed or aborted, and goes on in the same process after what can be
-cured by an abort.
+As a program (`python -m support.copying BOOTSTRAP SOURCE TARGET MEMBER OPTIONS`), it is one member. It copies until it
+is killed, prints a line for each committed or aborted transaction, and continues in the same process after an error
+that an abort can cure.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from support.processes import ManagedProcess, wait_until
 
 PARTITIONS = 4
 FEW = 5
-"""Records a transaction."""
+"""Records in each transaction."""
 LIMIT_S = 120.0
 
 
 def copy(bootstrap: str, source: str, target: str, member: str, options: dict[str, Any]) -> None:
-    """One member, for ever."""
+    """Run one member until it is killed."""
     with (
         Producer(bootstrap, transactional_id=f"{target}-{member}") as producer,
         Consumer(
@@ -52,8 +52,9 @@ def copy(bootstrap: str, source: str, target: str, member: str, options: dict[st
 
 
 def run(bootstrap: str, name: str, folder: Path, records: int, deaths: int, options: dict[str, Any]) -> Counter[bytes]:
-    """Two members copy `records` while they are killed -9 in turns, and a third comes and goes; how often each record
-    came out.
+    """Copy `records` with two members that are killed -9 in turns, and a third that joins and leaves.
+
+    Return how often each record is in the output.
     """
     source, target = f"{name}-in", f"{name}-out"
     seed = random.randrange(2**32)
@@ -86,7 +87,7 @@ def run(bootstrap: str, name: str, folder: Path, records: int, deaths: int, opti
             victim.kill()
             lives[member] = start(member, death + 1)
             if death == deaths // 2:
-                lives["c"] = start("c", 0)  # another member, and its partitions: a rebalance amid all
+                lives["c"] = start("c", 0)  # another member with its own partitions: a rebalance during the kills
         found: Counter[bytes] = Counter()
 
         def everything() -> bool:
@@ -102,7 +103,7 @@ def run(bootstrap: str, name: str, folder: Path, records: int, deaths: int, opti
 
 
 def read(bootstrap: str, topic: str) -> Counter[bytes]:
-    """How often each value is there for who reads what is committed."""
+    """Return how often each value is present for a read_committed reader."""
     found: Counter[bytes] = Counter()
     with Consumer(bootstrap, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
         partitions = [(topic, index) for index in range(PARTITIONS)]

@@ -1,7 +1,7 @@
 """A disk in memory that can crash and fail.
 
-It keeps apart what was written and what was synced. `CrashDisk.kill` is a process that dies: what was written stays.
-`CrashDisk.crash` is a machine that dies: of what was not synced, anything may be left.
+It distinguishes written and synced data. `CrashDisk.kill` simulates the death of a process: written data is kept.
+`CrashDisk.crash` simulates the death of a machine: any part of the unsynced data may be kept.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ class CrashDisk:
         self.broken = False
 
     def step(self, path: str) -> None:
-        """Count one change of the disk, and fail it if it is its turn."""
+        """Count one change of the disk, and fail it if it is the chosen one."""
         self.operations += 1
         if self.broken or self.operations == self.fail_at:
             raise OSError(28, f"no space left on device: {path}")
 
     def kill(self) -> None:
-        """The process dies: open files are gone, their content is not."""
+        """Simulate the death of the process: open files are closed, their content is kept."""
         self.fail_at = None
         self.broken = False
 
     def crash(self, choose: Choose) -> None:
-        """The machine dies: each file keeps what was synced, and ``choose(low, high)`` says how much of the rest."""
+        """Simulate the death of the machine: each file keeps its synced data, and ``choose(low, high)`` selects how
+        much of the rest.
+        """
         self.kill()
         for path, content in list(self.files.items()):
             synced = content.synced if content.synced is not None else b""
@@ -54,7 +56,7 @@ class CrashDisk:
                     continue
             content.synced = bytes(content.data)
 
-    # --- the port ---
+    # --- the disk's interface ---
 
     def open(self, path: str, *, create: bool = False) -> CrashFile:
         if path not in self.files:

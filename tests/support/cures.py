@@ -1,4 +1,4 @@
-"""Runs the programs of examples/cures with kill -9 between their steps, and counts what came out."""
+"""Run the programs of examples/cures with kill -9 between their steps, and count the result."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ACCOUNTS = 3
 
 
 class Shop:
-    """A topic of orders, a database, and the programs between them."""
+    """A topic of orders, a database, and the programs that use them."""
 
     def __init__(self, server: Server, topic: str, database: str) -> None:
         self.server, self.topic, self.database = server, topic, database
 
     def fill(self, *, twice: int = 0) -> None:
-        """Orders 0 to 11 of three accounts, the first `twice` of them a second time."""
+        """Send orders 0 to 11 of three accounts, the first `twice` of them a second time."""
         with Admin(self.server.bootstrap) as admin:
             admin.create_topics(self.topic, 1)
         with Producer(self.server.bootstrap) as producer:
@@ -34,7 +34,7 @@ class Shop:
                 producer.send(self.topic, value, key=f"account-{number % ACCOUNTS}".encode())
 
     def run(self, program: str, *arguments: str, fault: str = "") -> int:
-        """Run it to its end, or to the fault -> exit status, -9 after a kill."""
+        """Run a program to its end or to the fault -> exit status, -9 after a kill."""
         command = [sys.executable, EXAMPLES / "cures" / f"{program}.py", "--bootstrap", self.server.bootstrap]
         command += ["--topic", self.topic, "--database", self.database, *arguments]
         done = subprocess.run(command, env={**os.environ, "FAULT": fault}, capture_output=True, text=True, timeout=60)
@@ -46,12 +46,12 @@ class Shop:
         return done.returncode
 
     def crash_and_go_on(self, program: str, fault: str, *arguments: str) -> None:
-        """Killed at this step, then once more without a fault."""
+        """Run a program that is killed at this step, then once more without a fault."""
         assert self.run(program, *arguments, fault=fault) == -signal.SIGKILL
         self.run(program, *arguments)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """All rows."""
+        """Return all rows."""
         if self.database.startswith("postgresql://"):
             import psycopg
 
@@ -66,12 +66,12 @@ class Shop:
             connection.close()
 
     def shipped(self) -> tuple[int, int]:
-        """(lost, doubled) of the table `shipped`."""
+        """Return (lost, duplicated) of the table `shipped`."""
         rows = [number for (number,) in self.query("SELECT number FROM shipped")]
         return NUMBER - len(set(rows)), len(rows) - len(set(rows))
 
     def balance_error(self) -> int:
-        """What is in the accounts beyond what was ordered: positive is doubled, negative lost."""
+        """Return the difference of the accounts to the orders: positive is duplicated, negative lost."""
         balances = {str(account): int(amount) for account, amount in self.query("SELECT account, amount FROM balances")}
         return sum(balances.values()) - sum(range(1, NUMBER + 1))
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests that need a running server; a conftest imports those that its tests use."""
+"""Fixtures for tests that need a running server. A conftest imports the ones that its tests use."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from support.apache_kafka import ApacheKafka
 from support.servers import OncelogCluster, Server
 
 SERVERS: dict[str, Callable[..., Server]] = {"oncelog": OncelogCluster, "apache-kafka": ApacheKafka}
-"""How each server that a test may run against is started in a folder."""
+"""How to start each server under test in a folder."""
 
 SHARED = {"oncelog": "oncelog_cluster", "apache-kafka": "apache_kafka"}
-"""The fixture with the running one that tests share."""
+"""The fixture with each shared server."""
 
 OLD_RECORDS_STAY = {"log.retention.check.interval.ms": "86400000", "log.initial.task.delay.ms": "86400000"}
-"""Settings of those: many tests give their records times of 1970, and a server that looks for old segments meanwhile
-(Kafka does so half a minute after its start, both every five minutes) deletes them. Where the second key is not known,
-nothing is looked for at the start.
+"""Settings of the shared servers.
+
+Many tests give their records timestamps of 1970, and the check for old segments would delete them (Kafka checks half a
+minute after its start, both every five minutes). A server that does not know the second key has no check at its start.
 """
 
 
 def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
-    """One variant of a test a server (`$ONCELOG_TEST_SERVERS`, else `default`: names with commas between)."""
+    """Create a variant of a test for each server (`$ONCELOG_TEST_SERVERS`, otherwise `default`: names separated by
+    commas).
+    """
     servers = os.environ.get("ONCELOG_TEST_SERVERS", default).split(",")
     scopes = {"server": "session", "module_server": "module", "own_server": "function", "start_server": "function"}
     for fixture, scope in scopes.items():
@@ -36,7 +39,7 @@ def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
 
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Iterator[Callable[..., OncelogCluster]]:
-    """Makes clusters of this test's own (arguments of OncelogCluster); all are stopped after it."""
+    """Create clusters for this test (arguments of OncelogCluster), and stop them afterwards."""
     made: list[OncelogCluster] = []
 
     def make(**options: object) -> OncelogCluster:
@@ -51,7 +54,7 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., OncelogCluster]]:
 
 @pytest.fixture(scope="session")
 def oncelog_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OncelogCluster]:
-    """One running `oncelog up` shared by all tests that leave it as they found it (own topics, no kills)."""
+    """Run one `oncelog up`, shared by all tests that do not change it (own topics, no kills)."""
     cluster = OncelogCluster(tmp_path_factory.mktemp("oncelog"), settings=OLD_RECORDS_STAY)
     yield cluster
     assert cluster.stop() == 0, cluster.process.output()
@@ -59,7 +62,7 @@ def oncelog_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oncelo
 
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """One running Apache Kafka, shared likewise."""
+    """Run one Apache Kafka, shared in the same way."""
     kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), settings=OLD_RECORDS_STAY)
     yield kafka
     kafka.stop()
@@ -67,13 +70,13 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Server:
-    """A server shared by all tests that leave it running; each makes topics and groups of its own."""
+    """Return a server shared by all tests that leave it running. Each creates its own topics and groups."""
     return request.getfixturevalue(SHARED[request.param])
 
 
 @pytest.fixture(scope="module")
 def module_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for the tests of one module, with the settings that its `SETTINGS` has."""
+    """Run a server for the tests of one module, with the settings in its `SETTINGS`."""
     settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
     made = SERVERS[request.param](tmp_path_factory.mktemp("module"), settings=settings)
     yield made
@@ -82,7 +85,7 @@ def module_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    """A server for this test alone, which may kill it."""
+    """Run a server for this test alone, which may kill it."""
     made = SERVERS[request.param](tmp_path)
     yield made
     made.stop()
@@ -90,7 +93,7 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serve
 
 @pytest.fixture
 def start_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts servers of this test's own, with settings (Kafka's dotted names) that both understand."""
+    """Start servers for this test, with settings (Kafka's dotted names) that both support."""
     made: list[Server] = []
 
     def start(settings: dict[str, str]) -> Server:
@@ -104,5 +107,5 @@ def start_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
 
 @pytest.fixture
 def name() -> str:
-    """A name for a topic, group or transactional id that no other test uses."""
+    """Return a name for a topic, group or transactional id that no other test uses."""
     return f"t-{uuid.uuid4().hex[:12]}"

@@ -1,8 +1,9 @@
-"""Damaged input by the million for everything that reads foreign bytes; a test does some thousands of it.
+"""Fuzz everything that reads foreign bytes, with millions of damaged inputs. A test runs a few thousand of them.
 
-An input is valid bytes, damaged: bits flipped, cut off, lengths and counts replaced by extreme ones, pieces repeated or
-taken from another. A decoder may return something or raise the protocol's own errors; anything else is a fault, told
-with the seed and the bytes that bring it back. The address space is bounded, so that a length that lies is found out.
+An input is valid bytes with damage: flipped bits, truncation, extreme lengths and counts, repeated pieces, or pieces of
+another input. A decoder may return a value or raise the protocol's own errors. Any other exception is a fault, and is
+reported with the seed and the bytes that reproduce it. The address space is limited, so that an allocation for a false
+length is detected.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from oncelog.protocol.records import Record, build_batch, decode_control, decode
 from oncelog.protocol.schema import DecodeError, Field, Message
 
 HEADROOM = 1 << 30
-"""Bytes of address space beyond what the process has when it begins."""
+"""Bytes of address space beyond those in use at the beginning."""
 LIMIT = 1 << 20
-"""What a compressed payload may grow to."""
+"""Maximum size of a decompressed payload."""
 
 EXTREMES = [0, 1, -1, 127, 128, 2**15 - 1, -(2**15), 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**63 - 1, -(2**63)]
 WIDTHS = {1: ">B", 2: ">H", 4: ">I", 8: ">Q"}
 
 Target = Callable[[random.Random], tuple[bytes, Callable[[], object]]]
-"""Makes an input and the call that reads it."""
+"""Create an input and the call that reads it."""
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
-    """The same bytes with one to three faults."""
+    """Return the same bytes with one to three faults."""
     out = bytearray(data)
     for _ in range(chance.randint(1, 3)):
         chance.choice((_flip, _cut, _extreme, _repeat, _noise))(out, chance)
@@ -107,7 +108,7 @@ def _item(kind: Any, version: int, chance: random.Random) -> Any:
 
 
 def any_message(cls: type[Message], version: int, chance: random.Random) -> Message:
-    """A message with something in each of its fields."""
+    """Return a message with something in each of its fields."""
     present = {name: field for name, field in cls.FIELDS.items() if field.present(version)}
     return cls(**{name: _value(field, version, chance) for name, field in present.items()})
 
@@ -119,7 +120,7 @@ def _message(chance: random.Random, half: int) -> tuple[type[Message], int, byte
 
 
 def requests(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
-    """A frame, as the broker reads it."""
+    """Return a frame for the broker."""
     cls, version, body = _message(chance, 0)
     data = damaged(encode_request_header(RequestHeader(cls.API_KEY, version, 1, "fuzz")) + body, chance)
 
@@ -132,7 +133,7 @@ def requests(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
 
 
 def responses(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
-    """A response, as our client reads it."""
+    """Return a response for our client."""
     cls, version, body = _message(chance, 1)
     data = damaged(body, chance)
     return data, lambda: cls.decode(memoryview(data), version)
@@ -142,7 +143,7 @@ def responses(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
 
 
 def any_batch(chance: random.Random) -> bytearray:
-    """A few records in some codec."""
+    """Return a few records in some codec."""
     records = [
         Record(
             index,
@@ -160,7 +161,7 @@ def any_batch(chance: random.Random) -> bytearray:
 
 
 def _batches(chance: random.Random) -> bytes:
-    """Damaged record batches, as often as not with a CRC that fits, so that what lies behind it is reached."""
+    """Return damaged record batches. Half of them have a valid CRC, so that the checks after it run."""
     data = bytearray(damaged(b"".join(bytes(any_batch(chance)) for _ in range(chance.randint(1, 2))), chance))
     if len(data) > 61 and chance.random() < 0.7:
         if chance.random() < 0.7:
@@ -172,7 +173,7 @@ def _batches(chance: random.Random) -> bytes:
 
 
 def records(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
-    """Batches as broker and client walk them, record by record."""
+    """Return batches for the record-by-record readers of broker and client."""
     data = _batches(chance)
 
     def read() -> object:
@@ -188,14 +189,14 @@ COMPACTED = LogConfig(compact=True)
 
 
 def appends(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
-    """Batches as the broker checks them before an append."""
+    """Return batches for the broker's validation before an append."""
     data = _batches(chance)
     config = chance.choice((LogConfig(), COMPACTED))
     return data, lambda: validate(memoryview(bytearray(data)), Origin.CLIENT, config, 1_700_000_000_000)
 
 
 def tables(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
-    """Batches as the client makes Arrow of them: compiled code, which must never read beyond them."""
+    """Return batches for the client's conversion to Arrow: compiled code, which must never read past them."""
     data = _batches(chance)
     limits = {"max_bytes": chance.choice((1, 100, 1 << 20)), "max_rows": chance.choice((1, 5, 1000))}
 
@@ -211,7 +212,7 @@ def tables(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
 
 
 def compressed(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
-    """Payloads of every codec, some of which unpack to far more than the limit."""
+    """Return payloads of every codec, some of which decompress to far more than the limit."""
     codec = chance.choice(tuple(Codec))
     size = chance.choice((0, 1, 100, 5000, 8 * LIMIT if chance.random() < 0.01 else 70))
     data = damaged(bytes(compress(codec, bytes(size))), chance)
@@ -230,7 +231,10 @@ TARGETS: dict[str, Target] = {
 
 
 def fuzz(target: str, count: int, seed: int) -> int:
-    """Reads `count` inputs; how many of them were refused. AssertionError with the input that brings a fault."""
+    """Read `count` inputs, and return how many were rejected.
+
+    Raise AssertionError with the input that causes a fault.
+    """
     refused = 0
     chance = random.Random(zlib.crc32(f"{target} {seed}".encode()))
     for number in range(count):
@@ -245,7 +249,7 @@ def fuzz(target: str, count: int, seed: int) -> int:
 
 
 def bound_memory() -> None:
-    """Let this process have no more than it has, and HEADROOM."""
+    """Limit this process to its current address space plus HEADROOM."""
     with open("/proc/self/statm") as statm:
         used = int(statm.read().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -253,7 +257,7 @@ def bound_memory() -> None:
 
 
 def main() -> None:
-    """The command line of `scripts/fuzz`."""
+    """Run `scripts/fuzz` from the command line."""
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", type=int, default=1_000_000, help="of all targets together")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
@@ -262,7 +266,7 @@ def main() -> None:
     print(f"seed {options.seed}", flush=True)
     chosen = options.targets or list(TARGETS)
     for target in chosen:
-        fuzz(target, 100, 0)  # compiles the kernels and codecs before memory is bounded
+        fuzz(target, 100, 0)  # compile the kernels and codecs before memory is limited
     bound_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for target in chosen:

@@ -1,4 +1,4 @@
-"""Runs one group coordinator as its shell does: append, replay, reply; but in memory and at once."""
+"""Drive one group coordinator as its shell does (append, replay, reply), but in memory and at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GROUP = "g"
 
 
 def subscription(*topics: str) -> bytes:
-    """A consumer's metadata, with the version in front."""
+    """Return a consumer's metadata with its version prefix."""
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
 
 
@@ -47,7 +47,7 @@ RANGE = (("range", subscription("t")),)
 
 @dataclass(frozen=True)
 class Appended:
-    """A record as it lies in the log, or (without key) a marker."""
+    """A record in the log, or (without key) a marker."""
 
     key: bytes | None
     value: bytes | None
@@ -56,7 +56,7 @@ class Appended:
 
 
 class Waiting:
-    """A request's token; `response` is None until it is answered."""
+    """A request's token. `response` is None until it is answered."""
 
     def __init__(self) -> None:
         self.response: Any = None
@@ -68,7 +68,7 @@ class Waiting:
 
 
 class GroupDriver:
-    """`log` is the partition; `refuse` makes the next append fail."""
+    """Run a coordinator. `log` is the partition; `refuse` makes the next append fail."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
@@ -89,11 +89,11 @@ class GroupDriver:
 
     @property
     def now(self) -> Now:
-        """Here `now_ms` is the wall clock; the steady one may lie elsewhere (`set_clock`)."""
+        """Return the time. `now_ms` is the wall clock; the monotonic one may differ (`set_clock`)."""
         return Now(self.now_ms, self.now_ms - self.ahead_ms)
 
     def set_clock(self, ms: int) -> None:
-        """Somebody sets the wall clock forward, or back."""
+        """Set the wall clock forward or back."""
         self.now_ms += ms
         self.ahead_ms += ms
 
@@ -101,10 +101,10 @@ class GroupDriver:
     def group(self) -> Group:
         return self.coordinator.groups[GROUP]
 
-    # -- what the shell does --------------------------------------------------------------------------------------
+    # -- the shell ------------------------------------------------------------------------------------------------
 
     def apply(self, effects: Effects, producer_id: int | None = None) -> list[CoordinatorRecord]:
-        """Returns what was appended."""
+        """Apply effects, and return the appended records."""
         if effects.records and self.refuse is not None:
             error, self.refuse = self.refuse, None
             for reply in effects.replies:
@@ -128,7 +128,7 @@ class GroupDriver:
         self.coordinator.replay_end_transaction(producer_id, 0, commit)
 
     def reloaded(self) -> GroupCoordinator:
-        """Another coordinator that has read the log."""
+        """Return another coordinator that has read the log."""
         other = self._new()
         for entry in self.log:
             if entry.key is None:
@@ -141,19 +141,19 @@ class GroupDriver:
         return other
 
     def fail_over(self) -> None:
-        """Goes on with a coordinator that knows only the log; requests that wait are never answered."""
+        """Continue with a coordinator that knows only the log. Waiting requests are never answered."""
         self.coordinator = self.reloaded()
         self.apply(self.coordinator.loaded(self.now))
 
     def pass_time(self, ms: int) -> None:
-        """Ticks at each deadline on the way."""
+        """Advance the clock, and tick at each deadline on the way."""
         end = self.now_ms + ms
         while (due := self.coordinator.deadline()) is not None and due + self.ahead_ms <= end:
             self.now_ms = max(due + self.ahead_ms, self.now_ms)
             self.apply(self.coordinator.tick(self.now))
         self.now_ms = end
 
-    # -- what clients do ------------------------------------------------------------------------------------------
+    # -- clients --------------------------------------------------------------------------------------------------
 
     def join(
         self,
@@ -180,7 +180,7 @@ class GroupDriver:
         return token
 
     def enter(self, **options: Any) -> tuple[str, Waiting]:
-        """The two steps of a dynamic member: (its id, the second request)."""
+        """Send the two requests of a dynamic member's join: (its id, the second request)."""
         first = self.join(**options)
         assert first.error is ErrorCode.MEMBER_ID_REQUIRED
         member_id = first.response.member_id
@@ -238,7 +238,7 @@ class GroupDriver:
         metadata: str | None = "",
         retention_ms: int = -1,
     ) -> Waiting | ErrorCode:
-        """The error when the whole commit is refused."""
+        """Commit offsets. Return the error if the whole commit is rejected."""
         token = Waiting()
         request = OffsetCommitRequest(
             group_id=GROUP,
@@ -298,7 +298,7 @@ class GroupDriver:
         return token
 
     def fetch(self, topic: str = "t", partition: int = 0, *, stable: bool = False) -> int | ErrorCode:
-        """The offset, or the partition's error."""
+        """Return the offset, or the partition's error."""
         group = OffsetFetchRequestGroup(
             group_id=GROUP, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])]
         )
@@ -306,7 +306,7 @@ class GroupDriver:
         return ErrorCode(answer.error_code) if answer.error_code else int(answer.committed_offset)
 
     def stable_group(self, count: int, **options: Any) -> list[str]:
-        """A group of `count` dynamic members, each assigned its own id; the leader comes first."""
+        """Create a group of `count` dynamic members, each assigned its own id. The leader comes first."""
         joins = [self.enter(**options) for _ in range(count)]
         self.pass_time(self.config.initial_rebalance_delay_ms)
         leader = joins[0][1].response.leader
@@ -319,7 +319,7 @@ class GroupDriver:
 
 
 def last_group(driver: GroupDriver) -> GroupMetadataValue:
-    """The newest record of the group."""
+    """Return the newest record of the group."""
     for entry in reversed(driver.log):
         assert entry.key is not None
         record = decode_record(entry.key, entry.value)
@@ -329,7 +329,7 @@ def last_group(driver: GroupDriver) -> GroupMetadataValue:
 
 
 def static_group(driver: GroupDriver) -> tuple[str, str]:
-    """Ids of the members "a" (the leader) and "b", stable."""
+    """Create a stable group, and return the ids of the members "a" (the leader) and "b"."""
     one, two = driver.join(instance="a"), driver.join(instance="b")
     driver.pass_time(0)
     ids = one.response.member_id, two.response.member_id

@@ -1,4 +1,4 @@
-"""Members of a classic group by hand at the wire: what a consumer's client would send, one request at a time."""
+"""Members of a classic group at the protocol level: the requests of a consumer's client, one at a time."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from support.wire import Session, Wire, code, settled, until
 
 SESSION_MS = 30_000
 SHORT_REBALANCE_MS = 3_000
-"""Of a test that lets the time-out pass. Members have sent SyncGroup long before."""
+"""For a test that waits for the timeout. Members have sent SyncGroup long before."""
 MEMBER_ID_REQUIRED = code("MEMBER_ID_REQUIRED")
 NEW_JOIN = 9
-"""From this version of JoinGroup on a static leader is told to skip the assignment (KIP-814)."""
+"""From this version of JoinGroup on, a static leader is told to skip the assignment (KIP-814)."""
 BY_NAME = 9
 """The last version of OffsetFetch and OffsetCommit that names topics."""
 
 
 def subscription(*topics: str, owned: bytes | None = None) -> bytes:
-    """A consumer's metadata as assignors read it."""
+    """Return a consumer's metadata in the assignors' format."""
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics), user_data=owned), 1)
 
 
 def join_request(group: str, member_id: str = "", **options: Any) -> JoinGroupRequest:
-    """`protocols` ({name: metadata}) and the fields of JoinGroupRequest."""
+    """Return a JoinGroup with `protocols` ({name: metadata}) and other fields of the request."""
     protocols = options.pop("protocols", {"range": subscription("t")})
     fields = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": SESSION_MS, "protocol_type": "consumer"}
     return JoinGroupRequest(
@@ -63,10 +63,10 @@ def join_request(group: str, member_id: str = "", **options: Any) -> JoinGroupRe
 
 
 class Member:
-    """One member on a connection of its own, for a join may wait for the others."""
+    """A member on its own connection, because a join may wait for the other members."""
 
     def __init__(self, bootstrap: str, group: str, **options: Any) -> None:
-        """`options` are those of `join_request`."""
+        """Connect. `options` are those of `join_request`."""
         self.wire = Wire(bootstrap, client_id="member")
         self.group = group
         self.options = options
@@ -90,13 +90,13 @@ class Member:
         }
 
     def close(self) -> None:
-        """Hang up without leaving."""
+        """Close the connection without leaving the group."""
         self.wire.close()
 
     # -- join ---
 
     def ask_to_join(self, **changed: Any) -> None:
-        """Send JoinGroup, with a member id (asked for if need be), and do not wait."""
+        """Send JoinGroup with a member id (request one if necessary), and do not wait."""
         self.options |= changed
         if not self.member_id and self.instance is None:
             self.wire.find_coordinator(self.group, 0)
@@ -107,7 +107,7 @@ class Member:
         self._waiting.append((request, self.wire.send(request)))
 
     def take(self) -> Any:
-        """The answer to what was sent."""
+        """Return the answer to the pending request."""
         request, version = self._waiting.pop(0)
         answer = self.wire.receive(request, version)
         if isinstance(request, JoinGroupRequest) and not answer.error_code:
@@ -119,10 +119,10 @@ class Member:
         return self.take()
 
     def join_first(self) -> int:
-        """The error code of a join to a group that has nobody yet, with a new member id.
+        """Join a group without members, with a new member id, and return the error code.
 
-        UNKNOWN_MEMBER_ID when the group went between the two requests: one without members and offsets is cleaned up
-        though a member id was given out (every `offsets.retention.check.interval.ms`).
+        UNKNOWN_MEMBER_ID if the group was removed between the two requests: a group without members and offsets is
+        deleted although a member id was assigned (every `offsets.retention.check.interval.ms`).
         """
         self.member_id = ""
         error: int = self.join().error_code
@@ -149,7 +149,7 @@ class Member:
         self.ask_to_sync(assignments, **changed)
         return self.take()
 
-    # -- the rest ---
+    # -- heartbeat and leave ---
 
     def heartbeat(self, **changed: Any) -> int:
         error: int = settled(lambda: self.wire.call(HeartbeatRequest(**{**self.identity, **changed}))).error_code
@@ -166,7 +166,7 @@ class Member:
 
 
 def rebalance(members: Iterable[Member], **changed: Any) -> list[Member]:
-    """All join and are given their own member id as assignment; the leader comes first."""
+    """Let all members join, and assign each its own member id. The leader comes first."""
     members = list(members)
     for member in members:
         member.ask_to_join(**changed)
@@ -178,15 +178,15 @@ def rebalance(members: Iterable[Member], **changed: Any) -> list[Member]:
 
 
 def make_impatient(members: Iterable[Member]) -> list[Member]:
-    """Give a complete group a short rebalance time-out; the leader comes first.
+    """Give a stable group a short rebalance timeout. The leader comes first.
 
-    If it were short from the beginning, a slow machine would let it pass while the members join.
+    If it were short from the beginning, a slow machine would exceed it while the members join.
     """
     return rebalance(members, rebalance_timeout_ms=SHORT_REBALANCE_MS, protocols={"range": subscription("short")})
 
 
 def finish(members: list[Member]) -> None:
-    """Those who have joined are given their assignments; the leader is first."""
+    """Give the joined members their assignments. The leader is first."""
     leader, *others = members
     answer = leader.sync({member.member_id: member.member_id.encode() for member in members})
     assert not answer.error_code, answer
@@ -195,7 +195,7 @@ def finish(members: list[Member]) -> None:
 
 
 def stable(bootstrap: str, group: str, count: int = 1, **options: Any) -> list[Member]:
-    """A new group with so many members, each assigned its own id; the leader comes first."""
+    """Create a group with so many members, each assigned its own id. The leader comes first."""
     members = [Member(bootstrap, group, **options) for _ in range(count)]
     members[0].wire.find_coordinator(group, 0)
     found: list[Member] = []
@@ -219,7 +219,7 @@ def stable(bootstrap: str, group: str, count: int = 1, **options: Any) -> list[M
 
 
 def come_back(member: Member, wire: Wire, version: int = NEW_JOIN, **options: Any) -> Any:
-    """What its next process is told, which knows the instance id only."""
+    """Join as the next process of a static member, which knows only its instance id."""
     request = join_request(member.group, group_instance_id=member.instance, **options)
     return settled(lambda: wire.call(request, version))
 
@@ -228,7 +228,10 @@ def come_back(member: Member, wire: Wire, version: int = NEW_JOIN, **options: An
 
 
 def commit(wire: Wire, topic: str, offsets: Mapping[int, int], *, metadata: str = "", **fields: Any) -> list[int]:
-    """OffsetCommit of a topic's partitions; the error code of each. `fields` are those of OffsetCommitRequest."""
+    """Commit offsets of a topic's partitions, and return the error code of each.
+
+    `fields` are those of OffsetCommitRequest.
+    """
     partitions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata=metadata)
         for index, offset in offsets.items()
@@ -244,7 +247,10 @@ def commit(wire: Wire, topic: str, offsets: Mapping[int, int], *, metadata: str 
 def txn_commit(
     wire: Wire, transactional_id: str, who: Session, topic: str, offset: int, *, partition: int = 0, **fields: Any
 ) -> int:
-    """TxnOffsetCommit of a client before KIP-890's part 2; `fields` (group_id, member_id, ...) are the request's."""
+    """Send the TxnOffsetCommit of a client before KIP-890's part 2.
+
+    `fields` (group_id, member_id, ...) are the request's.
+    """
     parts = [TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)]
     version = fields.pop("version", 3)
     request = TxnOffsetCommitRequest(
@@ -260,7 +266,7 @@ def txn_commit(
 
 
 def pending(wire: Wire, name: str, offset: int, *, partition: int = 0, **fields: Any) -> Session:
-    """An open transaction of the id `name` with an offset of the topic `name` in the group `name`."""
+    """Open a transaction of the id `name` with an offset of the topic `name` in the group `name`."""
     who = wire.session(name)
     assert not wire.add_offsets(name, who, name).error_code
     assert not txn_commit(wire, name, who, name, offset, partition=partition, group_id=name, **fields)
@@ -268,7 +274,7 @@ def pending(wire: Wire, name: str, offset: int, *, partition: int = 0, **fields:
 
 
 def simple_commit(wire: Wire, group: str, topic: str, offsets: Mapping[int, int], **fields: Any) -> None:
-    """A commit of somebody who assigns partitions by hand; it must succeed."""
+    """Commit as a consumer with manual assignment. The commit must succeed."""
     wire.find_coordinator(group, 0)
     assert not any(commit(wire, topic, offsets, group_id=group, **fields))
 
@@ -281,7 +287,7 @@ def fetch_group(
     stable: bool = False,
     version: int = BY_NAME,
 ) -> Any:
-    """OffsetFetch of one group by topic names (None: all); its answer."""
+    """Send OffsetFetch for one group by topic names (None: all), and return its answer."""
     asked = None
     if topics is not None:
         asked = [OffsetFetchRequestTopics(name=name, partition_indexes=list(of)) for name, of in topics.items()]
@@ -290,7 +296,7 @@ def fetch_group(
 
 
 def offsets_of(wire: Wire, group: str) -> dict[tuple[str, int], int]:
-    """Every committed offset of the group."""
+    """Return every committed offset of the group."""
     found = fetch_group(wire, group)
     assert not found.error_code, found
     return {
@@ -301,7 +307,7 @@ def offsets_of(wire: Wire, group: str) -> dict[tuple[str, int], int]:
 
 
 def delete_offsets(wire: Wire, group: str, topics: Mapping[str, Iterable[int]]) -> Any:
-    """OffsetDelete: the group's error code, or {(topic, partition): error code}."""
+    """Send OffsetDelete. Return the group's error code, or {(topic, partition): error code}."""
     asked = [
         OffsetDeleteRequestTopic(
             name=name, partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in of]
@@ -322,7 +328,7 @@ def delete_offsets(wire: Wire, group: str, topics: Mapping[str, Iterable[int]]) 
 
 
 def describe(wire: Wire, group: str, **fields: Any) -> DescribedGroup:
-    """DescribeGroups of one."""
+    """Describe one group."""
     version = fields.pop("version", None)
     request = DescribeGroupsRequest(groups=[group], **fields)
     found: DescribedGroup = settled(lambda: wire.call(request, version).groups[0])
@@ -330,6 +336,6 @@ def describe(wire: Wire, group: str, **fields: Any) -> DescribedGroup:
 
 
 def delete_groups(wire: Wire, *groups: str) -> dict[str, int]:
-    """DeleteGroups: each one's error code."""
+    """Send DeleteGroups, and return each group's error code."""
     answer = wire.call(DeleteGroupsRequest(groups_names=list(groups)))
     return {result.group_id: result.error_code for result in answer.results}

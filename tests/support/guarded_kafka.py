@@ -1,4 +1,4 @@
-"""Apache Kafka with an authorizer: whoever connects to `bootstrap` may do what was granted, and nothing else."""
+"""Apache Kafka with an authorizer: clients of `bootstrap` may do only what was granted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JAAS = (
 
 
 class GuardedKafka(ApacheKafka):
-    """The broker itself, and who grants, come by listeners of their own, with a password."""
+    """The broker. Its own connections and the administrator's use other listeners, with a password."""
 
     name = "guarded-kafka"
 
@@ -46,13 +46,13 @@ class GuardedKafka(ApacheKafka):
 
     @cached_property
     def admin(self) -> AdminClient:
-        """As the super user."""
+        """Return an admin client of the super user."""
         return AdminClient({"bootstrap.servers": self.internal, "security.protocol": "SASL_PLAINTEXT", **SUPER_USER})
 
     def grant(
         self, kind: ResourceType, name: str, operations: Iterable[AclOperation], *, prefixed: bool = False
     ) -> None:
-        """Let everybody do these on one resource, or on all whose names begin so."""
+        """Grant these operations to everyone on one resource, or on all whose names have this prefix."""
         pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
         allow = AclPermissionType.ALLOW
         wanted = [AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", operation, allow) for operation in operations]

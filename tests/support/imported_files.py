@@ -21,10 +21,10 @@ STARTS_SERVERS = frozenset({"support.apache_kafka", "support.processes", "suppor
 """Modules that start the servers under test, or a process that another module describes."""
 
 STARTS_PROCESSES = re.compile(r"\b(?:subprocess|ManagedProcess)\b")
-"""Text of a module that may start any program of ours: it depends on the whole package, without SERVER_ONLY."""
+"""Text in a module that may start any of our programs: the module depends on the whole package, without SERVER_ONLY."""
 
 SERVER_ONLY = frozenset({"broker", "cluster", "coordinator", "log", "sim"})
-"""Packages that only our broker runs, and the control starts none."""
+"""Packages that only our broker runs; the control does not start it."""
 
 
 class Imports(NamedTuple):

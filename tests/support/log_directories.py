@@ -1,4 +1,4 @@
-"""What tests ask a broker about its log directories."""
+"""Queries about a broker's log directories, for tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT = RequestContext(3, 9, 1, "test", "127.0.0.1", 1)
 
 
 def refusal(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
-    """What somebody is told who wants the partition's log."""
+    """Return the error of a request for the partition's log."""
     with pytest.raises(ProtocolError) as caught:
         broker.partitions.find(topic, partition)
     code: ErrorCode = caught.value.code
@@ -51,7 +51,7 @@ async def log_dirs(broker: Broker, topics: dict[str, list[int]] | None = None) -
 
 
 async def nothing(broker: Broker) -> None:
-    """A life in which nothing happens."""
+    """Do nothing while the broker runs."""
 
 
 def refused(storage: BrokerStorage, **settings: str) -> str:

@@ -64,7 +64,7 @@ def end_txn(log: Log, producer_id: int, *, commit: bool, epoch: int = 0, version
 
 
 def values(log: Log, *, upto: int | None = None, start: int | None = None, max_bytes: int = 1 << 20) -> list[bytes]:
-    """Values of the data records that a consumer reads from ``start`` up to ``upto``."""
+    """Return the values of the data records that a consumer reads from ``start`` up to ``upto``."""
     offset = log.log_start_offset if start is None else start
     end = log.high_watermark if upto is None else upto
     found: list[bytes] = []

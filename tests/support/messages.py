@@ -1,7 +1,7 @@
-"""Random protocol messages from their declarations, and the same message as kio sees it.
+"""Random protocol messages from their declarations, and the same message in kio.
 
-kio is an independent implementation of the protocol, generated from Kafka's schemas: the oracle for names, order,
-types, versions and bytes. It has richer types than the wire: durations, times, error codes, None for the zero UUID.
+kio is an independent implementation of the protocol, generated from Kafka's schemas: the reference for names, order,
+types, versions and bytes. It has richer types than the protocol: durations, times, error codes, None for the zero UUID.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SCALARS: dict[str, st.SearchStrategy[Any]] = {
 _ERROR_CODES = st.sampled_from([int(code) for code in KioErrorCode])
 _TIMES = st.integers(0, 2**40)
 _TIMED = frozenset({"log_append_time_ms", "transaction_start_time_ms", "retention_time_ms"})
-"""int64 fields that kio reads as a date or a duration, which hold fewer values."""
+"""int64 fields that kio reads as a date or a duration, which have a smaller range."""
 
 
 class Case(NamedTuple):
@@ -66,12 +66,12 @@ class Case(NamedTuple):
 
     @property
     def kio(self) -> Any:
-        """The same message's class in kio."""
+        """Return the same message's class in kio."""
         return getattr(importlib.import_module(self.module), self.cls.__name__)
 
 
 def message_classes() -> Iterator[tuple[str, str, type[Message]]]:
-    """(kio's name of the API, request | response | data, class) of everything that kio knows too."""
+    """Return (kio's name of the API, request | response | data, class) of all messages that kio knows."""
     for key in ApiKey:
         request, response = messages(key)
         yield key.name.lower(), "request", request
@@ -81,7 +81,7 @@ def message_classes() -> Iterator[tuple[str, str, type[Message]]]:
 
 
 def cases() -> list[Case]:
-    """Every message in every version that we declare."""
+    """Return every message in every version that we declare."""
     return [
         Case(cls, version, f"kio.schema.{api}.v{version}.{kind}")
         for api, kind, cls in message_classes()
@@ -90,12 +90,12 @@ def cases() -> list[Case]:
 
 
 def internal_cases() -> list[Case]:
-    """What is written to the internal topics, in every version; kio does not know these."""
+    """Return the records of internal topics, in every version. kio does not know these."""
     return [Case(cls, version, "") for cls in INTERNAL for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)]
 
 
 def instances(cls: type[Message], version: int) -> st.SearchStrategy[Any]:
-    """Messages whose every field that the version has is drawn, null where it may be."""
+    """Draw messages with a value in every field of the version, null where permitted."""
     return st.builds(
         cls,
         **{name: _values(name, field, version) for name, field in cls.FIELDS.items() if field.present(version)},
@@ -119,32 +119,32 @@ def _values(name: str, field: Field, version: int) -> st.SearchStrategy[Any]:
 
 
 def parse_with_kio(case: Case, data: bytes) -> tuple[Any, int]:
-    """kio's instance and the number of bytes it took."""
+    """Return kio's instance and the number of bytes that it has read."""
     parsed, size = entity_reader(case.kio)(data, 0)
     return parsed, size
 
 
 def write_with_kio(entity: Any) -> bytes:
-    """kio's bytes for its instance."""
+    """Return kio's bytes for its instance."""
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
 
 
 def field_names(cls: type[Message], version: int) -> list[str]:
-    """Names of our fields in a version, in their order."""
+    """Return the names of our fields in a version, in their order."""
     return [name for name, field in cls.FIELDS.items() if field.present(version)]
 
 
 def kio_name(ours: str, kio_type: Any) -> str:
-    """Durations and dates lose their unit in kio's names."""
+    """Return kio's name, in which durations and dates lose their unit."""
     kinds = typing.get_args(kio_type) or (kio_type,)
     timed = any(isinstance(kind, type) and issubclass(kind, datetime.timedelta | datetime.date) for kind in kinds)
     return ours.removesuffix("_ms") if timed else ours
 
 
 def same(ours: Any, kio: Any) -> bool:
-    """Whether one of our values is what kio holds at its place."""
+    """Return whether one of our values equals kio's."""
     if isinstance(ours, Message):
         present = [getattr(kio, field.name) for field in dataclasses.fields(kio)]
         names = field_names(type(ours), int(kio.__version__))

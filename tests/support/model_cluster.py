@@ -1,7 +1,8 @@
-"""A cluster of one broker in a few lines, for a producer's sender to talk to, and faults on the way.
+"""A minimal cluster of one broker for a producer's sender, with injected faults.
 
-Knows of Kafka only what exactly-once rests on: producer epochs, sequences and the last five batches per partition, and
-one transaction per transactional id, in both protocol generations. `fault()` is asked for the fate of every request.
+It knows only the parts of Kafka that exactly-once relies on: producer epochs, sequences and the last five batches per
+partition, and one transaction per transactional id, in both protocol versions. `fault()` returns the fate of every
+request.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NODE = 1
 REMEMBERED = 5
 FINE, LOST_REQUEST, LOST_ANSWER, BUSY, LATE = "fine", "lost request", "lost answer", "busy", "late"
 REQUEST_TIMEOUT = 0.03
-"""Seconds after which a client gives a connection up; what was sent on it may still arrive later."""
+"""Seconds after which a client closes a connection. Its requests may still arrive later."""
 FAULTS = (FINE, LOST_REQUEST, LOST_ANSWER, BUSY, LATE)
 
 
@@ -51,7 +52,7 @@ class Entry(NamedTuple):
 
 
 class Log:
-    """One partition, which takes batches of `largest` records at most."""
+    """One partition, which accepts batches of at most `largest` records."""
 
     def __init__(self, largest: int = 1 << 20) -> None:
         self.largest = largest
@@ -75,7 +76,7 @@ class Log:
             if (first, last) == (header.base_sequence, header.last_sequence):
                 return ErrorCode.NONE, offset
         expected = (batches[-1][1] + 1) & 0x7FFFFFFF if batches else 0
-        if epoch >= 0 and header.base_sequence != expected:  # of one that is not known any sequence is taken
+        if epoch >= 0 and header.base_sequence != expected:  # any sequence is accepted from an unknown producer
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         offset = len(self.entries)
         remembered = [*batches, (header.base_sequence, header.last_sequence, offset)][-REMEMBERED:]
@@ -90,7 +91,7 @@ class Log:
         self.producers[producer_id] = (max(known, epoch), batches if known >= epoch else [])
 
     def committed(self) -> list[bytes]:
-        """What a reader of committed records sees."""
+        """Return what a read_committed reader sees."""
         seen: list[bytes] = []
         pending: dict[int, list[bytes]] = {}
         for entry in self.entries:
@@ -105,7 +106,9 @@ class Log:
 
 
 class ModelCluster:
-    """What `ProducerCore` uses of a ClusterClient, with one topic `t` and every coordinator on one broker."""
+    """The methods of a ClusterClient that `ProducerCore` uses, with one topic `t` and every coordinator on one
+    broker.
+    """
 
     def __init__(self, partitions: int, fault: Callable[[], str], *, version: int, largest: int = 1 << 20) -> None:
         self.logs = {("t", index): Log(largest) for index in range(partitions)}
@@ -122,7 +125,7 @@ class ModelCluster:
         self.last_epoch = -1
         self.ongoing: set[tuple[str, int]] = set()
         self.ended: tuple[int, bool] | None = None
-        """TV2: (epoch it ended with, outcome) of the last transaction, for a repeated EndTxn."""
+        """TV2: (epoch, outcome) of the last transaction, for a repeated EndTxn."""
         self._connection: ModelConnection | None = None
 
     async def topic(self, name: str, **_: object) -> Topic:
@@ -156,7 +159,7 @@ class ModelCluster:
         self.calls.close()
 
     def time_out(self) -> None:
-        """The coordinator aborts the transaction in progress and bumps the epoch."""
+        """Abort the open transaction as the coordinator does, and bump the epoch."""
         if self.ongoing:
             self.last_epoch, self.epoch = self.epoch, self.epoch + 1
             self._write_markers(commit=False)
@@ -179,15 +182,17 @@ class ModelCluster:
         return handlers[type(request)](request, version)
 
     def may_be_late(self, request: Message) -> bool:
-        """Not where the protocol itself is at fault: before KIP-890 a late EndTxn ends the *next* transaction, and a
-        late InitProducerId without an epoch fences whoever is at work, even the one that sent it.
+        """Return whether a request may arrive late.
+
+        Not if the protocol itself is at fault: before KIP-890, a late EndTxn ends the *next* transaction, and a late
+        InitProducerId without an epoch fences the current producer, even the sender.
         """
         if isinstance(request, InitProducerIdRequest) and request.producer_id < 0:
             return False
         return self.version >= 2 or isinstance(request, ProduceRequest)
 
     def busy(self, request: Message) -> Message:
-        """An answer that asks to try again, without any effect."""
+        """Return a retriable error without any effect."""
         if isinstance(request, ProduceRequest):
             return self._each(request, lambda _tp, _data: (ErrorCode.NOT_ENOUGH_REPLICAS, -1))
         if isinstance(request, InitProducerIdRequest):
@@ -286,7 +291,7 @@ class ModelCluster:
 
 
 class ModelConnection:
-    """Answers in order, each after a little while; a lost request or answer takes the connection with it."""
+    """Answer in order, each time after a short delay. A lost request or answer closes the connection."""
 
     congested = False
 
@@ -324,7 +329,7 @@ class ModelConnection:
     def _arrive(self, request: Message, version: int, fault: str, future: asyncio.Future[Any]) -> None:
         if self.closed:
             return
-        if future is not self._pending[0]:  # an earlier one is late: wait for it
+        if future is not self._pending[0]:  # an earlier answer is late: wait for it
             asyncio.get_running_loop().call_later(0.001, self._arrive, request, version, fault, future)
             return
         response = None

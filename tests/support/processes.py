@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 POLL = 0.02
-"""Seconds between two looks at something that will happen."""
+"""Seconds between two checks of an expected event."""
 
 
 def wait_until(condition: Callable[[], object], what: str, *, timeout: float = 30.0) -> None:
-    """Look until `condition()` is true; AssertionError naming `what` after `timeout` seconds."""
+    """Wait until `condition()` is true. Raise AssertionError with `what` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -26,7 +26,7 @@ def wait_until(condition: Callable[[], object], what: str, *, timeout: float = 3
 
 
 def accepts(bootstrap: str) -> bool:
-    """Whether something listens at `host:port`."""
+    """Return whether a process listens at `host:port`."""
     host, _, port = bootstrap.rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2):
         return True
@@ -34,7 +34,7 @@ def accepts(bootstrap: str) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """Whether no process has this id (a zombie that nobody has waited for counts as gone)."""
+    """Return whether no process has this id (an unreaped zombie counts as gone)."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def gone(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Ids of all descendants of a process."""
+    """Return the ids of all descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -61,13 +61,14 @@ def children(pid: int) -> list[int]:
 
 
 DIES_WITH_US = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-"""Before a command: it gets a SIGTERM when the thread that started it ends. A worker of pytest-xdist goes without a
-word when the run is interrupted, and would leave its servers behind.
+"""Prefix of a command that gets a SIGTERM when the thread that started it ends.
+
+A worker of pytest-xdist exits immediately when the run is interrupted, and would leave its servers running.
 """
 
 
 class ManagedProcess:
-    """A process with its output in files, in a process group of its own, killed as a whole at the end."""
+    """A process with its output in files, in its own process group, which is killed as a whole at the end."""
 
     def __init__(
         self, command: Sequence[str | Path], directory: Path, name: str, env: Mapping[str, str] | None = None
@@ -88,21 +89,21 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id; also its group's."""
+        """Return the process's id, which is also its group's."""
         return self.popen.pid
 
     def output(self) -> str:
-        """What it has written so far, for error messages."""
+        """Return the output so far, for error messages."""
         texts = (path.read_text(errors="replace")[-4000:] for path in (self.stdout_path, self.stderr_path))
         return f"{self.name}:\n" + "\n".join(texts)
 
     def lines(self) -> Iterator[str]:
-        """The complete lines on its stdout so far."""
+        """Return the complete lines on its stdout so far."""
         text = self.stdout_path.read_text(errors="replace")
         yield from text[: text.rfind("\n") + 1].splitlines()
 
     def wait_for(self, condition: Callable[[], object], what: str, *, timeout: float = 30.0) -> None:
-        """Like `wait_until`, and fails at once, with the output, when the process ends before."""
+        """Wait as `wait_until` does, but fail at once, with the output, if the process ends before."""
 
         def seen() -> bool:
             ended = self.popen.poll() is not None
@@ -117,7 +118,7 @@ class ManagedProcess:
             raise AssertionError(f"{error}\n{self.output()}") from None
 
     def stop(self, *, timeout: float = 20.0) -> int:
-        """SIGTERM, wait, then SIGKILL to whatever is left of the group; returns the exit status."""
+        """Send SIGTERM, wait, then send SIGKILL to the rest of the group. Return the exit status."""
         if self.popen.poll() is None:
             self.popen.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -126,7 +127,7 @@ class ManagedProcess:
         return self.popen.returncode
 
     def kill(self) -> None:
-        """SIGKILL to the whole group."""
+        """Send SIGKILL to the whole group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.popen.wait()

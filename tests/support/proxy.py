@@ -1,6 +1,6 @@
-"""A proxy between our client and a broker that loses, delays and answers Produce requests as a test says.
+"""A proxy between our client and a broker that loses, delays and answers Produce requests as a test configures.
 
-The client is brought through it by `redirect`; everything but Produce passes untouched.
+`redirect` connects the client through it. Other requests pass unchanged.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from oncelog.protocol.records import BatchHeader, parse_header
 from support.wire import WAIT_S
 
 PASS, LOSE_REQUEST, LOSE_ANSWER, HOLD = "pass", "lose the request", "lose the answer", "hold"
-"""What may happen to a Produce request. The middle ones hang up. HOLD hangs up, too, but the request arrives at the
-broker when `Proxy.release` is called. An ErrorCode is answered by the proxy itself.
+"""The fate of a Produce request.
+
+The middle two close the connection. HOLD closes it, too, but the request arrives at the broker when `Proxy.release` is
+called. For an ErrorCode, the proxy answers.
 """
 
 
@@ -44,7 +46,7 @@ Fate = str | ErrorCode | Appended
 
 
 class Produced:
-    """A Produce request on its way: its batches in the order of the request, and the bytes of each."""
+    """A Produce request in transit: its batches in the order of the request, and the bytes of each."""
 
     def __init__(self, number: int, request: ProduceRequest) -> None:
         self.number = number
@@ -54,17 +56,17 @@ class Produced:
 
     @property
     def sequence(self) -> int:
-        """Of its first batch."""
+        """Return the first batch's sequence."""
         return self.batches[0].base_sequence
 
     @property
     def epoch(self) -> int:
-        """Of its first batch."""
+        """Return the first batch's epoch."""
         return self.batches[0].producer_epoch
 
 
 class Proxy:
-    """Listens at `port`. `rule` is asked for the fate of each Produce request, in the order of their arrival."""
+    """Listen at `port`. `rule` returns the fate of each Produce request, in the order of arrival."""
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
@@ -79,7 +81,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for each in self._sockets:
             _shut(each)
 

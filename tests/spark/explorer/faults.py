@@ -239,7 +239,7 @@ class Faults(Moves):
         if spent is None or self.moves(world.kafka, driver.node, driver.progress, 0):
             return
         if isinstance(operation, op.AwaitEnded):
-            # The shell runs out of time and raises: after a failed commit, Spark calls abort.
+            # The shell's time runs out and it raises: after a failed commit, Spark calls abort.
             failed = self.aborting(driver) if driver.phase == "commit" else None
             after = self.put(spent, index, DEAD) if failed is None else self.settle_driver(spent, index, failed)
             yield f"D{index} waits too briefly for an end", after
@@ -257,7 +257,7 @@ class Faults(Moves):
         operation = self.programs.operation[task.node]
         for label, after in self._copies(world, task.node, task.progress):
             lost = isinstance(operation, op.InitProducerId) and operation.once
-            # Without an answer, the task goes on; the copy of its request lands at any time, or never.
+            # Without an answer, the task continues; the copy of its request arrives at any time, or never.
             yield label, self._answered(after, task, None) if lost else after
         for answer, after in self._stale(world, task.node, task.progress):
             yield f"T{task[:4]} sees an older high watermark: {answer}", self._answered(after, task, answer)
@@ -268,7 +268,7 @@ class Faults(Moves):
                 yield f"T{task[:4]} is killed", self.with_task(self.without_task(spent, task), dying)
 
     def _answered(self, world: World, task: Task, answer: Any) -> World:
-        """Give the task an answer that no operation of the model gives."""
+        """Give the task an answer that no operation of the model returns."""
         moved = task._replace(node=self.programs.advance(task.node, answer), progress=None)
         without = self.without_task(world, task)
         if self.programs.operation[moved.node] is None:

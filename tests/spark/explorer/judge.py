@@ -1,4 +1,4 @@
-"""What must hold in every world, and after a recovery."""
+"""The invariants of every world, and of a recovery."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spark.explorer.worlds import DEAD, ROWS, SLOTS, World, split_of
 
 
 class Judge(Faults):
-    """Invariants: what is told is there, once and whole; a new driver alone brings everything to its end."""
+    """Invariants: every acknowledged batch is present once and whole; a new driver alone completes everything."""
 
     def check(self, world: World) -> str:
-        """The violated invariant, or nothing."""
+        """Return the violated invariant, or an empty string."""
         if self.bounds.untouched and (stopped := self._stopped(world)):
             return stopped
         key = (world.kafka, world.committed, world.accepted, world.leapt)
@@ -37,7 +37,7 @@ class Judge(Faults):
         if len(rows) != len(set(rows)):
             return f"doubled: {sorted(rows)}"
         if self.kafkas.values[world.kafka].made > 1:
-            return ""  # the topic has taken its rows along
+            return ""  # the rows were deleted with their topic
         given_up = self.given_up(world)
         for batch, accepted in given_up.items():
             now = tuple(sorted(row for row in rows if row[:2] == batch))
@@ -57,7 +57,9 @@ class Judge(Faults):
     # Recovery
 
     def recover(self, world: World) -> str:
-        """All else stands still, markers arrive, a new driver runs to the end: all rows once, nothing left open."""
+        """Stop everything else, deliver the markers, and run a new driver to its end: all rows once, nothing left
+        open.
+        """
         for query in self._still_running(world):
             world, error = self._run_query(world, query)
             if error == "TornBatchError" and world.late:
@@ -67,9 +69,10 @@ class Judge(Faults):
         return self._settle(world)
 
     def _still_running(self, world: World) -> list[int]:
-        """Whoever takes over says that the others never run again, which is not so where all say it of each other.
+        """Return the queries that run again.
 
-        Writes without a name do not come again.
+        A query with takeOver claims that the others never run again. The claim is wrong if all queries make it. Writes
+        without a name are not repeated.
         """
         queries = self.bounds.queries[: len(world.committed)]
         takers = [number for number, query in enumerate(queries) if query.permission.take_over]
@@ -77,7 +80,7 @@ class Judge(Faults):
         return [number for number in running if queries[number].repeats]
 
     def _may_be_refused(self, world: World, query: int) -> bool:
-        """Whether there is somebody else under this prefix, or a checkpoint that is ahead; and no permission."""
+        """Return whether another query uses this prefix, or a checkpoint is ahead, and no option permits it."""
         permission = self.bounds.queries[query].permission
         crowded = len(world.committed) > 1 and not permission.take_over
         ahead = self.bounds.queries[query].first > 0 or query in dict(world.leapt)

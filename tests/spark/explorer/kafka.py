@@ -1,8 +1,8 @@
 """A small model of Kafka: one transaction coordinator, two output partitions, the decision partition.
 
 States are immutable; every operation of the sink's protocol is a function from a state to all its outcomes. Both
-transaction protocols are modelled: the old one (transaction.version 0/1) and the new one (2, EndTxn v5). Rules of
-TransactionCoordinator.scala and ProducerAppendInfo.java, Kafka 4.3.1.
+transaction protocols are modelled: the old one (transaction.version 0/1) and the new one (2, EndTxn v5). The rules are
+those of TransactionCoordinator.scala and ProducerAppendInfo.java, Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ DATA, COMMIT, ABORT, GAP = 0, 1, 2, 3
 
 
 class Txn(NamedTuple):
-    """What the coordinator knows of one id. `parts`: in the transaction, later those still without a marker; `whole`:
-    then, what its log says of them. `rotate`: it ends with a new producer id, for the epochs are used up."""
+    """The coordinator's state of one id.
+
+    `parts`: the partitions of the transaction, later those without a marker. `whole`: then, the partitions in its log.
+    `rotate`: it ends with a new producer id, because the epochs are exhausted.
+    """
 
     pid: int
     epoch: int
@@ -48,7 +51,7 @@ class Txn(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry of a log: a row or record (payload), or a marker; or GAP: compaction has removed it."""
+    """One entry of a log: a row or record (payload), a marker, or GAP (removed by compaction)."""
 
     pid: int
     epoch: int
@@ -62,11 +65,11 @@ class Kafka(NamedTuple):
     txns: tuple[tuple[str, Txn], ...]
     logs: tuple[tuple[Entry, ...], ...]
     made: int = 1
-    """How often the output topic was created; also its topic id."""
+    """How often the output topic was created; this number is also its topic id."""
 
 
 class Step(NamedTuple):
-    """One outcome of an operation: progress != None means that the operation is only half done."""
+    """One outcome of an operation. If `progress` is not None, the operation is only half done."""
 
     kafka: Kafka
     answer: Any = None
@@ -104,12 +107,12 @@ def _append(kafka: Kafka, part: int, entry: Entry) -> Kafka:
 
 
 def known_epoch(log: tuple[Entry, ...], pid: int) -> int:
-    """The producer's epoch as the partition knows it, -1 if it does not."""
+    """Return the producer's epoch in the partition, or -1 if the partition does not know it."""
     return max((entry.epoch for entry in log if entry.pid == pid), default=-1)
 
 
 def open_since(log: tuple[Entry, ...]) -> dict[int, int]:
-    """pid -> first offset of its open transaction."""
+    """Return the first offset of the open transaction by pid."""
     opened: dict[int, int] = {}
     for offset, entry in enumerate(log):
         if entry.kind == DATA:
@@ -120,7 +123,7 @@ def open_since(log: tuple[Entry, ...]) -> dict[int, int]:
 
 
 def committed(log: tuple[Entry, ...]) -> list[Any]:
-    """Payloads that read_committed shows, or will show once everything before them has ended."""
+    """Return the payloads that read_committed shows, or will show when all earlier transactions have ended."""
     rows: list[Any] = []
     pending: dict[int, list[Any]] = {}
     for entry in log:
@@ -139,15 +142,16 @@ def decided(log: tuple[Entry, ...]) -> list[Record]:
 
 
 def first_marker(log: tuple[Entry, ...], pid: int, after: int) -> int | None:
-    """Kind of the first marker of this producer behind an offset."""
+    """Return the kind of the first marker of this producer after an offset."""
     return next((e.kind for e in log[after + 1 :] if e.pid == pid and e.kind in (COMMIT, ABORT)), None)
 
 
 class Cluster:
-    """The operations, for one generation of the transaction protocol.
+    """The operations, for one version of the transaction protocol.
 
-    `max_epoch`: the last one that a client sees (Kafka: 32766); a task's id has had all before `first_epoch` already.
-    `apart`: what asks several brokers is answered by one after the other, with anything between.
+    `max_epoch`: the last epoch that a client sees (Kafka: 32766); a task's id has already used all before
+    `first_epoch`. `apart`: the brokers answer a request to several of them one after the other, and anything may happen
+    between.
     """
 
     def __init__(self, *, new: bool, max_epoch: int = 1000, first_epoch: int = 0, apart: bool = False) -> None:
@@ -173,13 +177,13 @@ class Cluster:
         }
 
     def apply(self, kafka: Kafka, operation: op.Operation, progress: Any) -> list[Step]:
-        """All outcomes; none if it has to wait."""
+        """Return all outcomes, or none if the operation has to wait."""
         return self._table[type(operation)](kafka, operation, progress)
 
     # Reading
 
     def _one_by_one(self, kafka: Kafka, progress: Any, answers: Iterator[Any] | list[Any]) -> list[Step]:
-        """Parts of an answer, all at one time, or each at its own: progress is what was answered before."""
+        """Answer all parts at once, or each at its own time. `progress` contains the previous answers."""
         parts = list(answers)
         if not self.apart:
             return [Step(kafka, tuple(part for some in parts for part in some))]
@@ -189,14 +193,14 @@ class Cluster:
         return [Step(kafka, tuple(part for some in done for part in some))]
 
     def listed(self, kafka: Kafka, prefix: str) -> tuple[op.Listed, ...]:
-        """What ListTransactions tells when all coordinators answer."""
+        """Return the result of ListTransactions when all coordinators answer."""
         return tuple(op.Listed(n, t.pid, _STATES[t.state]) for n, t in kafka.txns if is_task_id(prefix, n))
 
     def _list(self, kafka: Kafka, o: op.ListTransactions, progress: Any) -> list[Step]:
         found = self.listed(kafka, o.prefix)
         if not self.apart:
             return [Step(kafka, found)]
-        # Two brokers, each the coordinator of one slot's ids.
+        # Two brokers, each of which coordinates the ids of one slot.
         halves = tuple(tuple(t for t in found if t.id.split("/")[1] == slot) for slot in "01")
         return [Step(kafka, None, halves[0])] if progress is None else [Step(kafka, (*progress, *halves[1]))]
 
@@ -279,13 +283,16 @@ class Cluster:
         return [Step(_with(kafka, o.id, txn), Owner(o.id, txn.pid, txn.epoch))]
 
     def abort(self, kafka: Kafka, name: str) -> Kafka:
-        """The coordinator's own abort (fence or time-out): both protocols move the epoch."""
+        """Abort as the coordinator (fence or timeout): both protocols bump the epoch."""
         txn = _find(kafka, name)
         assert txn is not None
         return _with(kafka, name, self._prepared(txn, PREPARE_ABORT, bump=True))
 
     def _prepared(self, txn: Txn, state: str, *, bump: bool) -> Txn:
-        """As its log will say. Only the new protocol changes the producer id at the end of a transaction."""
+        """Return the state in the coordinator's log.
+
+        Only the new protocol changes the producer id at the end of a transaction.
+        """
         rotate = self.new and txn.epoch >= self.max_epoch
         return txn._replace(state=state, epoch=txn.epoch + bump, whole=txn.parts, rotate=rotate)
 
@@ -305,7 +312,7 @@ class Cluster:
     def compact(self, kafka: Kafka) -> Kafka:
         """Remove each message of the decision topic that a later committed one with the same key replaces.
 
-        As Kafka's LogCleaner does: aborted messages go, too, and nothing from the first open transaction on.
+        Like Kafka's LogCleaner, also remove aborted messages, and keep everything from the first open transaction on.
         """
         log = kafka.logs[DECISION]
         stable = min(open_since(log).values(), default=len(log))
@@ -327,7 +334,9 @@ class Cluster:
         return kafka._replace(logs=((), (), kafka.logs[DECISION]), made=kafka.made + 1)
 
     def move(self, kafka: Kafka) -> Kafka:
-        """Another broker loads the coordinator's log: what is prepared there gets all of its markers, once more."""
+        """Load the coordinator's log on another broker: every prepared transaction gets all of its markers once
+        more.
+        """
         txns = (
             (n, t._replace(parts=t.whole) if t.state in (PREPARE_COMMIT, PREPARE_ABORT) else t) for n, t in kafka.txns
         )
@@ -400,7 +409,7 @@ class Cluster:
             return _with(kafka, owner.id, after), op.RequestOutcome.DONE, after.pid, after.epoch
         return kafka, op.RequestOutcome.FENCED, *same
 
-    # Producing: first the coordinator takes the partition in, then the partition appends
+    # Producing: the coordinator adds the partition, then the partition appends
 
     def _produce(self, kafka: Kafka, o: op.Produce, progress: Any) -> list[Step]:
         return self.produce(kafka, o.owner, DECISION, o.record, progress)
@@ -430,7 +439,7 @@ class Cluster:
         ]
 
     def rows(self, kafka: Kafka, owner: Owner, rows: tuple[tuple[int, Any], ...], progress: Any) -> list[Step]:
-        """ProduceRows: (partition, row) one after the other -> Rows."""
+        """ProduceRows: each (partition, row), one after the other -> Rows."""
         done, half = progress or ((), None)
         if len(done) == len(rows):
             return [Step(kafka, op.Rows(op.RequestOutcome.DONE, len(rows), _spans(rows, done)))]
@@ -457,7 +466,10 @@ class Cluster:
     def marker(
         self, kafka: Kafka, part: int, pid: int, epoch: int, *, commit: bool, strict: bool = False
     ) -> Kafka | None:
-        """Append a marker; None if its epoch is too old. `strict`: the coordinator's own of the new protocol."""
+        """Append a marker, or return None if its epoch is too old.
+
+        `strict`: the coordinator's own marker in the new protocol.
+        """
         log = kafka.logs[part]
         known = known_epoch(log, pid)
         if epoch < known or (strict and epoch == known and pid in open_since(log)):
@@ -465,14 +477,17 @@ class Cluster:
         return _append(kafka, part, Entry(pid, epoch, COMMIT if commit else ABORT))
 
     def pending_markers(self, kafka: Kafka) -> Iterator[tuple[str, Txn, int]]:
-        """(id, transaction, partition) of every marker that the coordinator still has to write."""
+        """Yield (id, transaction, partition) of every marker that the coordinator still has to write."""
         for name, txn in kafka.txns:
             if txn.state in (PREPARE_COMMIT, PREPARE_ABORT):
                 for part in txn.parts:
                     yield name, txn, part
 
     def deliver(self, kafka: Kafka, name: str, txn: Txn, part: int, *, lost: bool = False) -> Kafka:
-        """The coordinator's marker arrives, or its partition is taken for deleted; with the last one it is complete."""
+        """Deliver the coordinator's marker, or treat its partition as deleted.
+
+        The last marker completes the transaction.
+        """
         after = kafka
         if not lost:
             after = (

@@ -1,4 +1,4 @@
-"""What drivers, tasks and the coordinator do next in a world, and what Spark does at once when a program has ended."""
+"""The next steps of drivers, tasks and the coordinator, and Spark's immediate reaction to the end of a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark.explorer.worlds import DEAD, SINK, SLOTS, SPLITS, Bounds, Driver, Rul
 
 
 class Moves:
-    """Worlds of one exploration, and the steps between them that are no faults."""
+    """The worlds of one exploration, and the transitions between them that are not faults."""
 
     def __init__(self, cluster: model.Cluster, bounds: Bounds, rules: Rules | None = None, sink: Sink = SINK) -> None:
         self.cluster, self.bounds, self.rules, self.sink = cluster, bounds, rules or Rules(), sink
@@ -30,29 +30,29 @@ class Moves:
         self._checked: dict[Any, str] = {}
 
     def planning(self, query: int, batch: int) -> Driver:
-        """A driver at the beginning of a batch."""
+        """Return a driver at the beginning of a batch."""
         return Driver("plan", query, batch, self.programs.start(self.rules.plan, self.plan(query)))
 
     def plan(self, query: int) -> Planning:
-        """What a query's plan starts with."""
+        """Return the input of a query's plan."""
         wanted = self.bounds.queries[query]
         return Planning(self.sink_of(query), wanted.applicant, wanted.permission)
 
     def sink_of(self, query: int) -> Sink:
-        """The sink as a query's options name it."""
+        """Return the sink that a query's options name."""
         return replace(self.sink, prefix=self.bounds.queries[query].prefix)
 
     def operating(self, phases: Any, phase: str) -> Driver:
-        """What an operator runs."""
+        """Return a program of an operator."""
         return Driver(phase, -1, -1, self.programs.start(phases, Planning(self.sink)))
 
     def task(self, driver: int, query: int, batch: int, carried: Carried, attempt: Attempt) -> Task:
-        """One attempt of a task."""
+        """Return one attempt of a task."""
         wanted = self.bounds.queries[query]
         source = wanted.source(batch, carried.record.plan)
         tasking = Tasking(self.sink_of(query), carried, source, attempt, wanted.permission, self.rules.name)
         node = self.programs.start(self.rules.task, tasking)
-        while isinstance(self.programs.operation[node], op.PeekRows):  # touches nothing that others see
+        while isinstance(self.programs.operation[node], op.PeekRows):  # no other program sees this operation
             node = self.programs.advance(node, bool(self._rows(split_of(driver, query, batch, attempt.slot))))
         return Task(driver, query, batch, attempt.slot, node)
 
@@ -62,10 +62,10 @@ class Moves:
         parts = SPLITS[(driver + self.bounds.split) % len(SPLITS)][slot]
         return tuple((part, (query, batch, row)) for part, row in parts)
 
-    # What a program's operation can do
+    # The outcomes of a program's operation
 
     def moves(self, kafka: int, node: int, progress: Any, split: int) -> list[tuple[int, int, Any]]:
-        """What the operation at this node can do: (kafka, node, progress) afterwards."""
+        """Yield the outcomes of the operation at this node: (kafka, node, progress)."""
         key = (kafka, node, progress, split)
         known = self._moves.get(key)
         if known is None:
@@ -89,7 +89,7 @@ class Moves:
             return [model.Step(kafka, op.Rows(op.RequestOutcome.DONE, len(rows), ()))]
         return self.cluster.rows(kafka, operation.owner, rows, progress)
 
-    # What can happen next
+    # The next steps
 
     def driver_moves(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
         if driver.phase == "stage":
@@ -115,10 +115,10 @@ class Moves:
             else:
                 yield label, self._task_ended(after, moved)
 
-    # What follows from a program's end
+    # The consequences of a program's end
 
     def settle_driver(self, world: World, index: int, driver: Driver) -> World:
-        """Put the driver back, after what Spark does at once when its program has ended."""
+        """Store the driver, after Spark's immediate reaction to the end of its program."""
         while driver.phase not in ("stage", "log") and self.programs.operation[driver.node] is None:
             result = self.programs.result[driver.node]
             failed = isinstance(result, Exception)
@@ -139,7 +139,7 @@ class Moves:
         return driver._replace(phase="abort", node=node, progress=None)
 
     def _abort(self, messages: Any) -> Any:
-        """The phase of a driver that aborts; one and the same, so that the same worlds are equal."""
+        """Return the phase of an aborting driver. It is always the same, so that equal worlds are equal."""
         yield from self.rules.abort(messages)
         return None
 
@@ -147,7 +147,7 @@ class Moves:
         for slot in range(SLOTS):
             attempt = Attempt(slot, 0, driver.batch * SLOTS + slot)
             world = self.with_task(world, self.task(index, driver.query, driver.batch, carried, attempt))
-        # The carried state is kept as the results' last element, for attempts that start later.
+        # The last element of the results keeps the carried state, for attempts that start later.
         stage = Driver("stage", driver.query, driver.batch, -1, carried, (None,) * SLOTS)
         return self.put(world, index, stage)
 
@@ -185,13 +185,13 @@ class Moves:
         return self.put(world, index, DEAD if following is None else self.planning(driver.query, following))
 
     def following(self, world: World, query: int) -> int | None:
-        """The batch that a driver starts with, None if that would be one too many."""
+        """Return the batch that a driver starts with, or None if that would exceed the bound."""
         wanted, logged = self.bounds.queries[query], world.committed[query]
         batch = logged[-1] + 1 if logged else wanted.first
         return batch if batch < wanted.first + self.bounds.batches else None
 
     def _accept(self, world: World, record: Record) -> World:
-        """A record is written that gives up what is not visible now; it counts once it is committed."""
+        """Note a record that accepts the loss of what is not visible now. It counts once it is committed."""
         log = self.kafkas.values[world.kafka].logs[model.DECISION]
         offset = len(log) - 1
         for query, wanted in enumerate(self.bounds.queries):
@@ -202,13 +202,13 @@ class Moves:
         return world
 
     def given_up(self, world: World) -> dict[tuple[int, int], tuple[Any, ...]]:
-        """(query, batch) whose loss was accepted, and what is visible of it for good."""
+        """Return (query, batch) whose loss was accepted, and its permanently visible rows."""
         log = self.kafkas.values[world.kafka].logs[model.DECISION]
         done = (a for a in world.accepted if model.first_marker(log, log[a[0]].pid, a[0]) == model.COMMIT)
         return {batch: rows for _, batch, rows in done}
 
     def visible(self, kafka: int) -> list[Any]:
-        """Rows that read_committed shows, now or once everything before them has ended."""
+        """Return the rows that read_committed shows, now or when all earlier transactions have ended."""
         return [row for log in self.kafkas.values[kafka].logs[:2] for row in model.committed(log)]
 
     def put(self, world: World, index: int, driver: Any) -> World:
@@ -221,7 +221,7 @@ class Moves:
     def without_task(self, world: World, task: Task) -> World:
         return world._replace(tasks=self.tasks.removed(world.tasks, task))
 
-    # Kafka by itself
+    # Kafka's own steps
 
     def kafka_only(self, number: int) -> list[tuple[str, str, int, Any]]:
         known = self._kafka_moves.get(number)

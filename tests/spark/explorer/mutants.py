@@ -1,4 +1,4 @@
-"""The protocol with one rule taken out each. The explorer has to find what goes wrong."""
+"""The protocol without one of its rules. The explorer must find a violation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PREFIX = SINK.prefix
 
 
 class Mutant(NamedTuple):
-    """A rule taken out, and the bounds (faults: kind, at most) within which that shows."""
+    """A removed rule, and the bounds (faults: kind, maximum) within which the violation is found."""
 
     rules: Rules
     faults: dict[str, int]
@@ -66,7 +66,7 @@ Decide = Callable[[Record, Source, Permission], bool]
 
 
 def _deciding(decide: Decide) -> tuple[Any, ...]:
-    """K1 with another answer to "is it committed already, and may it follow"."""
+    """Return K1 with another answer to "is it committed already, and may it follow"."""
 
     def compare_record(state: Any) -> Any:
         window = yield op.ReadDecisions(state.sink.decision)
@@ -237,4 +237,4 @@ NEEDLESS: dict[str, Mutant] = {
         Rules(commit=_commit(check_prepared=altered.ends_too_far)), {"lose": 1}, begin="commit", every=1
     ),
 }
-"""What may be taken out: the protocol keeps it all the same (ARCHITECTURE, The Spark sink, says why)."""
+"""Rules without a violation. The protocol keeps them as a defence (ARCHITECTURE, The Spark sink, explains why)."""

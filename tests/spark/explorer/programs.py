@@ -1,4 +1,4 @@
-"""The product's generators as states: a node is (phase, its input, answers so far); replayed, it is exact."""
+"""The product's generators as states: a node is (phase, its input, answers so far), and is replayed exactly."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from oncelog.spark.commit.errors import SinkError
 
 
 class Programs:
-    """All nodes met so far, numbered; each is computed once."""
+    """All nodes so far, numbered. Each is computed once."""
 
     def __init__(self) -> None:
         self.operation: list[op.Operation | None] = []
         self.result: list[Any] = []
         self.text: list[str] = []
-        """By node: its operation, as a label shows it."""
+        """The label of the operation, by node."""
         self._keys: list[tuple[Any, ...]] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._first: dict[tuple[tuple[Any, ...], Any], int] = {}
         self._next: dict[tuple[int, Hashable], int] = {}
 
     def start(self, phases: tuple[Any, ...], state: Any) -> int:
-        """The first node of a program."""
+        """Return the first node of a program."""
         known = self._first.get((phases, state))
         if known is None:
             known = self._first[phases, state] = self._node(phases, 0, state, ())
         return known
 
     def advance(self, node: int, answer: Any) -> int:
-        """The node after this answer; an exception is raised in the program, as the shell raises it."""
+        """Return the node after this answer. An exception is raised in the program, as the shell does."""
         known = self._next.get((node, answer))
         if known is None:
             phases, index, state, answers = self._keys[node]

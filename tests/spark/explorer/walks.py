@@ -10,13 +10,13 @@ from spark.explorer.worlds import Report
 
 
 def walk(explorer: Explorer, seed: int, number: int) -> Report:
-    """So many walks, each to its end; every one must recover at its end."""
+    """Run so many walks, each to its end, where it must recover."""
     began, report, chance = time.monotonic(), Report(), random.Random(seed)
     seen = set()
     for _ in range(number):
         world, trace = explorer.first(), []
         while moves := list(explorer.expand(world)):
-            # Plain steps are preferred: else all faults are spent before anything has happened.
+            # Plain steps are preferred; otherwise, all faults occur before anything else has happened.
             plain = [move for move in moves if move[1].budget == world.budget]
             chosen = plain if plain and chance.random() < 0.93 else moves
             label, world = chance.choice(chosen)

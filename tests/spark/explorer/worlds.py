@@ -1,4 +1,4 @@
-"""What an exploration is made of: the world's parts, bounds, rules, and the report."""
+"""The parts of an exploration: worlds, bounds, rules, and the report."""
 
 from __future__ import annotations
 
@@ -22,36 +22,49 @@ SPLITS = (
     (((1, 1),), ((0, 0),)),
     (((0, 0), (1, 1)), ()),
 )
-"""By driver: for each slot the (partition, row) it writes. A plan made anew may cut the same rows differently."""
+"""By driver: for each slot, the (partition, row) that it writes.
+
+A repeated plan may split the same rows differently.
+"""
 SLOTS = 2
 ROWS = 2
 KINDS = (
     *("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo", "deny"),
     *("other", "leap", "accept", "move", "hide", "reject", "cut", "remake", "compact", "stale"),
 )
-"""driver: a new one starts, whatever the former does. twin: another attempt, with another number or the same.
-kill: a task aborts. stage: Spark gives the stage up. lose: a marker is lost, and the coordinator does not know.
-timeout: before C1b has looked, late: after. dup: a copy of a request stays on its way. slow: the wait for markers,
-or for the end of a transaction, ends too early. rewind: a new driver with an old checkpoint; leap: with one that is a
-batch ahead. settle, undo, accept: what `oncelog sink settle`, `abort` and `abort --accept-loss` do. deny: whoever
-writes a marker by hand lacks ClusterAction. other: the next one of `Bounds.queries` starts under the same prefix.
+"""The kinds of faults.
+
+driver: a new one starts, whatever the previous one does.
+twin: another attempt, with another number or the same.
+kill: a task aborts.
+stage: Spark abandons the stage.
+lose: a marker is lost, and the coordinator does not know.
+timeout: a transaction times out before C1b has checked; late: after.
+dup: a copy of a request stays in flight.
+slow: the wait for markers, or for the end of a transaction, ends too early.
+rewind: a new driver with an old checkpoint; leap: with one that is a batch ahead.
+settle, undo, accept: `oncelog sink settle`, `abort` and `abort --accept-loss`.
+deny: the program that writes a marker by hand lacks ClusterAction.
+other: the next one of `Bounds.queries` starts with the same prefix.
 move: another broker becomes the coordinator.
-hide: a transaction is missing in a list, for its coordinator moves and no broker answers for it.
+hide: a list omits a transaction, because its coordinator moves and no broker answers for it.
 reject: the decision topic rejects a message as too large.
 cut: an output partition loses its last row, which belongs to no batch (an unclean leader election).
-remake: the output topic is deleted and created again. compact: the broker compacts the decision topic.
+remake: the output topic is deleted and created again.
+compact: the broker compacts the decision topic.
 stale: a broker that has just started reports an older high watermark to P0, K1 or C1b. P2 reads the whole topic,
-because brokers do not report an end below the high watermark of an earlier leader (KIP-207)."""
+    because brokers do not report an end below the high watermark of an earlier leader (KIP-207).
+"""
 DEAD = ("dead",)
 
 
 class Query(NamedTuple):
-    """A streaming query, an application that writes batches with txnAppId and txnVersion, or one write without.
+    """A streaming query, an application that writes batches with txnAppId and txnVersion, or one write without them.
 
     EACH: a query that writes in foreachBatch. Each plan is another call of the function.
 
-    `first`: the batch or version at which it comes here. `told`: by what a plan knows whose it is, "" for not at all.
-    `prefix`: all that it writes has the same decision topic.
+    `first`: its first batch or version. `told`: how a plan identifies its query, "" if it cannot. `prefix`: everything
+    that it writes has the same decision topic.
     """
 
     kind: str = STREAM
@@ -62,20 +75,20 @@ class Query(NamedTuple):
     prefix: str = SINK.prefix
 
     def source(self, batch: int, plan: int = 0) -> Source:
-        """Whose rows, as the record says it."""
+        """Return the source of the rows as stored in the record."""
         call = str(plan) if self.kind == EACH else ""
         return Source(self.kind, self.name, batch, f"/{self.name}" if self.told else "", call)
 
     @property
     def applicant(self) -> Source:
-        """Whose plan it is, as far as the plan knows."""
+        """Return the query of a plan, as far as the plan knows it."""
         if self.kind == EACH:
             return Source(WRITE, self.name, 0)
         return self.source(-1)._replace(query=self.name if self.told == ID else "") if self.told else NOBODY
 
     @property
     def repeats(self) -> bool:
-        """Whether a driver that starts anew writes under the same name: a write without one never does."""
+        """Return whether a restarted driver writes under the same name. A write without a name never does."""
         return self.kind != WRITE
 
 
@@ -93,7 +106,7 @@ TWO_PREFIXES = (WRITES[0], WRITES[1]._replace(prefix="r"))
 
 @dataclass(frozen=True)
 class Rules:
-    """The protocol's tables. The tests take single rules out of them."""
+    """The protocol's tables. The tests remove single rules from them."""
 
     plan: tuple[Any, ...] = PLAN
     task: tuple[Any, ...] = TASK
@@ -106,7 +119,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far to go. `faults`: all kinds together. `batches`: of each query."""
+    """The bounds of an exploration. `faults`: all kinds together. `batches`: of each query."""
 
     batches: int = 2
     faults: int = 2
@@ -116,23 +129,23 @@ class Bounds:
     split: int = 0
     queries: tuple[Query, ...] = (Query(),)
     untouched: bool = False
-    """Whether the first driver has to come through, whoever else comes."""
+    """Whether the first driver must complete, whichever others start."""
     torn: bool = False
-    """Whether a plan may fail because a batch is torn, as after a time-out. Loss and doubled rows stay violations."""
+    """Whether a plan may fail because a batch is torn, as after a timeout. Lost and duplicated rows stay violations."""
 
     def budget(self) -> tuple[int, ...]:
-        """What is left at the beginning: of all kinds together, then of each."""
+        """Return the available faults at the beginning: of all kinds together, then of each."""
         default = {"driver": 2, "lose": 2}
         return (self.faults, *(min(self.faults, self.limits.get(kind, default.get(kind, 1))) for kind in KINDS))
 
 
 class World(NamedTuple):
-    """Everything, by numbers into the explorer's tables.
+    """The whole state, as indexes of the explorer's tables.
 
-    `committed`: by query that has started, the batches in Spark's commit log (or told to whoever wrote them). `late`:
-    whether a decided transaction may have timed out. `accepted`: offset in the decision topic of a
-    record that gives up a batch, (query, batch), and what is visible of it for good. `leapt`: (query, batch) that the
-    commit log has from elsewhere.
+    `committed`: by started query, the batches in Spark's commit log (or acknowledged to the writer). `late`: whether a
+    decided transaction may have timed out. `accepted`: the offset in the decision topic of a record that accepts a
+    loss, its (query, batch), and the permanently visible rows. `leapt`: (query, batch) that the commit log has from
+    elsewhere.
     """
 
     kafka: int
@@ -146,7 +159,10 @@ class World(NamedTuple):
     leapt: tuple[tuple[int, int], ...] = ()
 
     def at(self, kafka: int) -> World:
-        """The same with another Kafka. Most steps do this, and `_replace` would take four times as long."""
+        """Return the same world with another Kafka.
+
+        Most steps do this, and `_replace` would take four times as long.
+        """
         return tuple.__new__(World, (kafka, *self[1:]))
 
 
@@ -169,18 +185,18 @@ class Task(NamedTuple):
 
     @property
     def split(self) -> int:
-        """Which rows it writes, as one number."""
+        """Return the rows that it writes, as one number."""
         return split_of(self.driver, self.query, self.batch, self.slot)
 
 
 def split_of(driver: int, query: int, batch: int, slot: int) -> int:
-    """(driver, query, batch, slot) as one number."""
+    """Return (driver, query, batch, slot) as one number."""
     return ((driver * 10 + query) * 10 + batch) * 10 + slot
 
 
 @dataclass
 class Report:
-    """What was seen. `trace`: the shortest way to the violation."""
+    """The result of an exploration. `trace`: the shortest way to the violation."""
 
     states: int = 0
     transitions: int = 0
@@ -212,14 +228,14 @@ class Table:
         return number
 
     def added(self, number: int, item: Any) -> int:
-        """The number of the tuple `number` with the item in it as well, in an order that is always the same."""
+        """Return the number of the tuple `number` with the item added, in a deterministic order."""
         known = self._added.get((number, item))
         if known is None:
             known = self._added[number, item] = self(tuple(sorted((*self.values[number], item), key=repr)))
         return known
 
     def removed(self, number: int, item: Any) -> int:
-        """The number of the tuple `number` without the first item that equals this one."""
+        """Return the number of the tuple `number` without the first item that equals this one."""
         known = self._removed.get((number, item))
         if known is None:
             items = list(self.values[number])

@@ -1,1 +1,1 @@
-"""Other people's Kafka clients behind one small interface, so that one test body drives them all."""
+"""Foreign Kafka clients with one small common interface, so that the same test runs with all of them."""

@@ -1,4 +1,4 @@
-"""aiokafka, on a loop in a thread of its own so that heartbeats go on between calls."""
+"""aiokafka, on a loop in its own thread, so that heartbeats continue between calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop that runs in the background; one for all clients of the process."""
+    """An event loop in the background, one for all clients of the process."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="aiokafka", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = 60) -> T:
-        """Run a coroutine to its end; its result."""
+        """Run a coroutine to its end, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
 
@@ -34,12 +34,12 @@ LOOP = LoopThread()
 
 
 def seen(record: Any) -> Seen:
-    """A record of the library as a record read."""
+    """Convert a record of the library."""
     return Seen(record.partition, record.offset, record.key, record.value, tuple(record.headers), record.timestamp)
 
 
 async def send_all(producer: AIOKafkaProducer, topic: str, records: Sequence[Outgoing]) -> list[int]:
-    """Send and wait for every answer; raises the first error."""
+    """Send, and wait for every answer. Raises the first error."""
     futures = [
         await producer.send(
             topic,

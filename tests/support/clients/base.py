@@ -1,4 +1,4 @@
-"""What a test asks of a foreign client."""
+"""The interface of foreign clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, Self
 
 
 class Outgoing(NamedTuple):
-    """A record to send; `timestamp` in ms or None for the client's clock."""
+    """A record to send. `timestamp` is in ms, or None for the client's clock."""
 
     value: bytes | None
     key: bytes | None = None
@@ -17,7 +17,7 @@ class Outgoing(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record as it was read."""
+    """A record that was read."""
 
     partition: int
     offset: int
@@ -32,7 +32,7 @@ class Transactions(Protocol):
 
     def begin(self) -> None: ...
     def send(self, topic: str, records: Sequence[Outgoing]) -> None:
-        """Send and wait until all are acknowledged."""
+        """Send, and wait until all are acknowledged."""
 
     def send_offsets(self, member: Member, offsets: dict[tuple[str, int], int]) -> None:
         """Add the group's next offsets to the transaction."""
@@ -43,16 +43,16 @@ class Transactions(Protocol):
 
 
 class Member(Protocol):
-    """A member of a consumer group that reads committed records from the earliest on, with commits by hand."""
+    """A member of a consumer group that reads committed records from the earliest on and commits manually."""
 
     def take(self, count: int) -> list[Seen]:
-        """The next `count` records; AssertionError if they do not come."""
+        """Return the next `count` records. Raise AssertionError if they do not arrive."""
 
     def assignment(self) -> set[int]:
-        """The partitions it holds now, having polled once more."""
+        """Poll once, and return the partitions that the member holds."""
 
     def commit(self) -> None:
-        """Commit what has been taken."""
+        """Commit the returned records."""
 
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -60,22 +60,22 @@ class Member(Protocol):
 
 
 class Client(Protocol):
-    """One library, talking to one server."""
+    """One library, connected to one server."""
 
     name: str
 
     def create_topic(self, topic: str, partitions: int = 1, **configs: str) -> None: ...
     def delete_topic(self, topic: str) -> None: ...
     def topics(self) -> dict[str, int]:
-        """Number of partitions by topic name."""
+        """Return the number of partitions by topic name."""
 
     def topic_configs(self, topic: str) -> dict[str, str]: ...
     def cluster(self) -> tuple[int, set[int]]:
-        """(controller's id, all broker ids)."""
+        """Return (controller's id, all broker ids)."""
 
     def groups(self) -> set[str]: ...
     def group_state(self, group: str) -> tuple[str, int]:
-        """(state as Kafka spells it, number of members)."""
+        """Return (state in Kafka's spelling, number of members)."""
 
     def send(
         self,
@@ -86,15 +86,18 @@ class Client(Protocol):
         acks: str = "all",
         idempotent: bool = False,
     ) -> list[int]:
-        """Send all, wait for every answer; the offsets in order (-1 where the client knows none)."""
+        """Send all records, and wait for every answer.
+
+        Return the offsets in order (-1 if the client does not report one).
+        """
 
     def transactions(self, transactional_id: str, timeout_ms: int = 60000) -> Transactions: ...
     def read(self, topic: str, partitions: int = 1, *, committed: bool) -> list[Seen]:
-        """Everything from the beginning to the end that this isolation level sees, by partition and offset."""
+        """Return everything that this isolation level shows, by partition and offset."""
 
     def member(self, group: str, topic: str, instance: str | None = None) -> Member:
-        """A new member; with an instance id a static one (KIP-345)."""
+        """Return a new member. With an instance id, it is static (KIP-345)."""
 
     def committed_offsets(self, group: str, topic: str, partitions: int) -> list[int | None]: ...
     def offset_for_time(self, topic: str, timestamp: int) -> int | None:
-        """First offset of partition 0 with this timestamp or a later one; None if there is none."""
+        """Return the first offset of partition 0 with this timestamp or a later one, or None."""

@@ -1,4 +1,4 @@
-"""confluent-kafka, that is librdkafka."""
+"""confluent-kafka, which is based on librdkafka."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from support.clients.base import Member, Outgoing, Seen
 
 PATIENCE = 30.0
-"""Seconds after which something that should have happened counts as not happening."""
+"""Seconds after which an expected event counts as missing."""
 
 
 def seen(message: Any) -> Seen:
-    """A message of the library as a record read."""
+    """Convert a message of the library."""
     headers = tuple((name, value) for name, value in message.headers() or [])
     kind_and_time = message.timestamp()
     return Seen(message.partition(), message.offset(), message.key(), message.value(), headers, kind_and_time[1])
 
 
 def send_all(producer: Producer, topic: str, records: Sequence[Outgoing]) -> list[int]:
-    """Produce and wait for every delivery report; raises the first error."""
+    """Produce, and wait for every delivery report. Raises the first error."""
     offsets: list[int] = []
     errors: list[KafkaError] = []
 

@@ -16,13 +16,13 @@ PATIENCE = 30.0
 
 
 def seen(record: Any) -> Seen:
-    """A record of the library as a record read."""
+    """Convert a record of the library."""
     headers = tuple((name, value) for name, value in record.headers)
     return Seen(record.partition, record.offset, record.key, record.value, headers, record.timestamp)
 
 
 def send_all(producer: KafkaProducer, topic: str, records: Sequence[Outgoing]) -> list[int]:
-    """Send and wait for every answer; raises the first error."""
+    """Send, and wait for every answer. Raises the first error."""
     futures = [
         producer.send(
             topic,
@@ -94,7 +94,8 @@ class KafkaPythonMember:
         deadline = time.monotonic() + PATIENCE
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
-            # A poll that ends between SyncGroup and its answer loses the assignment for good: time for a busy machine.
+            # If a poll ends between SyncGroup and its answer, the assignment is lost. The timeout suffices for a busy
+            # machine.
             for records in self.consumer.poll(2000, max_records=count - len(found)).values():
                 found += map(seen, records)
         return found

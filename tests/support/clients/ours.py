@@ -1,4 +1,4 @@
-"""Our own client, as the other libraries are driven: it has to agree with them."""
+"""Our own client with the interface of the other libraries, with which it must agree."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OurTransactions:
         self._producer.abort_transaction(PATIENCE)
 
     def close(self) -> None:
-        """Go without a word, as the others do: `close` would abort an open transaction."""
+        """Leave without aborting, as the others do: `close` would abort an open transaction."""
         self._producer.detach()
 
 
