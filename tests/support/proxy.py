@@ -86,7 +86,7 @@ class Proxy:
             _shut(each)
 
     def release(self) -> int:
-        """Let the held requests arrive, in their order, and wait for the broker's answers; how many."""
+        """Let the held requests arrive in order, wait for the broker's answers, and return their number."""
         with self._lock:
             held, self._held = self._held, []
         for upstream, frame in held:
@@ -121,7 +121,7 @@ class Proxy:
 
 
 class _Link:
-    """One client's connection and its other half."""
+    """One client's connection and its connection to the broker."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, upstream: socket.socket) -> None:
         self._proxy = proxy
@@ -182,7 +182,7 @@ class _Link:
 
 
 def refusal(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
-    """A response with the same error for each partition."""
+    """Return a response with the same error for each partition."""
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -199,7 +199,7 @@ def refusal(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
 
 
 def redirect(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
-    """Every client made from now on talks to brokers through the proxy, whatever address it is told."""
+    """Connect every client created from now on through the proxy, whatever address it has."""
 
     async def through(host: str, port: int, **options: Any) -> ClientConnection:
         return await connect("127.0.0.1", proxy.port, **options)

@@ -1,7 +1,7 @@
-"""A transactional writer and a read_committed reader made of nothing but protocol messages.
+"""A transactional writer and a read_committed reader that consist only of protocol messages.
 
-Independent of our client on purpose: what it shows is the broker's doing. It retries for ever, as the simulation's time
-is free, and knows only what Kafka's protocol promises.
+Independent of our client on purpose, so that tests show the broker's behaviour. It retries forever, because time in the
+simulation costs nothing, and relies only on the guarantees of Kafka's protocol.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RETRIABLE = frozenset(
 
 
 class RefusedError(Exception):
-    """An error that no retry cures."""
+    """An error that a retry cannot cure."""
 
     def __init__(self, request: Message, code: int) -> None:
         super().__init__(f"{ErrorCode(code).name} for {request!r:.200}")
@@ -48,7 +48,7 @@ class RefusedError(Exception):
 
 
 class RawClient:
-    """One connection at a time, made again when it is lost."""
+    """One connection at a time, reopened when it is lost."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = host, port
@@ -57,7 +57,7 @@ class RawClient:
     async def call(
         self, request: Message, error_of: Callable[[Any], int] = lambda r: r.error_code, version: int | None = None
     ) -> Any:
-        """Sends it until it is answered without a retriable error; RefusedError for the others."""
+        """Send a request until the answer has no retriable error. Raises RefusedError for other errors."""
         while True:
             try:
                 if self._connection is None or self._connection.closed:
@@ -74,7 +74,7 @@ class RawClient:
             await asyncio.sleep(RETRY_S)
 
     async def create_topic(self, name: str, partitions: int) -> UUID:
-        """Its id, whether it was there or not."""
+        """Create the topic if necessary, and return its id."""
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         there = ErrorCode.TOPIC_ALREADY_EXISTS
 
@@ -90,7 +90,10 @@ class RawClient:
         return topic_id
 
     async def read_committed(self, topic_id: UUID, partition: int, *, until_stable: bool = True) -> list[bytes | None]:
-        """The values that a read_committed consumer sees; `until_stable`: and nothing may be open behind them."""
+        """Return the values that a read_committed consumer sees.
+
+        `until_stable`: wait until no transaction is open after them.
+        """
         values: list[bytes | None] = []
         offset = 0
         while True:
@@ -138,7 +141,7 @@ class RawWriter(RawClient):
         self._sequences: dict[int, int] = {}
 
     async def start(self) -> None:
-        """A new session: whatever a predecessor had begun is ended when this returns."""
+        """Start a new session. When this returns, the predecessor's transaction is ended."""
         await self.call(
             FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id]),
             lambda r: r.coordinators[0].error_code,
@@ -152,7 +155,7 @@ class RawWriter(RawClient):
         self._sequences = {}
 
     async def write(self, topic_id: UUID, partition: int, values: list[bytes], now_ms: int) -> None:
-        """One batch, which joins the partition to the transaction."""
+        """Write one batch, which adds the partition to the transaction."""
         sequence = self._sequences.get(partition, 0)
         batch = build_batch(
             [Record(index, now_ms, None, value) for index, value in enumerate(values)],
@@ -172,7 +175,7 @@ class RawWriter(RawClient):
         self._sequences[partition] = sequence + len(values)
 
     async def end(self, commit: bool) -> None:
-        """Commits or aborts; the next transaction is under the next epoch."""
+        """Commit or abort. The next transaction uses the next epoch."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,

@@ -1,4 +1,4 @@
-"""What a topic's readers see, by our own consumer."""
+"""Read a topic with our own consumer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.servers import Server
 
 
 def read(server: Server, topic: str, partitions: int = 1, *, committed: bool = True) -> list[bytes | None]:
-    """All values that can be read, by partition and offset."""
+    """Return all readable values, by partition and offset."""
     level = "read_committed" if committed else "read_uncommitted"
     with Consumer(server.bootstrap, auto_offset_reset="earliest", isolation_level=level) as consumer:
         assigned = [(topic, index) for index in range(partitions)]

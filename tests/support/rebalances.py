@@ -1,4 +1,4 @@
-"""Members of one group, polled in turns by one thread, and what their listeners were told."""
+"""Members of one group, polled in turns by one thread, and the calls of their listeners."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MODERN = QUICK | {"group_protocol": "consumer"}
 
 
 class Watched:
-    """A consumer, and what it was told: ("assigned" | "revoked" | "lost", partitions)."""
+    """A consumer, and the calls of its listener: ("assigned" | "revoked" | "lost", partitions)."""
 
     def __init__(self, bootstrap: str, group: str, **options: Any) -> None:
         self.consumer = Consumer(bootstrap, group_id=group, **options)
         self.told: list[tuple[str, list[TopicPartition]]] = []
 
     def subscribe(self, topics: Sequence[str] | str) -> None:
-        """With listeners that write down."""
+        """Subscribe with listeners that record their calls."""
         self.consumer.subscribe(
             topics,
             on_assigned=lambda tps: self.told.append(("assigned", tps)),
@@ -38,13 +38,13 @@ class Watched:
         )
 
     def of(self, kind: str) -> list[TopicPartition]:
-        """All partitions that were told so, in order."""
+        """Return all partitions of calls of this kind, in order."""
         return [tp for what, tps in self.told if what == kind for tp in tps]
 
 
 @contextmanager
 def members(bootstrap: str, group: str, count: int, **options: Any) -> Iterator[list[Watched]]:
-    """So many, not subscribed yet; closed at the end."""
+    """Return so many members, not subscribed yet, and close them at the end."""
     made = [Watched(bootstrap, group, **options) for _ in range(count)]
     try:
         yield made
@@ -67,7 +67,7 @@ def settle(among: Sequence[Watched], partitions: Sequence[TopicPartition], what:
 
 
 def close_after(bootstrap: str, topic: str, request_type: type[Message], number: int, options: dict[str, Any]) -> None:
-    """Subscribe, in a group named as the topic, and close as soon as this request was sent for the `number`th time."""
+    """Subscribe in a group with the topic's name, and close after the `number`th request of this kind was sent."""
     asyncio.run(_close_after(bootstrap, topic, request_type, number, options))
 
 

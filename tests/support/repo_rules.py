@@ -1,6 +1,6 @@
-"""Check the repository rules that no linter knows: imports, sizes, and words that must not stay.
+"""Check the repository rules that no linter knows: imports, sizes, and forbidden words.
 
-`python tests/support/repo_rules.py` prints every finding; exit status 1 if a rule is broken (budgets only warn).
+`python tests/support/repo_rules.py` prints every finding. The exit status is 1 if a rule is broken (budgets only warn).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_FUNCTION = 60
 MAX_MODULE = 500
 
 WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
-"""Modules that reach for the world: state machines get time, randomness and bytes as arguments instead."""
+"""Modules that do I/O: state machines get time, randomness and bytes as arguments instead."""
 
 DRIVERS = (
     *("blocking", "calls", "table_kernels", "connections/pool"),
@@ -33,7 +33,7 @@ DRIVERS = (
     "consumer/consumer_coordinator",
     *(f"admin/{name}" for name in ("topics", "transactions")),
 )
-"""The client's modules that turn its state machines into calls; the others decide, without a world."""
+"""The client's modules that turn its state machines into calls. The other modules decide, without I/O."""
 
 EDGES = {
     "net/*": WORLD,
@@ -49,10 +49,10 @@ EDGES = {
     "cli/*": WORLD,
     "sim/*": WORLD,
 }
-"""Which file (a pattern under src/oncelog, the first that fits) may import which of them."""
+"""Which file (a pattern under src/oncelog, the first match counts) may import which of these modules."""
 
 MADE = frozenset({"__pycache__", "node_modules", "target"})
-"""Folders that builds make and git ignores."""
+"""Folders that builds create and git ignores."""
 
 TEXT_FOLDERS = ("src", "tests", "documentation", "conformance", "benchmarks", "examples", "scripts", ".ci")
 
@@ -77,12 +77,12 @@ class Finding(NamedTuple):
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, top-level module) of every absolute import that runs, wherever it stands."""
+    """Return (line, top-level module) of every absolute import that runs, anywhere in the file."""
     for_types = {
         id(inner)
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-        for statement in node.body  # what stands under its `else` runs
+        for statement in node.body  # its `else` runs
         for inner in ast.walk(statement)
     }
     for node in ast.walk(tree):
@@ -95,7 +95,7 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def misplaced_imports(path: Path, tree: ast.AST, source: Path = SOURCE) -> Iterator[Finding]:
-    """Imports of the world outside the edges."""
+    """Return imports of WORLD's modules outside the edges."""
     name = path.relative_to(source).as_posix()
     allowed = next((modules for pattern, modules in EDGES.items() if fnmatch(name, pattern)), frozenset())
     for line, module in imported(tree):
@@ -113,7 +113,7 @@ def imports_between(trees: Mapping[Path, ast.AST], package: Path = SOURCE) -> di
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 wanted |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):  # ruff refuses relative imports (TID252)
+            elif isinstance(node, ast.ImportFrom):  # ruff rejects relative imports (TID252)
                 submodules = {f"{node.module}.{alias.name}" for alias in node.names}
                 wanted |= submodules & modules
                 wanted |= {str(node.module)} if submodules - modules else set()
@@ -157,7 +157,7 @@ def import_circles(trees: Mapping[Path, ast.AST], package: Path = SOURCE) -> Ite
 
 
 def over_budget(path: Path, tree: ast.AST, source: str) -> Iterator[Finding]:
-    """Functions and modules that have grown too long."""
+    """Return functions and modules that are too long."""
     lines = source.count("\n")
     if lines > MAX_MODULE:
         yield Finding(path, 1, f"module of {lines} lines (budget {MAX_MODULE})", warning=True)
@@ -170,7 +170,7 @@ def over_budget(path: Path, tree: ast.AST, source: str) -> Iterator[Finding]:
 
 
 def forbidden_text(path: Path, text: str) -> Iterator[Finding]:
-    """Words that must not stay in the repository."""
+    """Return words that must not stay in the repository."""
     for number, line in enumerate(text.splitlines(), 1):
         for what, pattern in FORBIDDEN_TEXT.items():
             if pattern.search(line):
@@ -178,7 +178,7 @@ def forbidden_text(path: Path, text: str) -> Iterator[Finding]:
 
 
 def files(folders: Iterable[str] = TEXT_FOLDERS) -> Iterator[Path]:
-    """Every text file of ours below these folders, and those at the root."""
+    """Return every text file of ours below these folders, and those at the root."""
     yield from ROOT.glob("*.md")
     yield ROOT / "pyproject.toml"
     for folder in folders:
@@ -189,7 +189,7 @@ def files(folders: Iterable[str] = TEXT_FOLDERS) -> Iterator[Path]:
 
 
 def findings() -> Iterator[Finding]:
-    """Everything there is to say about the repository."""
+    """Return all findings about the repository."""
     this = {Path(__file__).resolve(), ROOT / "tests" / "unit" / "test_repo_rules.py"}
     package: dict[Path, ast.AST] = {}
     for path in files():
@@ -206,7 +206,7 @@ def findings() -> Iterator[Finding]:
 
 
 def main() -> int:
-    """Print the findings; 1 if one of them is more than a warning."""
+    """Print the findings. Return 1 if one of them is more than a warning."""
     found = list(findings())
     for finding in found:
         print(finding)

@@ -1,4 +1,4 @@
-"""Let the system refuse to reserve large pieces of memory."""
+"""Simulate a system that refuses to reserve large pieces of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oncelog.protocol import memory
 
 
 def refuse_large_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each reservation of memory fail, as it does beyond the limit of a container or of the address space."""
+    """Fail each reservation of memory, as beyond the limit of a container or of the address space."""
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")

@@ -1,6 +1,6 @@
-"""`oncelog up` as a test sees it: a server process to talk to, kill and stop.
+"""`oncelog up` in tests: a server process that can be killed and stopped.
 
-`support.apache_kafka.ApacheKafka` has the same interface, so that one test body runs against either.
+`support.apache_kafka.ApacheKafka` has the same interface, so that the same test runs against either.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from support.processes import ManagedProcess, accepts, gone, wait_until
 
 
 class Server(Protocol):
-    """What the tests ask of a broker, ours or Apache Kafka's."""
+    """The interface of a broker, ours or Apache Kafka's."""
 
     name: str
     bootstrap: str
 
     def kill(self) -> None:
-        """SIGKILL the broker and return when it is dead."""
+        """SIGKILL the broker, and return when it is dead."""
 
     def wait_ready(self) -> None:
-        """Return when a killed broker accepts connections again (starting it where nobody else does)."""
+        """Return when a killed broker accepts connections again. Restart it if nothing else does."""
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """The folder with the partition's log."""
+        """Return the folder with the partition's log."""
 
     def stop(self) -> int:
-        """Clean stop; the exit status."""
+        """Stop cleanly, and return the exit status."""
 
 
 class OncelogCluster:
-    """`oncelog up --port 0` with its data under `directory`; ready when made."""
+    """`oncelog up --port 0` with its data under `directory`, ready when constructed."""
 
     name = "oncelog"
 
@@ -57,7 +57,7 @@ class OncelogCluster:
         self.start()
 
     def start(self, port: int = 0) -> None:
-        """Start `oncelog up` and wait for its BROKERS= line (again, after `stop`)."""
+        """Start `oncelog up` and wait for its BROKERS= line. Also restarts it after `stop`."""
         command: list[str | Path] = [Path(sys.executable).with_name("oncelog"), "up"]
         if "listeners" not in self._settings:
             command += ["--port", str(port)]
@@ -78,11 +78,11 @@ class OncelogCluster:
         return next((line.removeprefix("BROKERS=") for line in lines if line.startswith("BROKERS=")), "")
 
     def broker_pid(self, broker: int = 1) -> int:
-        """Process id of one broker, from its pid file."""
+        """Return the process id of one broker, from its pid file."""
         return int((self.data / f"broker-{broker}" / "broker.pid").read_text())
 
     def kill(self, broker: int = 1) -> None:
-        """SIGKILL one broker (the supervisor starts it again) and return when it is dead."""
+        """SIGKILL one broker (the supervisor restarts it), and return when it is dead."""
         pid = self.broker_pid(broker)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: gone(pid), f"broker {pid} dies")
@@ -90,15 +90,15 @@ class OncelogCluster:
 
     def wait_ready(self) -> None:
         """Return when every broker accepts connections again."""
-        # A thread of the dead broker may still hold its socket open for a moment: only a new process counts.
+        # A thread of the dead broker may keep its socket open for a moment: only a new process counts.
         self.process.wait_for(lambda: self.broker_pid() not in self._killed, "the broker is started again")
         for address in self.bootstrap.split(","):
             self.process.wait_for(lambda address=address: accepts(address), f"{address} accepts connections")
 
     def partition_dir(self, topic: str, partition: int = 0, broker: int = 1) -> Path:
-        """The folder with the partition's log."""
+        """Return the folder with the partition's log."""
         return next((self.data / f"broker-{broker}").rglob(f"{topic}-{partition}"))
 
     def stop(self) -> int:
-        """SIGTERM and wait; the exit status (0 after a clean stop)."""
+        """Send SIGTERM and wait. Return the exit status (0 after a clean stop)."""
         return self.process.stop()

@@ -48,7 +48,7 @@ async def serving(handler: Any, **limits: int) -> AsyncIterator[Server]:
 
 
 class Client:
-    """A plain socket connection; `run` closes it."""
+    """A plain socket connection, which `run` closes."""
 
     made: ClassVar[list[Client]] = []
 
@@ -87,7 +87,7 @@ class Client:
         return taken
 
     async def closed(self) -> bool:
-        """Waits until the server has closed the connection; False if it sends something instead."""
+        """Wait until the server closes the connection. Return False if it sends something instead."""
         with contextlib.suppress(ConnectionResetError):
             return await self.loop.sock_recv(self.socket, 1) == b""
         return True

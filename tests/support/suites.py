@@ -1,6 +1,6 @@
-"""Fetch, build and run other people's clients and test suites, and compare what passes with `conformance/counts.json`.
+"""Fetch, build and run foreign clients and test suites, and compare the results with `conformance/counts.json`.
 
-Everything is fetched into `.cache/` from the ordinary package registries. Nothing of theirs is in this repository.
+Everything is fetched into `.cache/` from the ordinary package registries. This repository contains none of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COUNTS = HERE / "counts.json"
 KAFKA_PYTHON = "3.0.12"
 
 SETTINGS = {"num.partitions": "4", "group.min.session.timeout.ms": "1000"}
-"""What kafka-python's tests expect of the broker that they usually start themselves."""
+"""Settings of a broker that kafka-python's tests usually start themselves."""
 
 Outcomes = dict[str, str]
 """The name of each test -> "passed", "skipped" or "failed"."""
@@ -40,7 +40,7 @@ Outcomes = dict[str, str]
 def command(
     *words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 900
 ) -> str:
-    """Run to its end; stdout. AssertionError with both outputs when it fails."""
+    """Run a command to its end, and return its stdout. Raise AssertionError with both outputs if it fails."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
@@ -89,7 +89,7 @@ def _digest(source: Path, build: tuple[str, ...]) -> str:
 
 
 def lines(text: str) -> Outcomes:
-    """What a program of ours printed: PASS NAME or FAIL NAME: REASON."""
+    """Return the outcomes that one of our programs printed: PASS NAME or FAIL NAME: REASON."""
     print(text)
     return {
         name: {"PASS": "passed", "FAIL": "failed"}[how]
@@ -98,23 +98,23 @@ def lines(text: str) -> Outcomes:
 
 
 def go_program() -> Path:
-    """Our program on franz-go, built."""
+    """Build our program on franz-go."""
     return built("go", "go", "build", "-o", "check", ".") / "check"
 
 
 def franz_go(bootstrap: str) -> Outcomes:
-    """Go: franz-go, with its admin client."""
+    """Run the tests with Go: franz-go, with its admin client."""
     return lines(command(go_program(), bootstrap, f"go-{uuid.uuid4().hex[:8]}"))
 
 
 def kafkajs(bootstrap: str) -> Outcomes:
-    """JavaScript: kafkajs."""
+    """Run the tests with JavaScript: kafkajs."""
     folder = built("js", "npm", "ci", "--no-audit", "--no-fund")
     return lines(command("node", "check.js", bootstrap, f"js-{uuid.uuid4().hex[:8]}", cwd=folder))
 
 
 def rskafka(bootstrap: str) -> Outcomes:
-    """Rust: rskafka."""
+    """Run the tests with Rust: rskafka."""
     folder = built("rust", "cargo", "build", "--quiet", "--locked")
     return lines(command(folder / "target/debug/oncelog-conformance", bootstrap, f"rust-{uuid.uuid4().hex[:8]}"))
 
@@ -132,7 +132,7 @@ class SpawnedService:
     def __init__(self, *_args):
         raise RuntimeError("this run is against a broker that runs already")
 """
-"""In place of the module that starts brokers: the tests import it, and the source distribution lacks it."""
+"""Replaces the module that starts brokers: the tests import it, and the source distribution lacks it."""
 
 
 def kafka_python_sources() -> Path:
@@ -150,7 +150,10 @@ def kafka_python_sources() -> Path:
 
 
 def kafka_python(bootstrap: str) -> Outcomes:
-    """kafka-python's own integration tests, from its source distribution; those of TLS start a broker of their own."""
+    """Run kafka-python's own integration tests, from its source distribution.
+
+    The tests of TLS start their own broker.
+    """
     folder = kafka_python_sources()
     report = folder / f"report-{uuid.uuid4().hex}.xml"
     done = subprocess.run(
@@ -168,7 +171,7 @@ def kafka_python(bootstrap: str) -> Outcomes:
 
 
 def junit(report: Path) -> Outcomes:
-    """The outcomes in a JUnit report; it is removed."""
+    """Read the outcomes of a JUnit report, and remove it."""
     found: Outcomes = {}
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case} & {"failure", "error", "skipped"}

@@ -1,4 +1,4 @@
-"""Runs one transaction coordinator as its shell does: append, replay, reply, markers; but in memory and at once."""
+"""Drive one transaction coordinator as its shell does (append, replay, reply, markers), but in memory and at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ids:
 
 
 class Driver:
-    """`log` is the partition; `markers` are those under way; `refuse` makes the next append fail."""
+    """Run a coordinator. `log` is the partition; `markers` are pending ones; `refuse` makes the next append fail."""
 
     def __init__(self, config: TransactionConfig | None = None) -> None:
         self.config = config or TransactionConfig()
@@ -51,7 +51,7 @@ class Driver:
         return TransactionCoordinator(self.epoch, self.ids, self.config)
 
     def apply(self, effects: Effects, token: Any = None) -> Any:
-        """The reply to `token`."""
+        """Apply effects, and return the reply to `token`."""
         self.fresh = []
         if effects.records and self.refuse is not None:
             error, self.refuse = self.refuse, None
@@ -66,7 +66,7 @@ class Driver:
         return replies[0] if replies else None
 
     def reload(self) -> None:
-        """The coordinator dies; its successor has the log only."""
+        """Replace the coordinator with a successor, which has only the log."""
         self.epoch += 1
         self.markers = []
         self.coordinator = self._new()
@@ -75,7 +75,7 @@ class Driver:
         self.apply(self.coordinator.loaded(self.now_ms))
 
     def start(self) -> Driver:
-        """An empty partition is loaded."""
+        """Load an empty partition."""
         self.apply(self.coordinator.loaded(self.now_ms))
         return self
 
@@ -103,7 +103,7 @@ class Driver:
         return response
 
     def session(self, name: str = "etl", **fields: Any) -> tuple[int, int]:
-        """A new session, with the predecessor's transaction aborted: (producer id, epoch)."""
+        """Start a new session, with the predecessor's transaction aborted: (producer id, epoch)."""
         response = self.init(name, **fields)
         if response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
             self.write_markers()
@@ -130,7 +130,7 @@ class Driver:
     def write_markers(
         self, errors: dict[Partition, ErrorCode] | None = None, deleted: set[Partition] | None = None
     ) -> None:
-        """Every partition answers NONE, or what `errors` says; the rest of the markers stays under way."""
+        """Write the markers. Each partition answers NONE, or as in `errors`; the other markers stay pending."""
         under_way, self.markers = self.markers, []
         for markers in under_way:
             results = {
@@ -143,7 +143,7 @@ class Driver:
                 self.markers.append(markers)
 
     def tick(self, ms: int = 0) -> None:
-        """Time passes; ticks as the shell's timer does."""
+        """Advance the time, and tick as the shell's timer does."""
         self.now_ms += ms
         while (due_ms := self.coordinator.deadline()) is not None and due_ms <= self.now_ms:
             self.apply(self.coordinator.tick(self.now_ms))
@@ -168,7 +168,7 @@ def open_transaction(driver: Driver, *, client_version: int = 2) -> tuple[int, i
 
 
 def at_epoch(driver: Driver, epoch: int) -> tuple[int, int]:
-    """A session of `etl` whose epoch is nearly used up."""
+    """Return a session of `etl` whose epoch is nearly exhausted."""
     producer_id, _ = driver.session()
     driver.coordinator.transactions["etl"] = replace(driver.state(), producer_epoch=epoch)
     return producer_id, epoch

@@ -1,8 +1,9 @@
-"""Transactional writers, zombies, time-outs, kills, torn writes and a level that changes: one broker from one seed.
+"""Transactional writers, zombies, timeouts, kills, torn writes and level changes: one broker from one seed.
 
-Several writers share a transactional id: each new session fences the others, which do not know it and go on. They speak
-the old protocol or the new one, write numbered values to every partition and a group's offset, commit, abort, or stall
-until the coordinator ends it for them. What each was told is the history; `check` holds it against what can be read.
+Several writers share a transactional id: each new session fences the others, which do not know it and continue. They
+use the old protocol or the new one, write numbered values to every partition and a group's offset, commit, abort, or
+stall until the coordinator aborts. The history contains the answers to each writer; `check` compares it with the
+readable data.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from support.raw_client import RawWriter, RefusedError
 TOPIC = "numbers"
 PARTITIONS = 2
 IDS = ("shared", "shared", "shared", "alone")
-"""Who the writers are."""
+"""The transactional ids of the writers."""
 WORK_S = 2.0
-"""Of virtual time, before everything heals."""
+"""In virtual time, before all faults end."""
 TIMEOUTS_MS = (150, 600, 60_000)
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 
 
 @dataclass
 class Told:
-    """One transaction as its writer knows it: `value` is what it wrote to each partition and as the group's offset."""
+    """One transaction as its writer knows it. `value` is what it wrote to each partition and as the group's offset."""
 
     value: int
     name: str
@@ -61,7 +62,7 @@ class Told:
 
 
 class OldWriter(RawWriter):
-    """A producer of before KIP-890 part 2: partitions and groups are added by requests, the epoch stays."""
+    """A producer from before KIP-890 part 2: requests add partitions and groups, and the epoch does not change."""
 
     async def write(self, topic_id: UUID, partition: int, values: list[bytes], now_ms: int) -> None:
         topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[partition])]
@@ -77,7 +78,7 @@ class OldWriter(RawWriter):
         await self.produce(partition, values, now_ms)
 
     async def produce(self, partition: int, values: list[bytes], now_ms: int) -> None:
-        """The write itself, which joins nothing."""
+        """Write a batch, which adds nothing to the transaction."""
         sequence = self._sequences.get(partition, 0)
         records = [Record(index, now_ms, None, value) for index, value in enumerate(values)]
         batch = build_batch(
@@ -138,7 +139,7 @@ async def commit_offset(writer: RawWriter, group: str, offset: int, version: int
 
 
 class TransactionWorld:
-    """One run; `check` raises AssertionError with the seed in the world's name."""
+    """One run. `check` raises AssertionError with the seed in the world's name."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -170,7 +171,7 @@ class TransactionWorld:
         return self.outcomes
 
     async def live(self, name: str) -> None:
-        """Session after session: whoever is told that it is fenced begins anew, which fences the next."""
+        """Run session after session. A fenced writer starts again, which fences the next."""
         while not self.over:
             kind = self.rng.choice([OldWriter, NewWriter, NewWriter])
             writer = kind("broker-1", PORT, name, self.rng.choice(TIMEOUTS_MS))
@@ -198,30 +199,33 @@ class TransactionWorld:
             told.offset = True
             await writer.commit_offset(name, told.value)
         if self.rng.random() < 0.15:
-            await asyncio.sleep(self.rng.uniform(0, 1.5))  # it stalls; the time-out may come first
+            await asyncio.sleep(self.rng.uniform(0, 1.5))  # it stalls; the timeout may expire meanwhile
         commit = self.rng.random() < 0.7
         await writer.end(commit)
         told.outcome = COMMITTED if commit else ABORTED
 
     async def late_write(self, writer: OldWriter) -> None:
-        """A write that was delayed until its transaction had ended is refused (KAFKA-14402): it would hang for ever."""
+        """Check that a write delayed until after its transaction is rejected (KAFKA-14402).
+
+        Otherwise, it would hang forever.
+        """
         for partition in range(PARTITIONS):
             with suppress(RefusedError):
                 await writer.produce(partition, [b"late"], self.world.now_ms())
                 raise AssertionError(f"a late write of {writer.transactional_id} was taken")
 
     async def govern(self) -> None:
-        """transaction.version goes up and down while they work."""
+        """Change transaction.version up and down during the work."""
         client = RawWriter("broker-1", PORT, "governor")
         while not self.over:
             await asyncio.sleep(self.rng.uniform(0, 2))
             level, kind = self.rng.randrange(3), self.rng.choice([1, 3])
             update = FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=kind)
-            with suppress(RefusedError):  # an upgrade that would go down, or the other way round
+            with suppress(RefusedError):  # an upgrade request that would downgrade, or the reverse
                 await client.call(UpdateFeaturesRequest(feature_updates=[update]))
 
     async def watch(self) -> None:
-        """What a read_committed consumer has read once stays as it was, and grows at its end only."""
+        """Check that the data of a read_committed consumer never changes, and only grows at its end."""
         client = RawWriter("broker-1", PORT, "watcher")
         while not self.over:
             for partition in range(PARTITIONS):
@@ -234,11 +238,11 @@ class TransactionWorld:
         assert found[: len(before)] == before, f"partition {partition}: what was committed has changed"
         self.seen[partition] = found
 
-    # -- what always holds --------------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------------
 
     async def check(self, reader: RawWriter) -> None:
         for name in set(IDS):
-            await RawWriter("broker-1", PORT, name).start()  # ends what is open
+            await RawWriter("broker-1", PORT, name).start()  # aborts the open transaction
         await asyncio.sleep(1)
         for partition in range(PARTITIONS):
             await self.look(reader, partition, until_stable=True)
@@ -263,13 +267,13 @@ class TransactionWorld:
         elif told.outcome is ABORTED:
             assert not visible, f"{told} is aborted, and there: {found}"
         else:
-            # A write without an answer may be there or not; all others are, or none is.
+            # A write without an answer may be present or not. Of the others, all are present, or none.
             assert not visible or told.acknowledged <= visible <= told.partitions, f"torn: {told}: {found}"
             assert all(found[p, value] == found[p, value + b"+"] for p in visible), f"torn: {told}: {found}"
         self.outcomes[told.outcome] += 1
 
     async def check_offset(self, reader: RawWriter, name: str) -> None:
-        """The group's offset is that of the last transaction of the id that committed one."""
+        """Check that the group's offset is that of the last transaction of the id that committed one."""
         topics = [OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
         request = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=name, topics=topics)], require_stable=True
@@ -285,7 +289,9 @@ class TransactionWorld:
             self.check_last(name, offset, certain)
 
     def check_last(self, name: str, offset: int, certain: list[int]) -> None:
-        """No transaction that surely committed an offset came after the one whose offset it is, in any partition."""
+        """Check that no transaction that certainly committed an offset is later, in any partition, than the one
+        with the offset.
+        """
         for partition, values in enumerate(self.seen):
             order = [int(value) for value in values if value is not None and not value.endswith(b"+")]
             if offset in order:
@@ -297,7 +303,7 @@ class TransactionWorld:
 
 
 def run(seed: int) -> Counter[str]:
-    """One world; its outcomes by kind, and the errors by which sessions ended."""
+    """Run one world. Return its outcomes by kind, and the errors that ended sessions."""
 
     async def scenario(world: World) -> Counter[str]:
         return await TransactionWorld(world).run()
@@ -306,7 +312,7 @@ def run(seed: int) -> Counter[str]:
 
 
 def main() -> None:
-    """`python -m support.transaction_world [FIRST [COUNT]]`: many worlds, and how many a minute."""
+    """Run many worlds (`python -m support.transaction_world [FIRST [COUNT]]`), and print how many run per minute."""
     first, count = (int(text) for text in (*sys.argv[1:3], *("0", "1000")[len(sys.argv) - 1 :]))
     logging.disable(logging.WARNING)
     began, total = time.monotonic(), Counter[str]()

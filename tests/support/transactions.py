@@ -1,4 +1,4 @@
-"""What the tests of transactions ask of a broker over the wire, beside what `support.wire` has."""
+"""Requests of the transaction tests, in addition to `support.wire`."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ UNSTABLE = 88
 """UNSTABLE_OFFSET_COMMIT"""
 
 
-# -- looking in ----------------------------------------------------------------------------------------------------
+# -- reading the state ------------------------------------------------------------------------------------------------
 
 
 def describe(wire: Wire, transactional_id: str) -> Any:
-    """DescribeTransactions of one id."""
+    """Send DescribeTransactions for one id."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     return settled(lambda: wire.call(request).transaction_states[0])
 
 
 def state(wire: Wire, transactional_id: str) -> str:
-    """Its state; it must exist."""
+    """Return the state of an existing transactional id."""
     answer = describe(wire, transactional_id)
     assert not answer.error_code, answer
     text: str = answer.transaction_state
@@ -63,17 +63,17 @@ def state(wire: Wire, transactional_id: str) -> str:
 
 
 def until_state(wire: Wire, transactional_id: str, *wanted: str) -> Any:
-    """Wait until the transaction is in one of the states; its description."""
+    """Wait until the transaction is in one of the states. Return its description."""
     return until(lambda: describe(wire, transactional_id), lambda a: a.transaction_state in wanted, f"it is {wanted}")
 
 
 def listed(wire: Wire, version: int | None = None, **filters: Any) -> Any:
-    """ListTransactions."""
+    """Send ListTransactions."""
     return settled(lambda: wire.call(ListTransactionsRequest(**filters), version))
 
 
 def producers(wire: Wire, topic: str, partition: int = 0) -> Mapping[int, Any]:
-    """DescribeProducers of a partition, by producer id."""
+    """Send DescribeProducers for a partition, and return the producers by id."""
     request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
     found = wire.call(request).topics[0].partitions[0]
     assert not found.error_code, found
@@ -81,7 +81,7 @@ def producers(wire: Wire, topic: str, partition: int = 0) -> Mapping[int, Any]:
 
 
 def markers(wire: Wire, topic_id: Any, partition: int = 0) -> list[tuple[int, int, str]]:
-    """The control batches of a partition: (producer id, epoch, COMMIT or ABORT)."""
+    """Return the control batches of a partition: (producer id, epoch, COMMIT or ABORT)."""
     found = wire.fetch(topic_id, partition)
     assert not found.error_code, found
     return [
@@ -91,7 +91,7 @@ def markers(wire: Wire, topic_id: Any, partition: int = 0) -> list[tuple[int, in
     ]
 
 
-# -- the flow ------------------------------------------------------------------------------------------------------
+# -- the flow of a transaction ----------------------------------------------------------------------------------------
 
 
 def write(
@@ -105,20 +105,23 @@ def write(
     partition: int = 0,
     version: int = 12,
 ) -> Any:
-    """One transactional batch; from version 12 on it joins its partition to the transaction. The first answer."""
+    """Write one transactional batch, and return the first answer.
+
+    From version 12 on, it adds its partition to the transaction.
+    """
     data = batch(values, who, sequence, transactional=True)
     return wire.produce(topic, data, partition=partition, transactional_id=transactional_id, version=version)
 
 
 def written(*arguments: Any, **options: Any) -> Any:
-    """As `write`, again while the former transaction's markers are on their way; it must succeed."""
+    """Write as `write`, with retries while the previous transaction's markers are pending. It must succeed."""
     answer = settled(lambda: write(*arguments, **options))
     assert not answer.error_code, answer
     return answer
 
 
 def end_once(wire: Wire, transactional_id: str, who: Session, commit: bool = True, *, version: int = 5) -> Any:
-    """One EndTxn, whatever the answer."""
+    """Send one EndTxn, whatever the answer."""
     request = EndTxnRequest(
         transactional_id=transactional_id, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commit
     )
@@ -126,14 +129,14 @@ def end_once(wire: Wire, transactional_id: str, who: Session, commit: bool = Tru
 
 
 def ended(wire: Wire, transactional_id: str, who: Session, commit: bool = True) -> Session:
-    """EndTxn of transaction.version 2, which must succeed: who the producer is in its next transaction."""
+    """Send EndTxn of transaction.version 2, which must succeed. Return the producer of the next transaction."""
     answer = wire.end(transactional_id, who, commit, version=5)
     assert not answer.error_code, answer
     return Session(answer.producer_id, answer.producer_epoch)
 
 
 def verify(wire: Wire, transactional_id: str, who: Session, topic: str, partitions: Sequence[int] = (0,)) -> list[int]:
-    """AddPartitionsToTxn as brokers ask each other: only whether the partitions are in; each one's error, by number."""
+    """Send AddPartitionsToTxn as brokers do, to verify partitions. Return each one's error, by number."""
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=transactional_id,
         producer_id=who.producer_id,
@@ -158,7 +161,7 @@ def commit_offset(
     generation: int = -1,
     member: str = "",
 ) -> int:
-    """TxnOffsetCommit of one partition's offset; its error code."""
+    """Send TxnOffsetCommit for one partition, and return its error code."""
     request = TxnOffsetCommitRequest(
         transactional_id=transactional_id,
         group_id=group,
@@ -178,7 +181,7 @@ def commit_offset(
 
 
 def committed(wire: Wire, group: str, topic: str, *, stable: bool = True) -> tuple[int, int]:
-    """OffsetFetch of one partition: (offset, error code)."""
+    """Send OffsetFetch for one partition, and return (offset, error code)."""
     request = OffsetFetchRequest(
         groups=[
             OffsetFetchRequestGroup(
@@ -204,7 +207,7 @@ def marker(
     transaction_version: int = 0,
     version: int | None = None,
 ) -> list[int]:
-    """WriteTxnMarkers from outside, as an operator's abort does; an error code for each partition."""
+    """Send WriteTxnMarkers, as an operator's abort does. Return an error code for each partition."""
     wanted = WritableTxnMarker(
         producer_id=who.producer_id,
         producer_epoch=who.epoch,
@@ -223,7 +226,7 @@ def marker(
 def update_features(
     wire: Wire, *changes: tuple[str, int, int], version: int | None = None, validate_only: bool = False
 ) -> Any:
-    """UpdateFeatures; a change is (feature, level, type)."""
+    """Send UpdateFeatures. A change is (feature, level, type)."""
     updates = [
         FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=kind)
         for feature, level, kind in changes
@@ -232,17 +235,17 @@ def update_features(
 
 
 def features(wire: Wire) -> Any:
-    """ApiVersions, asked anew."""
+    """Send ApiVersions again."""
     return wire.call(ApiVersionsRequest(client_software_name="wire", client_software_version="1"), 4)
 
 
 def level_of(answer: Any, feature: str = TRANSACTION_VERSION) -> int:
-    """A feature's finalised level in an ApiVersions answer."""
+    """Return a feature's finalised level in an ApiVersions answer."""
     return next((each.max_version_level for each in answer.finalized_features if each.name == feature), 0)
 
 
 def set_transaction_version(wire: Wire, level: int) -> None:
-    """Upgrade or downgrade, and wait until clients are told so."""
+    """Upgrade or downgrade, and wait until clients see the level."""
     if level_of(features(wire)) == level:
         return
     kind = UPGRADE if level > level_of(features(wire)) else UNSAFE_DOWNGRADE
@@ -254,12 +257,12 @@ def set_transaction_version(wire: Wire, level: int) -> None:
 # -- the coordinator's own log -------------------------------------------------------------------------------------
 
 ADMIN = "__admin_client"
-"""The client id whose writes to internal topics brokers take."""
+"""The client id that may write to internal topics."""
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
 
 
 def state_partition(transactional_id: str, partitions: int = 50) -> int:
-    """The partition of `__transaction_state` that an id lives in."""
+    """Return the partition of `__transaction_state` for an id."""
     return partition_for(transactional_id, partitions)
 
 
@@ -272,9 +275,10 @@ def seed(
     partitions: Sequence[tuple[str, int]] | None = (),
     **fields: Any,
 ) -> None:
-    """Writes a record into the coordinator's log behind its back (`Wire(..., ADMIN)`): it counts from the next start.
+    """Write a record into the coordinator's log without the coordinator (`Wire(..., ADMIN)`): it counts from the next
+    start.
 
-    A state that would take 32,767 requests to come to, or a crash at the right moment.
+    This creates a state that otherwise needs 32,767 requests, or a crash at the right moment.
     """
     now = int(time.time() * 1000)
     schema = [PartitionsSchema(topic=topic, partition_ids=[index]) for topic, index in partitions or ()]
@@ -299,7 +303,9 @@ def seed(
 
 
 def logged(wire: Wire, transactional_id: str) -> list[tuple[int, Any]]:
-    """What stands in the coordinator's log about an id: (version, TransactionLogValue), or (-1, None): a tombstone."""
+    """Return the last record of an id in the coordinator's log: (version, TransactionLogValue), or (-1, None) for a
+    tombstone.
+    """
     metadata = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name="__transaction_state")]), 12)
     found = wire.fetch(metadata.topics[0].topic_id, state_partition(transactional_id))
     assert not found.error_code, found

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """How often another task has run so far."""
+    """The number of times that another task has run so far."""
 
     def __init__(self) -> None:
         self.count = 0
 
     async def take(self) -> None:
-        """Take every turn of the loop that there is."""
+        """Take every available turn of the loop."""
         while True:
             self.count += 1
             await asyncio.sleep(0)
@@ -22,7 +22,7 @@ class Turns:
 
 @contextmanager
 def turns_of_others() -> Iterator[Turns]:
-    """Run another task meanwhile and count its turns; must be entered in a running loop."""
+    """Run another task meanwhile, and count its turns. Must be entered in a running loop."""
     turns = Turns()
     task = asyncio.ensure_future(turns.take())
     try:

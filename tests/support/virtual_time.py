@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _NoWaiting(selectors.SelectSelector):
-    """Where the loop would sleep, its clock moves on instead."""
+    """Advance the loop's clock instead of sleeping."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class _NoWaiting(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Deterministic as long as nothing outside reaches in."""
+    """Deterministic as long as nothing external interferes."""
 
     def __init__(self) -> None:
         self._clock = _NoWaiting()
@@ -36,6 +36,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` in virtual time."""
+    """Run a coroutine in virtual time, as `asyncio.run` does."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)

@@ -1,7 +1,7 @@
-"""Kafka's protocol by hand over one blocking socket: requests as a stranger would form them, answers as they come.
+"""Kafka's protocol over one blocking socket, with requests and answers as plain messages.
 
-Nothing is retried and no error hidden, except where a name says so (`until`); our client takes no part in it, so that
-what is seen is the broker's doing. The same calls run against Apache Kafka.
+Nothing is retried and no error is hidden, unless the name says so (`until`). Our client is not involved, so that tests
+show the broker's behaviour. The same calls run against Apache Kafka.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from oncelog.protocol.records import Record, build_batch, decode_control, decode
 from oncelog.protocol.schema import Message
 
 WAIT_S = 30.0
-"""How long anything may take before a test fails; never how long something should take."""
+"""How long anything may take before a test fails, not how long it should take."""
 
 LOADING = frozenset(
     {
@@ -44,13 +44,13 @@ LOADING = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""What passes by itself: a coordinator or a topic that is just coming up, a transaction that is just ending."""
+"""Temporary errors: a coordinator or a topic that is starting, or a transaction that is ending."""
 
 T = TypeVar("T")
 
 
 class Session(NamedTuple):
-    """Who a producer is."""
+    """A producer's id and epoch."""
 
     producer_id: int
     epoch: int
@@ -61,7 +61,7 @@ NOBODY = Session(-1, -1)
 
 
 def until(ask: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
-    """Ask until the answer is good; it is returned."""
+    """Repeat a request until the answer is accepted, and return it."""
     end = time.monotonic() + WAIT_S
     while True:
         answer = ask()
@@ -72,7 +72,7 @@ def until(ask: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
 
 
 def settled(ask: Callable[[], T], code: Callable[[T], int] = lambda answer: answer.error_code) -> T:  # type: ignore[attr-defined]
-    """Ask until the answer's error is not one that passes by itself."""
+    """Repeat a request until the answer has no temporary error."""
     return until(ask, lambda answer: code(answer) not in LOADING, "an error that passes")
 
 
@@ -98,12 +98,12 @@ class Wire:
         self._socket.close()
 
     def call(self, request: Message, version: int | None = None) -> Any:
-        """The response to one request, in the highest version that both know unless one is named."""
+        """Return the response to one request, in the highest version that both support unless one is given."""
         version = self.send(request, version)
         return self.receive(request, version)
 
     def send(self, request: Message, version: int | None = None) -> int:
-        """Write a request without waiting; the version used, for `receive`."""
+        """Write a request without waiting. Return the version used, for `receive`."""
         if version is None:
             low, high = self.versions[request.API_KEY]
             version = min(high, request.MAX_VERSION)
@@ -115,7 +115,7 @@ class Wire:
         return version
 
     def receive(self, request: Message, version: int) -> Any:
-        """The next answer on the connection, which must be that of `request`."""
+        """Return the next answer on the connection, which must be that of `request`."""
         frame = memoryview(self._read(struct.unpack(">i", self._read(4))[0]))
         _, pos = decode_response_header(frame, request.API_KEY, version)
         return messages(ApiKey(request.API_KEY))[1].decode(frame[pos:], version)
@@ -132,7 +132,7 @@ class Wire:
     # --- topics ---
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str) -> UUID:
-        """Make a topic (`_` stands for `.` in the names of its settings) and wait for its leaders; its id."""
+        """Create a topic (`_` replaces `.` in the names of its settings), wait for its leaders, and return its id."""
         entries = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=entries)
         answer = self.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000)).topics[0]
@@ -148,7 +148,7 @@ class Wire:
         return topic_id
 
     def leaders_serve(self, name: str, partitions: int = 1) -> None:
-        """Wait until they do: metadata may know of a leader before that one itself does, after a start as well."""
+        """Wait until the leaders serve. Metadata may name a leader before it serves, also after a start."""
         ends = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=ends)])
         until(
@@ -170,7 +170,10 @@ class Wire:
         acks: int = -1,
         topic_id: UUID | None = None,
     ) -> Any:
-        """The partition's answer. Versions up to 11 do not add to a transaction, 12 does; 13 wants the topic's id."""
+        """Return the partition's answer.
+
+        Versions up to 11 do not add to a transaction, 12 does; 13 needs the topic's id.
+        """
         data = PartitionProduceData(index=partition, records=bytes(batch))
         where = {"topic_id": topic_id} if version >= 13 else {"name": topic}
         topics = [TopicProduceData(**where, partition_data=[data])]
@@ -178,7 +181,7 @@ class Wire:
         return self.call(request, version).responses[0].partition_responses[0]
 
     def fetch(self, topic_id: UUID, partition: int = 0, offset: int = 0, *, committed: bool = False) -> Any:
-        """The partition's answer to one Fetch that does not wait."""
+        """Return the partition's answer to one Fetch that does not wait."""
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 24)
         request = FetchRequest(
             max_wait_ms=0,
@@ -190,7 +193,7 @@ class Wire:
         return self.call(request, 16).responses[0].partitions[0]
 
     def values(self, topic_id: UUID, partition: int = 0, *, committed: bool = False) -> list[bytes | None]:
-        """All values of a partition from its start on, as a consumer of that isolation level is to see them."""
+        """Return all values of a partition from its start on, as a consumer of that isolation level must see them."""
         offset, values = 0, []
         while True:
             found = self.fetch(topic_id, partition, offset, committed=committed)
@@ -206,7 +209,7 @@ class Wire:
                 return values
 
     def offset(self, topic: str, timestamp: int = -1, partition: int = 0, *, committed: bool = False) -> int:
-        """ListOffsets: -1 the end (the LSO if `committed`), -2 the start, else by time."""
+        """Send ListOffsets: -1 for the end (the LSO if `committed`), -2 for the start, otherwise by time."""
         wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         topics = [ListOffsetsTopic(name=topic, partitions=[wanted])]
         answer = self.call(ListOffsetsRequest(replica_id=-1, isolation_level=int(committed), topics=topics), 7)
@@ -218,7 +221,7 @@ class Wire:
     # --- producers and transactions ---
 
     def find_coordinator(self, key: str, key_type: int = 1) -> Any:
-        """Wait until the coordinator (0 of a group, 1 of a transaction) is there."""
+        """Wait until the coordinator (0 of a group, 1 of a transaction) is available."""
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         return settled(lambda: self.call(request), lambda answer: answer.coordinators[0].error_code)
 
@@ -230,7 +233,7 @@ class Wire:
         session: Session = NOBODY,
         version: int | None = None,
     ) -> Any:
-        """InitProducerId, after FindCoordinator where it is transactional; the answer, whatever it says."""
+        """Send InitProducerId, after FindCoordinator if it is transactional. Return the answer, even an error."""
         if transactional_id is not None:
             self.find_coordinator(transactional_id)
         request = InitProducerIdRequest(
@@ -242,7 +245,7 @@ class Wire:
         return settled(lambda: self.call(request, version))
 
     def session(self, transactional_id: str | None = None, *, timeout_ms: int = 60_000) -> Session:
-        """A new producer's id and epoch."""
+        """Return a new producer's id and epoch."""
         answer = self.init_producer(transactional_id, timeout_ms=timeout_ms)
         assert not answer.error_code, answer
         return Session(answer.producer_id, answer.producer_epoch)
@@ -250,7 +253,7 @@ class Wire:
     def add_partitions(
         self, transactional_id: str, who: Session, topic: str, partitions: Sequence[int] = (0,)
     ) -> list[int]:
-        """AddPartitionsToTxn of clients (version 3); the error code of each partition."""
+        """Send AddPartitionsToTxn as clients do (version 3). Return the error code of each partition."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id,
             v3_and_below_producer_id=who.producer_id,
@@ -265,14 +268,14 @@ class Wire:
         return until(codes, lambda found: not LOADING & set(found), "AddPartitionsToTxn")
 
     def add_offsets(self, transactional_id: str, who: Session, group: str) -> Any:
-        """AddOffsetsToTxn."""
+        """Send AddOffsetsToTxn."""
         request = AddOffsetsToTxnRequest(
             transactional_id=transactional_id, producer_id=who.producer_id, producer_epoch=who.epoch, group_id=group
         )
         return settled(lambda: self.call(request, 3))
 
     def end(self, transactional_id: str, who: Session, commit: bool = True, *, version: int = 3) -> Any:
-        """EndTxn; from version 5 on (KIP-890) the answer has the next epoch."""
+        """Send EndTxn. From version 5 on (KIP-890), the answer has the next epoch."""
         request = EndTxnRequest(
             transactional_id=transactional_id, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commit
         )
@@ -288,7 +291,7 @@ def batch(
     timestamp: int | None = None,
     **options: Any,
 ) -> bytearray:
-    """One record batch of these values; `options` go to `build_batch`."""
+    """Return one record batch of these values. `options` are passed to `build_batch`."""
     now = int(time.time() * 1000) if timestamp is None else timestamp
     records = [Record(index, now, None, value) for index, value in enumerate(values)]
     if who is not None:
@@ -297,7 +300,7 @@ def batch(
 
 
 def visible(found: Any, offset: int) -> list[bytes | None]:
-    """The values in a partition's Fetch answer, without those of the aborted transactions that it names."""
+    """Return the values in a partition's Fetch answer, without those of the aborted transactions that it names."""
     aborted = sorted((each.first_offset, each.producer_id) for each in found.aborted_transactions or ())
     values: list[bytes | None] = []
     dropped: set[int] = set()
@@ -313,5 +316,5 @@ def visible(found: Any, offset: int) -> list[bytes | None]:
 
 
 def code(name: str) -> int:
-    """The number of Kafka's error of that name."""
+    """Return the number of Kafka's error of that name."""
     return int(ErrorCode[name])

@@ -1,4 +1,4 @@
-"""What the control remembers, and what it runs."""
+"""The control's record, and its choice of files to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build hook: what it compiles, when it does not, and what a wheel of pure Python says."""
+"""The build hook: what it compiles, when it does not, and the reason in a wheel of pure Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERFACE = "hatchling.builders.hooks.plugin.interface"
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module `hatch_build`, whose base class is a stand-in: hatchling is installed for builds only."""
+    """Return the module `hatch_build`, whose base class is a stub: hatchling is installed only for builds."""
     interface = ModuleType(INTERFACE)
     interface.BuildHookInterface = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, INTERFACE, interface)

@@ -1,4 +1,4 @@
-"""Ports that a test holds for a server which starts later."""
+"""Ports that a test holds for a server that starts later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hooks of pytest that all tests share."""
+"""The pytest hooks that all tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that a test depends on: a change of one of them must be seen, and no change of others."""
+"""The files that a test depends on: a change of one of them is detected, and no change of others."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def make(root: Path, text: str) -> None:
 
 
 def closure(root: Path, text: str) -> set[str]:
-    """The files that a test with this text depends on, without itself."""
+    """Return the files that a test with this text depends on, without the test itself."""
     make(root, text)
     test = root / "tests" / "clients" / "test_it.py"
     return {path.relative_to(root).as_posix() for path in SourceTree(root).closure(test).files - {test}}

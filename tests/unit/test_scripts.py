@@ -1,4 +1,4 @@
-"""The scripts: help without an installation, an installation that is interrupted, a run that is."""
+"""The scripts: help without an installation, an interrupted installation, an interrupted run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Scripts and pyproject.toml in a folder of their own, without .venv."""
+    """Create a folder with the scripts and pyproject.toml, without .venv."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -68,7 +68,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def begin(checkout: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a script of the checkout; none is left."""
+    """Start a script of the checkout, and stop it at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*command: str, **env: str) -> subprocess.Popen[bytes]:
@@ -182,7 +182,7 @@ def test_tests_run_with_the_requested_python(checkout: Path, begin: Callable[...
     [
         ([], 0, ["tested"], 0),
         (["--record", "--all"], 0, ["tested", "recorded"], 0),
-        (["--record"], 1, ["tested", "tested", "recorded"], 0),  # what failed has passed the second time
+        (["--record"], 1, ["tested", "tested", "recorded"], 0),  # the failed test passed the second time
         (["--record"], 2, ["tested"], 2),  # interrupted
         (["tests/a.py"], 0, [], 1),
     ],
@@ -228,5 +228,5 @@ def test_sigterm_leaves_no_broker_behind(checkout: Path, begin: Callable[..., su
     pids = checkout / "pids"
     wait_for(pids.exists, process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait() == 2  # pytest's word for interrupted
+    assert process.wait() == 2  # pytest's status for an interrupted run
     assert [pid for pid in map(int, pids.read_text().split()) if is_running(pid)] == []

@@ -15,7 +15,7 @@ CALM = Sample(0, 100, 60, 8, 0.5, 2, 9, 3, 12, 50)
 
 
 def run(end: Sample) -> list[Sample]:
-    """A calm half hour whose last two minutes are like `end`."""
+    """Return a calm half hour whose last two minutes are like `end`."""
     return [replace(end if at >= 1680 else CALM, seconds=at) for at in range(0, 1801, 5)]
 
 

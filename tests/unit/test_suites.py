@@ -1,4 +1,4 @@
-"""Programs of the conformance tests are built once, though several test processes ask for them."""
+"""Programs of the conformance tests are built once, although several test processes request them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata changed while a broker runs: at once by several, by one that loses the tree, and found again afterwards."""
+"""Metadata changed while a broker runs: concurrently, without access to the tree, and read again afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Life = Callable[[Broker], Awaitable[None]]
 
 
 class FailingTree(MemoryStore):
-    """Refuses writes while `down`."""
+    """Reject writes while `down`."""
 
     down = False
 
@@ -52,7 +52,7 @@ def store() -> FailingTree:
 
 
 def live(tmp_path: Path, store: FailingTree, life: Life) -> None:
-    """One broker's life on this tree."""
+    """Run one broker on this tree."""
 
     async def run() -> None:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
@@ -67,7 +67,7 @@ def live(tmp_path: Path, store: FailingTree, life: Life) -> None:
 
 
 def setting(name: str, value: str) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """A change that sets one setting."""
+    """Return a change of one setting."""
     return lambda before: {**before, name: value}
 
 
@@ -111,7 +111,7 @@ def test_unknown_settings_are_kept_and_do_not_block_changes(tmp_path: Path, stor
 
 
 def test_concurrent_growth_and_deletion(tmp_path: Path, store: FailingTree) -> None:
-    """Whichever is first: nothing of the topic is left, and nothing of it comes back."""
+    """Whichever is first: nothing of the topic is left, and nothing reappears."""
 
     async def life(broker: Broker) -> None:
         for turn in range(4):

@@ -1,4 +1,7 @@
-"""New metadata on old log directories, and the way to Apache Kafka: `conformance` does the same with the real one."""
+"""New metadata on old log directories, and the export to Apache Kafka.
+
+`conformance` does the same with the real one.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ DIRECTORY = UUID(int=3 << 80)
 def live(
     data: Path, store: MetadataStore, life: Callable[[Broker], Awaitable[None]] | None = None, **settings: str
 ) -> None:
-    """Starts a broker on `data` with this metadata, runs `life`, stops it."""
+    """Start a broker on `data` with this metadata, run `life`, stop the broker."""
 
     async def run() -> None:
         given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data)}
@@ -69,7 +72,7 @@ def new_tree() -> MemoryStore:
 
 
 def metadata_log(data: Path, *records: Message, node_id: int = 1) -> Path:
-    """The metadata log of an Apache Kafka, with a partition's folder beside it."""
+    """Write the metadata log of an Apache Kafka, with a partition's folder."""
     folder = data / FOLDER
     folder.mkdir(parents=True)
     (data / "meta.properties").write_text(
@@ -86,7 +89,7 @@ def directory_at(data: Path, disk: Disk | None = None) -> DataDirectory:
 
 
 def read_bootstrap(data: Path) -> KafkaMetadata:
-    """What Kafka finds in the file that was exported."""
+    """Return the records of the exported file, as Kafka reads them."""
     folder = data.with_name(f"{data.name}-read")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -165,7 +168,7 @@ def test_kafkas_topics_are_imported(tmp_path: Path) -> None:
         assert broker.producer_ids.ids.take() == 3000
 
     live(data, store, life)
-    live(data, store)  # a second time there is nothing to take over
+    live(data, store)  # the second start has nothing to import
 
 
 def test_unsupported_metadata_is_rejected(tmp_path: Path) -> None:
@@ -212,7 +215,7 @@ def test_lost_metadata_is_restored_from_the_folders_only_on_request(tmp_path: Pa
 
     live(data, new_tree(), first)
     lost = new_tree()
-    for _ in range(2):  # an attempt changes nothing
+    for _ in range(2):  # a failed attempt changes nothing
         with pytest.raises(ProtocolError, match=r"has the logs of 2 topics \(1 of users: t\)") as refused:
             live(data, lost)
         assert refused.value.code == ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -221,7 +224,7 @@ def test_lost_metadata_is_restored_from_the_folders_only_on_request(tmp_path: Pa
 
 
 def test_restored_topics_keep_all_records(tmp_path: Path) -> None:
-    """The settings are lost, so no default may delete what a setting had kept."""
+    """The settings are lost, so no default may delete records that a setting had kept."""
     data = tmp_path / "data"
 
     async def first(broker: Broker) -> None:
@@ -291,7 +294,7 @@ def test_different_log_of_the_same_length_is_detected(tmp_path: Path) -> None:
     data, store = tmp_path / "data", new_tree()
     folder = metadata_log(data, *CHANGES)
     live(data, store)
-    live(data, store)  # nothing is news
+    live(data, store)  # nothing has changed
     shutil.rmtree(folder)
     text = (data / "meta.properties").read_text()
     metadata_log(data, TopicRecord(name="b", topic_id=B), partition(B, 0))
@@ -307,13 +310,13 @@ def test_metadata_log_is_renamed_in_place(tmp_path: Path) -> None:
     live(first, store, **log_dirs)
     shutil.copytree(first / FOLDER, second / FOLDER)  # Kafka would not start with one in the second directory
     done = export(store, [directory_at(first), directory_at(second)], NOW)
-    # The name is that of a stray log of the metadata's topic, which Kafka passes over.
+    # The name is that of a stray log of the metadata's topic, which Kafka skips.
     assert done.set_aside == tuple(f"{data}/{FOLDER}.{NOW}-stray" for data in (first, second))
     for data in (first, second):
         assert [path.name for path in data.glob("__cluster*")] == [f"{FOLDER}.{NOW}-stray"]
         assert list((data / f"{FOLDER}.{NOW}-stray").iterdir())
     assert not (second / BOOTSTRAP).exists()
-    live(first, store, **log_dirs)  # who thinks better of it goes on
+    live(first, store, **log_dirs)  # the broker can still start after the export
 
 
 def test_export_does_not_overwrite_a_kafka_that_has_run(tmp_path: Path) -> None:
@@ -339,7 +342,7 @@ def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplo
     metadata_log(
         data,
         setting(4, "", "log.retention.ms", "77000"),
-        setting(4, "", "ssl.cipher.suites", "x"),  # of no use here
+        setting(4, "", "ssl.cipher.suites", "x"),  # without use here
         setting(4, "1", "max.connections", "99"),
         setting(4, "7", "max.connections", "3"),
         setting(32, "g", "consumer.session.timeout.ms", "45000"),
@@ -378,7 +381,7 @@ def test_directory_of_a_newer_kafka_is_rejected(tmp_path: Path) -> None:
     newer = FeatureLevelRecord(name="metadata.version", feature_level=kafka_metadata.METADATA_VERSION + 1)
     folder = metadata_log(data, BeginTransactionRecord(), newer, *CHANGES, EndTransactionRecord())
     for damage in (False, True):
-        if damage:  # or a record that nobody knows here
+        if damage:  # or an unknown record
             with (folder / f"{0:020d}.log").open("ab") as file:
                 file.write(build_batch([Record(0, NOW, None, b"\x01\x02\x63")], base_offset=5))
         with pytest.raises(ProtocolError, match=r"metadata\.version 31.* newer Apache Kafka") as caught:
@@ -396,7 +399,7 @@ def test_interrupted_import_is_restarted(tmp_path: Path, monkeypatch: pytest.Mon
             live(data, store)
     assert store.children("/brokers/topics") == ["a"]
     shutil.rmtree(folder)
-    metadata_log(data, TopicRecord(name="b", topic_id=B), partition(B, 0))  # meanwhile Kafka has replaced it
+    metadata_log(data, TopicRecord(name="b", topic_id=B), partition(B, 0))  # meanwhile, Kafka has replaced it
 
     async def life(broker: Broker) -> None:
         assert [topic.name for topic in broker.metadata.image.topics()] == ["b"]
@@ -413,7 +416,7 @@ def _die(*_: object) -> None:
 
 
 class MortalDisk(OsDisk):
-    """Dies before its `life`-th change, or in the middle of it."""
+    """Die before the `life`-th change, or during it."""
 
     def __init__(self, life: int, *, midway: bool) -> None:
         super().__init__()
@@ -442,7 +445,7 @@ class MortalDisk(OsDisk):
 
 @pytest.mark.parametrize("midway", [False, True])
 def test_killed_export_can_be_repeated(tmp_path: Path, *, midway: bool) -> None:
-    """Wherever that was: Kafka has the old metadata log or all of the new one, and oncelog can go on."""
+    """At any point, Kafka has the old metadata log or all of the new one, and oncelog can still start."""
     data, store = tmp_path / "data", new_tree()
     metadata_log(data, *CHANGES)
 

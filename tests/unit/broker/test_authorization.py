@@ -1,4 +1,4 @@
-"""An authorizer that refuses everything: each API answers with the right error or an empty list, and changes nothing.
+"""An authorizer that rejects everything: each API answers with the right error or an empty list, and changes nothing.
 
 The errors are those of Kafka's `KafkaApis` and `ControllerApis`.
 """
@@ -158,7 +158,7 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
 
 
 class RefuseResources:
-    """Refuse every operation on some kinds of resources."""
+    """Reject every operation on some types of resources."""
 
     def __init__(self, *refused: Resource) -> None:
         self._refused = refused
@@ -169,7 +169,7 @@ class RefuseResources:
 
 
 def message(cls: type[Message], fields: dict[str, Any]) -> Message:
-    """Create a message, with the messages that its fields hold."""
+    """Create a message and the messages in its fields."""
     made = {}
     for name, value in fields.items():
         element = getattr(cls.FIELDS[name], "element", None)
@@ -222,7 +222,7 @@ async def prepare(broker: Broker) -> UUID:
 
 
 async def state(broker: Broker) -> list[Any]:
-    """Return everything that a refused request could change."""
+    """Return everything that a rejected request could change."""
     allowed = Dispatcher(broker.parts)
     questions = (
         Case(ApiKey.METADATA, {"topics": None}, set()),

@@ -1,4 +1,4 @@
-"""Checkpoint files are on the device before they take effect, and never replaced by older content."""
+"""Checkpoint files are synced before they take effect, and never replaced by older content."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RecordingDisk(OsDisk):
         self.waited: set[int] = set()
         """Threads that waited for the device."""
         self.shortages = 0
-        """How many syncs find no file descriptor."""
+        """How many syncs fail for lack of a file descriptor."""
 
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         super().atomic_write(path, data, sync=sync)
@@ -63,7 +63,7 @@ class RecordingDisk(OsDisk):
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeat work that finds no file descriptor without a long pause."""
+    """Shorten the pause before work without a file descriptor is retried."""
     monkeypatch.setattr("oncelog.broker.storage.shortage.FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr("oncelog.broker.storage.shortage.LONGEST_PAUSE_S", 0.001)
 

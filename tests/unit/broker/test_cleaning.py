@@ -1,4 +1,4 @@
-"""The log cleaner of a broker: which log, how fast, and what it writes down."""
+"""The log cleaner of a broker: its choice of logs, its speed, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "300", "min.
 
 
 class CleanerStorage:
-    """A data directory and a tree; the cleaner is called by hand."""
+    """A data directory and a tree. The tests call the cleaner."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "data"
@@ -135,7 +135,7 @@ def test_checkpoint_drops_a_topic_that_was_deleted_before_its_first_cleaning(sto
 
 
 def test_checkpoint_drops_a_log_that_was_set_aside(storage: CleanerStorage) -> None:
-    """The deletion of its topic was interrupted, and a new one has the same name."""
+    """The deletion of its topic was interrupted, and a new topic has the same name."""
 
     async def first(broker: Broker) -> None:
         fill(await made(broker, "t"))
@@ -224,7 +224,7 @@ def test_cleaner_is_throttled_to_its_io_limit(storage: CleanerStorage, monkeypat
         monkeypatch.setattr("oncelog.broker.storage.log_cleaner.asyncio", SimpleNamespace(sleep=sleep))
         assert await broker.cleaner.clean_due()
         clean = sum(segment.size for segment in list(replica.log.segments)[:-1])
-        # All that was dirty is read twice, what is left of it written.
+        # The dirty part is read twice, and the remaining records are written.
         assert 0 <= (2 * dirty + clean) / 100_000 - sum(slept) < 0.05
 
     storage.run_broker(life, log_cleaner_io_max_bytes_per_second="100000")
@@ -277,7 +277,7 @@ def test_error_in_one_log_does_not_stop_cleaning_the_others(
 
 
 class FailingDisk(OsDisk):
-    """Reads of a cleaner fail so many times; says which threads they were in."""
+    """Fail this many reads of a cleaner, and record the threads."""
 
     def __init__(self, number: int, times: int) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ def test_log_is_compacted_later_after_a_lack_of_memory(storage: CleanerStorage) 
 
 
 def test_failed_disk_removes_its_logs_from_the_cleaner(storage: CleanerStorage) -> None:
-    """The next start, with its recovery, gives them back."""
+    """The next start, with its recovery, returns them."""
 
     async def first(broker: Broker) -> None:
         replica = await made(broker, "t")

@@ -1,4 +1,4 @@
-"""Settings: Kafka's names, where they come from, and what is said about wrong ones."""
+"""Settings: Kafka's names, their sources, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_any_text_is_accepted_or_rejected_by_name(name: str, text: str) -> None:
     try:
         load({name: text})
     except ConfigError as error:
-        assert name in str(error)  # noqa: PT017 - only some texts are refused
+        assert name in str(error)  # noqa: PT017 - only some texts are rejected
 
 
 def test_every_default_is_valid() -> None:

@@ -1,4 +1,4 @@
-"""Requests that a coordinator rejects or cannot answer, and requests whose clients hang up."""
+"""Requests that a coordinator rejects or cannot answer, and requests whose clients disconnect."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from support.shell_fixtures import BrokerStub, Remembering, record, say
 
 
 class Held:
-    """Stands for the bytes of a request; unlike bytes, it can be weakly referenced."""
+    """Represents the bytes of a request. Unlike bytes, it can be weakly referenced."""
 
 
 def ask(
     shell: CoordinatorShell[Remembering], effects: Callable[[Any], Effects], **how: Any
 ) -> tuple[asyncio.Task[object], weakref.ref[Held]]:
-    """Send a request that holds something, as a handler does: its outcome, and a reference to what it holds."""
+    """Send a request that holds something, as a handler does. Return its outcome, and a reference to what it holds."""
     held = Held()
 
     async def handler(held: Held) -> object:
@@ -41,7 +41,7 @@ def ask(
 
 
 def test_rejected_requests_are_released_without_the_garbage_collector() -> None:
-    """One refused record answers all members of a group, and so does a coordinator that resigns."""
+    """One rejected record answers all members of a group, and so does a coordinator that resigns."""
     stub = BrokerStub(LogConfig(max_message_bytes=300))
     tokens: list[Any] = []
 

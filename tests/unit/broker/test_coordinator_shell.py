@@ -1,4 +1,4 @@
-"""The shell around coordinators, with a coordinator that remembers what it is told and a log that may refuse."""
+"""The shell around coordinators, with a coordinator that records its calls and a log that may reject appends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_partition_that_cannot_be_loaded_is_retried(monkeypatch: pytest.MonkeyPa
 
 
 def test_lists_of_all_omit_a_partition_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with Kafka: a list waits for what is being loaded, but not for what could not be."""
+    """As in Kafka, a list waits for a partition that is loading, but not for one that could not be loaded."""
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
     stub = BrokerStub()
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now") for _ in range(3)]
@@ -71,7 +71,7 @@ def test_lists_of_all_omit_a_partition_that_cannot_be_loaded(monkeypatch: pytest
 
 
 def test_lists_wait_for_a_partition_that_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That it could not be loaded is of its former term."""
+    """The failure to load belongs to its previous term."""
     stub = BrokerStub()
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
 
@@ -89,7 +89,7 @@ def test_lists_wait_for_a_partition_that_is_loading(monkeypatch: pytest.MonkeyPa
 
 
 def test_loading_a_partition_yields_to_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what they append meanwhile is loaded as well."""
+    """Records that they append meanwhile are loaded as well."""
     monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
     stub = BrokerStub()
 
@@ -166,7 +166,7 @@ def test_many_records_are_split_into_batches_that_the_topic_accepts() -> None:
     headers = [header for header, _ in iter_batches(data)]
     assert len(headers) > 5
     assert max(header.size for header in headers) <= 1000
-    assert min(header.size for header in headers[:-1]) > 600  # no more of them than need be
+    assert min(header.size for header in headers[:-1]) > 600  # no more batches than necessary
     assert headers[-1].next_offset == 60
 
     async def later(shell: CoordinatorShell[Remembering]) -> None:
@@ -201,7 +201,7 @@ def test_no_batch_exceeds_its_maximum(size: int) -> None:
 
 
 def test_answer_without_records_waits_for_earlier_records() -> None:
-    """With several replicas they are appended, but not committed yet: nobody may be told of them."""
+    """With several replicas, the records are appended but not committed yet, so no client may see them."""
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
@@ -235,7 +235,7 @@ def test_answer_without_records_waits_for_earlier_records() -> None:
 
 
 def test_read_waits_until_its_data_is_committed() -> None:
-    """Else a reader goes on from an offset that is lost with the power."""
+    """Otherwise, a reader could continue from an offset that a power loss removes."""
     stub = BrokerStub(LogConfig(flush_messages=1))
     nobody: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
     stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=nobody)
@@ -256,7 +256,7 @@ def test_read_waits_until_its_data_is_committed() -> None:
 
 
 def test_read_after_loading_waits_until_its_data_is_committed() -> None:
-    """Recovery finds what was not synced before the end as well."""
+    """Recovery also finds records that were not synced before the end."""
     config = LogConfig(flush_messages=1)
     stub = BrokerStub(config)
 
@@ -299,7 +299,7 @@ def test_rejected_request_is_answered_at_once() -> None:
 
 @pytest.mark.parametrize("fault", ["replay", "tick"])
 def test_coordinator_whose_state_is_inconsistent_is_reloaded(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """What is in its log counts; its timers go on."""
+    """The contents of its log are reloaded, and its timers continue."""
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
     stub = BrokerStub()
 
@@ -346,7 +346,7 @@ def test_partition_with_emptied_markers_and_batches_is_loaded() -> None:
 
 
 def empty(stub: BrokerStub, index: int) -> None:
-    """What compaction leaves of a batch, in its place."""
+    """Replace a batch by what compaction leaves of it."""
     (path,) = [path for path in stub.disk.files if path.endswith(".log")]
     content = stub.disk.files[path].data
     batches = [

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[OncelogCluster]:
 
 
 class Shortage:
-    """Within it, the broker can open no file, or few: those below a `limit` of descriptors."""
+    """Leave the broker no free descriptors inside the block, or few: those below a `limit`."""
 
     def __init__(self, cluster: OncelogCluster, limit: int = 3) -> None:
         self._pid = cluster.broker_pid()
@@ -55,7 +55,7 @@ def cpu_s(pid: int) -> float:
 
 
 def fill(wire: Wire, topic: str) -> None:
-    """One record in each partition: the first ones are not open any more afterwards."""
+    """Write one record to each partition. The files of the first ones are closed afterwards."""
     partitions = [PartitionProduceData(index=index, records=batch([b"x"])) for index in range(PARTITIONS)]
     data = TopicProduceData(name=topic, partition_data=partitions)
     request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])

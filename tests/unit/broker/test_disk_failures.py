@@ -1,6 +1,6 @@
-"""Log directories that fail: what goes offline with them, and what is told of it.
+"""Failing log directories: what goes offline with them, and what the broker answers.
 
-The disk is the real one, with failures put in by path and kind of operation.
+The disk is real, with failures injected by path and kind of operation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_failure_takes_only_its_directory_offline(storage: BrokerStorage, kind: 
         with pytest.raises(ProtocolError) as caught:
             append(bad) if kind == "write" else bad.log.read(0, 1000, upto=1, at_least_one=True)
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-        storage.disk.repair()  # it is too late for that
+        storage.disk.repair()  # too late: the directory stays offline
         with pytest.raises(ProtocolError) as caught:
             append(bad)
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -49,7 +49,7 @@ def test_failure_takes_only_its_directory_offline(storage: BrokerStorage, kind: 
         )  # fmt: skip
         shown = await described(broker, "t", 1)
         assert (shown.error_code, shown.leader_id, shown.offline_replicas) == (0, broker.node_id, [])
-        await fill(broker, "u", 2)  # new topics go where there is room
+        await fill(broker, "u", 2)  # new topics go to the directories that are online
         assert not broker.failed.done()
 
     async def after(broker: Broker) -> None:
@@ -122,7 +122,7 @@ def test_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerSt
     async def second(broker: Broker) -> None:
         assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
         assert broker.partitions.find("t", 1).log.log_end_offset == 1
-        assert refusal(broker, "empty") is ErrorCode.KAFKA_STORAGE_ERROR  # it may lie there
+        assert refusal(broker, "empty") is ErrorCode.KAFKA_STORAGE_ERROR  # the log may be in the offline directory
         await fill(broker, "new", 1)
         answer = await log_dirs(broker)
         codes = {result.log_dir: result.error_code for result in answer.results}
@@ -130,7 +130,7 @@ def test_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerSt
         await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
 
     async def third(broker: Broker) -> None:
-        await fill(broker, "t", 2)  # the deleted one's log is set aside
+        await fill(broker, "t", 2)  # the deleted topic's log is set aside
 
     storage.run_broker(first)
     storage.disk.break_down("list", storage.paths[0])
@@ -143,7 +143,7 @@ def test_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerSt
 
 
 def test_checkpoints_omit_a_log_that_was_set_aside(storage: BrokerStorage) -> None:
-    """Its topic was deleted and made again, in another directory, while its own was offline."""
+    """Its topic was deleted and recreated, in another directory, while its own was offline."""
     names = ("cleaner-offset-checkpoint", "recovery-point-offset-checkpoint")
 
     def checkpoints(path: str) -> list[bool]:
@@ -199,7 +199,7 @@ def test_unreadable_log_takes_its_directory_offline(storage: BrokerStorage) -> N
 
 def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> None:
     def group_of(broker: Broker, path: str) -> str:
-        """A group whose coordinator lies there."""
+        """Return a group whose coordinator is in the directory."""
         for number in range(1000):
             home = broker.directories.find("__consumer_offsets", partition_for(f"g{number}", 50))
             if home is not None and home.path == path:
@@ -227,7 +227,7 @@ def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> Non
         first = await join(bad, member)
         assert not first.error_code  # type: ignore[attr-defined]
         other = (await join(bad, "")).member_id  # type: ignore[attr-defined]
-        waiting = join(bad, other)  # for the first member to come again
+        waiting = join(bad, other)  # for the first member to rejoin
         await asyncio.sleep(0)
         assert not waiting.done()
         storage.disk.break_down("read", storage.paths[0])
@@ -263,7 +263,7 @@ def test_contents_of_the_directories_are_described(storage: BrokerStorage) -> No
 
 
 def test_describing_log_dirs_yields_to_other_requests(storage: BrokerStorage) -> None:
-    """The logs are opened one by one, and looked at once however many directories there are."""
+    """The logs are opened one by one, and checked once however many directories there are."""
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=40)

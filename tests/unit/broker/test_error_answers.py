@@ -22,11 +22,11 @@ from support.broker_fixtures import BrokerStorage
 
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 WITHOUT = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
-"""These answers have no place for an error: Kafka's are empty."""
+"""These answers have no error field: Kafka's are empty."""
 
 
 def filled(cls: type[Message]) -> Message:
-    """A message whose arrays have two elements each."""
+    """Return a message whose arrays have two elements each."""
     made = cls()
     for name, field in cls.FIELDS.items():
         if field.kind != "array":
@@ -39,7 +39,7 @@ def filled(cls: type[Message]) -> Message:
 
 
 def codes(answer: Message) -> list[int]:
-    """Every error code in an answer."""
+    """Return every error code in an answer."""
     found = []
     for name, field in answer.FIELDS.items():
         value = getattr(answer, name)

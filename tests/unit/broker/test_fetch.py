@@ -30,7 +30,9 @@ BY_ID = RequestContext(ApiKey.FETCH, 16, 1, "", "", 1)
 
 
 def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> None:
-    """As Kafka's `maybeResolveUnknownName`: the client does not name the partition again, for nothing changed."""
+    """As Kafka's `maybeResolveUnknownName`: the client does not name the partition again, because it has not
+    changed.
+    """
 
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
@@ -93,7 +95,7 @@ def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
 def test_fetch_returns_less_while_other_answers_are_unread(
     tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """Less, but something, and at once: it does not wait for `min_bytes` that are there already."""
+    """It returns something, and at once: it does not wait for `min_bytes` that are already available."""
 
     async def run() -> None:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
@@ -131,7 +133,7 @@ def test_fetch_returns_less_while_other_answers_are_unread(
         large = fetch("large", 4)
         if loop is uvloop.new_event_loop:
             assert sum(large) > 4 * 300_000, "pages of files are sent as they are"
-        else:  # it copies them
+        else:  # the system copies them
             assert [size > 300_000 for size in large] == [True, False, False, False]
         broker.server.unsent.bytes = 0
         assert sum(fetch("small", 40)) > 480_000
@@ -244,7 +246,7 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
         pending: Any = bind(broker.parts)(request, CONTEXT)
         while not reads:
             pending.send(None)
-        # It has read the first 100 partitions.
+        # The Fetch has read the first 100 partitions.
         topic = broker.metadata.image.topic("again")
         assert topic is not None
         await broker.topics.delete(topic)

@@ -1,4 +1,4 @@
-"""Group commit: who waits for a sync, how many share one, and what is told when it fails."""
+"""Group commit: which requests wait for a sync, how many share one, and their error when it fails."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CONTEXT = RequestContext(0, 12, 1, "test", "127.0.0.1", 1)
 
 
 class GatedDisk(OsDisk):
-    """The real disk, whose syncs of segments wait for `gate`, are counted, and fail when told to."""
+    """The real disk, whose syncs of segments wait for `gate`, are counted, and can fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class GatedDisk(OsDisk):
         self.synced: list[str] = []
         self.fails = False
         self.without_descriptors = 0
-        """How many syncs find no file descriptor."""
+        """How many syncs fail for lack of a file descriptor."""
 
     def sync(self, path: str) -> None:
         if path.endswith(".log"):
@@ -76,7 +76,7 @@ def live(
     store: MemoryStore | None = None,
     **settings: str,
 ) -> None:
-    """A broker whose blocking code runs inline, once `disk.gate` is open."""
+    """Run a broker whose blocking code runs inline, once `disk.gate` is open."""
 
     async def run() -> None:
         disk = GatedDisk()
@@ -262,7 +262,7 @@ def test_deleted_topic_completes_requests_that_wait_for_its_sync(tmp_path: Path)
 
 
 def latest(broker: Broker, timestamp: int = -1, version: int = 5) -> tuple[int, int]:
-    """(error code, offset) of a ListOffsets of t-0."""
+    """Return (error code, offset) of a ListOffsets of t-0."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
     response = start_eagerly(list_offsets(broker.parts)(request, replace(CONTEXT, api_version=version)))

@@ -1,4 +1,4 @@
-"""Groups through a broker's front door: every API in every version over the wire, and errors as each API says them."""
+"""Groups through a broker's server: every API in every version, and the errors of each API."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Setup:
         return code
 
     async def fetch(self, version: int, group: str = "g", *, stable: bool = False, everything: bool = False) -> Any:
-        """The committed offset of partition 0, or its error code as E."""
+        """Return the committed offset of partition 0, or its error code as E."""
         request = OffsetFetchRequest(require_stable=stable)
         if version >= 8:
             topics = OffsetFetchRequestTopics(partition_indexes=[0])
@@ -134,7 +134,7 @@ def test_coordinators_are_found(version: int) -> None:
     async def scenario(setup: Setup) -> None:
         for key_type, error in ((0, E.NONE), (1, E.NONE), (2, E.INVALID_REQUEST), (9, E.INVALID_REQUEST)):
             if version == 0 and key_type:
-                continue  # version 0 asks for groups only
+                continue  # version 0 supports only groups
             request = FindCoordinatorRequest(key_type=key_type)
             if version >= 4:
                 request.coordinator_keys = ["", "g"]
@@ -151,7 +151,7 @@ def test_coordinators_are_found(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(10))
 def test_life_cycle_of_a_member(version: int) -> None:
-    """Each API in about the version that goes with this one of JoinGroup."""
+    """Each API in about the version that belongs to this one of JoinGroup."""
     sync_version, other_version = min(version, 5), min(version, 4)
 
     async def scenario(setup: Setup) -> None:
@@ -228,7 +228,7 @@ def test_empty_group_id_is_rejected_for_members() -> None:
         no_protocol = SyncGroupRequest(group_id="g")
         assert (await setup.call(no_protocol, 5)).error_code == E.INCONSISTENT_GROUP_PROTOCOL
         assert await setup.commit_in_transaction(1, 5, group="") is E.INVALID_GROUP_ID
-        # Kafka keeps this door open for ancient consumers that assign by hand.
+        # Kafka permits this for very old consumers with manual assignment.
         assert await setup.commit(7, 9, group="") == E.NONE
         assert await setup.fetch(9, group="") == 7
 
@@ -300,7 +300,7 @@ def test_offsets_in_a_transaction(version: int, commit: bool) -> None:
     async def scenario(setup: Setup) -> None:
         writer = setup.writer
         assert await setup.commit(1, 9) == E.NONE
-        if version < 5:  # the partition joins by a request of its own
+        if version < 5:  # the partition is added by its own request
             not_added = E.TRANSACTION_ABORTABLE if version >= 4 else E.INVALID_TXN_STATE
             assert await setup.commit_in_transaction(5, version) is not_added
             add = AddOffsetsToTxnRequest(
@@ -323,7 +323,7 @@ def test_offsets_in_a_transaction(version: int, commit: bool) -> None:
         while await setup.fetch(9, stable=True) is E.UNSTABLE_OFFSET_COMMIT:
             await asyncio.sleep(0.01)
         assert await setup.fetch(9, stable=True) == (5 if commit else 1)
-        if version >= 5:  # under version 2 the former epoch is over: a late commit opens nothing
+        if version >= 5:  # in version 2, the previous epoch has ended: a late commit opens nothing
             late = await setup.commit_in_transaction(6, version)
             assert late in (E.INVALID_PRODUCER_EPOCH, E.PRODUCER_FENCED)
 
@@ -331,7 +331,7 @@ def test_offsets_in_a_transaction(version: int, commit: bool) -> None:
 
 
 def test_marker_that_arrives_during_verification_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-890: the commit is late, and would leave a transaction that nobody ends."""
+    """KIP-890: the commit is late, and would leave a transaction that is never ended."""
 
     async def scenario(setup: Setup) -> None:
         broker, writer = setup.broker.broker, setup.writer

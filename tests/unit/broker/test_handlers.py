@@ -10,7 +10,7 @@ from oncelog.broker.requests.apis import SERVED
 from oncelog.protocol.apis import ApiKey, messages
 
 PAUSING = {"oncelog.broker.turns", "oncelog.broker.coordinators.request_parts"}
-"""Modules by which a handler lets the loop serve others in the middle of a request."""
+"""Modules that let the loop serve other requests in the middle of a request."""
 
 NEED_NOT_PAUSE = {
     "acls.create": "the answer repeats one object",
@@ -30,7 +30,7 @@ def handlers_with_arrays() -> set[str]:
 
 
 def imports(handler: str) -> set[str]:
-    """The modules from which a handler's module imports names."""
+    """Return the modules from which a handler's module imports names."""
     module = handler.partition(".")[0]
     source = Path(handlers.__path__[0], f"{module}.py").read_text(encoding="utf-8")
     return {node.module or "" for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}

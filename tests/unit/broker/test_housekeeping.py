@@ -54,7 +54,9 @@ def test_housekeeping_deletes_segments_expires_producers_and_writes_checkpoints(
 
 
 def test_expired_producer_is_known_until_the_next_housekeeping_round(tmp_path: Path) -> None:
-    """As in Kafka: `producer.id.expiration.check.interval.ms` says when, and to be described forgets nobody."""
+    """As in Kafka, `producer.id.expiration.check.interval.ms` determines the time, and a description expires no
+    producer.
+    """
 
     async def run() -> None:
         now = 1_000_000

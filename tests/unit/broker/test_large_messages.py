@@ -1,4 +1,4 @@
-"""Tests for which responses a worker thread encodes."""
+"""Which responses a worker thread encodes."""
 
 from __future__ import annotations
 

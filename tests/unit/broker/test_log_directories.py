@@ -1,6 +1,6 @@
-"""Several log directories: where partitions go and are found again, what is refused, and what was there before.
+"""Several log directories: placement of partitions, rejected directories, and existing data.
 
-A disk that fails: `test_disk_failures.py`.
+Failing disks: `test_disk_failures.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from oncelog.protocol.errors import ErrorCode
 from support.broker_fixtures import BrokerStorage, fill
 from support.log_directories import nothing, refusal, refused
 
-# -- where things are ---------------------------------------------------------------------------------------------
+# -- placement -----------------------------------------------------------------------------------------------------
 
 
 def test_new_partitions_go_to_the_emptiest_directory_and_are_found_again(storage: BrokerStorage) -> None:
@@ -51,7 +51,7 @@ def test_each_directory_has_its_own_id(storage: BrokerStorage) -> None:
 
 
 def test_directories_are_opened_in_a_worker_thread(storage: BrokerStorage) -> None:
-    """Their `meta.properties` are synced, and what was left of deletions is removed."""
+    """Their `meta.properties` are synced, and leftovers of deletions are removed."""
 
     async def life(broker: Broker) -> None:
         assert storage.disk.sync_threads
@@ -100,11 +100,11 @@ def test_copy_of_a_directory_is_rejected(storage: BrokerStorage) -> None:
     storage.run_broker(nothing)
 
 
-# -- what was there before -----------------------------------------------------------------------------------------
+# -- existing data --------------------------------------------------------------------------------------------------
 
 
 def test_directory_that_is_now_empty_is_offline_until_it_is_restored(storage: BrokerStorage) -> None:
-    """A disk that is not mounted: its partitions must not begin anew."""
+    """An unmounted disk: its partitions must not start empty."""
     first_of_all = Path(storage.paths[0])
 
     async def first(broker: Broker) -> None:

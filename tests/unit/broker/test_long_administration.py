@@ -95,7 +95,7 @@ TIMEOUT = {"timeout_ms": 60_000}
 
 
 def ask(broker: Broker, api: ApiKey, request: Any, context: RequestContext) -> Any:
-    """The response of a handler to one request, without the network."""
+    """Return the response of a handler to one request, without the network."""
     return bound_handler(broker.parts, api)(request, context)
 
 
@@ -297,7 +297,7 @@ async def commit_many(broker: Broker) -> None:
 
 
 def batches_of(broker: Broker) -> list[int]:
-    """The number of records in each batch of the group's partition."""
+    """Return the number of records in each batch of the group's partition."""
     replica = broker.partitions.find(CONSUMER_OFFSETS, broker.groups.shell.partition_for("g"))
     data = replica.log.read(0, 1 << 30, upto=replica.log.log_end_offset, at_least_one=True)
     return [header.count for header, _ in iter_batches(data)]

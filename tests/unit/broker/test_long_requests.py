@@ -115,7 +115,7 @@ async def sent(broker: Broker, records: bytes, topic: str) -> Any:
 
 
 def many(count: int = MANY, *, claims: int = 0, record: bytes = SMALLEST) -> bytes:
-    """A small batch of many records, all of them the same."""
+    """Return a small batch of many identical records."""
     payload = compress(Codec.ZSTD, record * count)
     return bytes(pack_batch(payload, claims or count, attributes=Codec.ZSTD, base_timestamp=NOW, max_timestamp=NOW))
 
@@ -374,7 +374,7 @@ def test_request_with_many_elements_is_freed_by_a_worker(tmp_path: Path) -> None
 
 def test_message_is_freed_with_its_elements() -> None:
     class Payload:
-        """What an element refers to."""
+        """The object that an element refers to."""
 
     data = [PartitionProduceData(index=index, records=Payload()) for index in range(10)]
     references = [weakref.ref(each.records) for each in data]

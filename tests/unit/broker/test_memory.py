@@ -36,7 +36,7 @@ PEER = Peer("127.0.0.1", 1, 1)
 
 
 class Frame(bytearray):
-    """Bytes of a request; unlike a bytearray, it can be weakly referenced."""
+    """Bytes of a request. Unlike a bytearray, it can be weakly referenced."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def frame(request: Message, version: int) -> Frame:
 
 
 async def serve(broker: Broker, request: Message, version: int) -> tuple[bytes | None, weakref.ref[Frame]]:
-    """Serve one request as a connection does: the answer, and a reference to the request's bytes."""
+    """Serve one request as a connection does. Return the answer, and a reference to the request's bytes."""
     bytes_of_it = frame(request, version)
     reference = weakref.ref(bytes_of_it)
     answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), PEER)
@@ -148,7 +148,7 @@ def test_produce_that_a_failed_disk_rejects_releases_its_bytes(storage: BrokerSt
 
 
 def test_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerStorage) -> None:
-    """A worker thread decodes it, from a copy: the read buffer is for the next requests."""
+    """A worker thread decodes a copy, because the read buffer is reused for the next requests."""
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
@@ -182,7 +182,7 @@ def joining(protocols: list[JoinGroupRequestProtocol]) -> JoinGroupRequest:
 
 
 async def settled_group(broker: Broker) -> None:
-    """A group of one member, for which others have to wait."""
+    """Create a group of one member, for which others have to wait."""
     protocols = [JoinGroupRequestProtocol(name="p0", metadata=b"")]
     while True:
         answer, _ = await serve(broker, joining(protocols), 3)

@@ -1,4 +1,4 @@
-"""The loader: whoever changes metadata writes the tree, and the parts of the broker follow the tree."""
+"""The loader: every change of metadata is written to the tree, and the parts of the broker follow the tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker's process refuses before it starts."""
+"""Errors of a broker's process before it starts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_broker_does_not_start_with_overlapping_log_directories(tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("oncelog: log.dirs names ")
-    assert list(tmp_path.iterdir()) == [config]  # it was refused before anything was made
+    assert list(tmp_path.iterdir()) == [config]  # rejected before anything was created
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"], ["data", "data2"], ["a/b", "a/c"]])
@@ -61,7 +61,7 @@ def test_root_directory_contains_all_others(tmp_path: Path) -> None:
 
 
 LOCK = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print(1)"
-"""What Apache Kafka does with the file `.lock` of each log directory."""
+"""Apache Kafka's use of the file `.lock` in each log directory."""
 
 
 def test_lock_keeps_apache_kafka_out_and_vice_versa(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Producer ids at hand: blocks of them are taken from the metadata, which may be away."""
+"""Available producer ids: blocks of them are reserved in the metadata, which may be unavailable."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def append(broker: Broker, topic: str, partition: int = 0) -> int:
 
 @pytest.fixture
 def store(tmp_path: Path) -> MemoryStore:
-    """The metadata of a broker that died with a long log and a short one."""
+    """Return the metadata of a broker that was killed with a long log and a short one."""
     store = MemoryStore(lambda: NOW)
 
     async def first(broker: Broker) -> None:

@@ -1,6 +1,6 @@
-"""Topics and the broker that holds them come and go, in order or by `kill -9`: what stays behind may harm nobody.
+"""Topics and the broker that holds them start and end, in order or by `kill -9`: leftovers must not cause harm.
 
-What a `kill -9` leaves is what lies in the data directory at that moment: the next broker lives on a copy of it.
+After a `kill -9`, the next broker runs on a copy of the data directory at that moment.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
 
 
 class CrashStorage:
-    """A data directory and a tree that outlive their brokers."""
+    """A data directory and a tree that are kept between brokers."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.directory = directory / "0"
@@ -65,7 +65,7 @@ class CrashStorage:
         self._settings = {key.replace("_", "."): value for key, value in settings.items()}
 
     def run_broker(self, life: Callable[[Broker], Awaitable[None]], *, kill: bool = True) -> None:
-        """Starts a broker, runs `life`, then kills or stops it."""
+        """Start a broker, run `life`, then kill or stop the broker."""
 
         async def run() -> None:
             settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
@@ -76,7 +76,7 @@ class CrashStorage:
             finally:
                 if kill:
                     left = self.directory.with_name(str(int(self.directory.name) + 1))
-                    # A worker thread may be writing checkpoints: its files may vanish.
+                    # A worker thread may be writing checkpoints, so its files may vanish.
                     moving = shutil.ignore_patterns("*.new", "*.tmp")
                     shutil.copytree(self.directory, left, ignore=moving)
                     self.directory = left
@@ -91,7 +91,7 @@ def storage(tmp_path: Path) -> CrashStorage:
 
 
 def append(replica: Replica, *, producer: int = -1, sequence: int = -1) -> None:
-    """One record; with a producer, in its transaction."""
+    """Append one record; with a producer, in its transaction."""
     batch = build_batch(
         [Record(0, NOW, b"k", b"x" * 100)],
         producer_id=producer,
@@ -326,7 +326,7 @@ def test_internal_topic_created_by_a_user_has_its_coordinators(storage: CrashSto
 def test_request_gets_retriable_error_if_an_internal_topic_cannot_be_created(storage: CrashStorage) -> None:
     class Full(MemoryStore):
         def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-            """Takes no more topics."""
+            """Reject new topics."""
             if any(isinstance(change, Create) and "__" in change.path for change in operations):
                 raise UnavailableError("disk full")
             super().multi(operations, session=session)
@@ -441,7 +441,7 @@ def test_checkpoints_continue_after_a_disk_error(tmp_path: Path) -> None:
         failures = 0
 
         def sync(self, path: str) -> None:
-            """Fails once, as for a file that was deleted meanwhile."""
+            """Fail once, as for a file that was deleted meanwhile."""
             if path.endswith(".log") and not self.failures:
                 self.failures += 1
                 raise FileNotFoundError(2, "gone", path)

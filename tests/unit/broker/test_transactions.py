@@ -1,4 +1,4 @@
-"""Transactions through a broker's front door: the handlers, the markers' sender, the producer ids at hand."""
+"""Transactions through a broker's server: the handlers, the marker sender, and available producer ids."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.transaction_fixtures import E, Setup, with_broker
 
 
 def refuse_markers(setup: Setup, monkeypatch: pytest.MonkeyPatch, errors: list[ErrorCode]) -> list[tuple[str, int]]:
-    """The next markers are refused, one error each; gives the list of all that were tried."""
+    """Reject the next markers, one for each error. Return the list of all attempts."""
     append = setup.broker.partitions.append_marker
     tried: list[tuple[str, int]] = []
 
@@ -301,7 +301,7 @@ def test_offsets_partition_of_a_group_joins_the_transaction() -> None:
     with_broker(scenario)
 
 
-# -- looking in --------------------------------------------------------------------------------------------------------
+# -- listing and describing -------------------------------------------------------------------------------------------
 
 
 def test_transactions_are_listed_and_filtered() -> None:

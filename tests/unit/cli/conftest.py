@@ -1,4 +1,4 @@
-"""The verbs run against our broker, or those that ONCELOG_TEST_SERVERS names: Apache Kafka is the control."""
+"""The commands run against our broker, or against ONCELOG_TEST_SERVERS. Apache Kafka is the control."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["apache_kafka", "server"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One variant of a test a server."""
+    """Create a variant of a test for each server."""
     vary_servers(metafunc, "oncelog")

@@ -1,4 +1,4 @@
-"""`oncelog export` with what it cannot use: one sentence, and nothing is changed. `conformance` goes the whole way."""
+"""`oncelog export` with unsupported input: one sentence, and nothing is changed. `conformance` tests a whole export."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_export_rejects_unsupported_input(stopped: Path, case: str) -> None:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
-    """The data of a cluster that has ended."""
+    """Return the data of a stopped cluster."""
     cluster = OncelogCluster(tmp_path)
     assert cluster.stop() == 0
     return cluster.data

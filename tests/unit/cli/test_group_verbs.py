@@ -1,4 +1,4 @@
-"""`oncelog group`: describe, move, delete, and what lies in `__consumer_offsets`."""
+"""`oncelog group`: describe, seek, delete, and the contents of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def wire(server: Server) -> Iterator[Wire]:
 
 @pytest.fixture
 def group(wire: Wire) -> str:
-    """A group that has read 5 of the 10 records of partition 0, and nothing of partition 1, of a topic of its name."""
+    """Create a group that has read 5 of the 10 records of partition 0, and none of partition 1, of a topic of its
+    name.
+    """
     name = f"cli-{uuid.uuid4().hex[:8]}"
     wire.create_topic(name, 2)
     for number in range(10):
@@ -49,7 +51,7 @@ def test_members_are_listed_with_their_partitions(tool: Tool, wire: Wire, server
     }
     (row,) = shown["members"]
     assert (row["member_id"], row["group_instance_id"], row["client_host"]) == (member.member_id, "one", "/127.0.0.1")
-    assert row["partitions"] is None  # what this member was given is nothing that a consumer could read
+    assert row["partitions"] is None  # a consumer cannot decode this member's assignment
     (offset,) = shown["offsets"]
     assert {key: offset[key] for key in ("topic", "partition", "committed", "end", "lag")} == {
         "topic": group,

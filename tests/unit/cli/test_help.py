@@ -12,7 +12,7 @@ from oncelog.cli.app import oncelog as app
 
 
 def verbs(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield (words of the command line, command) of all verbs below a group."""
+    """Yield (words of the command line, command) of all subcommands of a group."""
     with click.Context(group) as context:
         for name in group.list_commands(context):
             command = group.get_command(context, name)

@@ -1,4 +1,4 @@
-"""`oncelog topic consume` over several partitions: one whose leader refuses holds up no other. In virtual time."""
+"""`oncelog topic consume` over several partitions: an unavailable leader delays no other. In virtual time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNT = 5
 
 
 class Cluster:
-    """Topic t: broker 1 leads partitions 0 and 1, broker 2 the third. A Fetch brings a record of each partition."""
+    """Topic t: broker 1 leads partitions 0 and 1, broker 2 the third. A Fetch returns a record of each partition."""
 
     def __init__(self) -> None:
         self.topology = self

@@ -1,4 +1,4 @@
-"""What `oncelog up` does when its broker ends: after a failure of its only disk, and with topics of `--topic`."""
+"""Reactions of `oncelog up` when its broker ends: after a failure of its only disk, and with topics of `--topic`."""
 
 from __future__ import annotations
 

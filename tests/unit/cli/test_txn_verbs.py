@@ -17,7 +17,7 @@ from support.wire import Session, Wire, until
 __all__ = ["module_server"]
 
 SETTINGS = {"transaction.partition.verification.enable": "false"}
-"""Of the module's own server: without the verification of KIP-890 a transaction can hang."""
+"""Settings of the module's own server. Without the verification of KIP-890, a transaction can hang."""
 LONG_AGO = 1_600_000_000_000
 
 
@@ -34,7 +34,7 @@ def wire(server: Server) -> Iterator[Wire]:
 
 @pytest.fixture
 def name(wire: Wire) -> str:
-    """A topic of two partitions, and a transactional id."""
+    """Create a topic of two partitions, and return its name, also used as a transactional id."""
     made = f"cli-{uuid.uuid4().hex[:8]}"
     wire.create_topic(made, 2)
     return made
@@ -42,7 +42,7 @@ def name(wire: Wire) -> str:
 
 @pytest.fixture
 def name_there(module_server: Server) -> str:
-    """As `name`, on the module's own server."""
+    """Return the same on the module's own server."""
     made = f"cli-{uuid.uuid4().hex[:8]}"
     with Wire(module_server.bootstrap) as connection:
         connection.create_topic(made, 2)
@@ -50,7 +50,7 @@ def name_there(module_server: Server) -> str:
 
 
 def write_old(wire: Wire, name: str, version: int) -> Session:
-    """A transaction whose only record is of long ago; before version 12, its coordinator does not hear of it."""
+    """Write a transaction whose only record is old. Before version 12, its coordinator does not know of it."""
     who = wire.session(name)
     batch = build_batch(
         [Record(0, LONG_AGO, None, b"x")],

@@ -1,4 +1,4 @@
-"""`oncelog up` as a user meets it: one line when ready, one broker that comes back, clean ends, clear errors."""
+"""`oncelog up` from a user's view: one line when ready, one broker that restarts, clean stops, clear errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def errors_of(cluster: OncelogCluster) -> str:
 
 
 def run(*arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str, str]:
-    """Runs a command that ends by itself: (exit status, stdout, stderr)."""
+    """Run a command that ends by itself: (exit status, stdout, stderr)."""
     command = [str(part) for part in (ONCELOG, *arguments)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(env or {})}, cwd=cwd
@@ -148,7 +148,7 @@ def test_broker_of_a_killed_supervisor_stops_and_the_next_up_waits_for_it(new_cl
     pid = cluster.broker_pid()
     os.kill(cluster.process.pid, signal.SIGKILL)
     cluster.process.popen.wait()
-    cluster.start()  # at once: the broker before it may still be closing its logs
+    cluster.start()  # at once: the previous broker may still be closing its logs
     wait_until(lambda: gone(pid), "the orphan ends")
     assert cluster.broker_pid() != pid
 
@@ -183,9 +183,10 @@ def test_second_broker_on_the_same_folder_is_an_error(new_cluster: NewCluster, t
 
 def test_files_of_a_dead_broker_are_ignored(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
-    cluster.process.kill()  # both processes, so nothing is tidied up
+    cluster.process.kill()  # both processes, so that nothing is cleaned up
     assert (cluster.data / "broker-1" / "broker.pid").exists()
-    (cluster.data / "broker-1" / "broker.pid").write_text(f"{os.getpid()}\n")  # its number belongs to somebody else now
+    # its process id belongs to another process now
+    (cluster.data / "broker-1" / "broker.pid").write_text(f"{os.getpid()}\n")
     cluster.start()
     assert cluster.broker_pid() != os.getpid()
     assert cluster.stop() == 0
@@ -363,7 +364,7 @@ def test_invalid_advertised_address_is_rejected(given: str) -> None:
 
 
 def test_missing_data_is_not_replaced_by_an_empty_log(new_cluster: NewCluster) -> None:
-    """What was acknowledged must not look as if it had never been."""
+    """Acknowledged data must not vanish silently."""
     cluster = new_cluster()
     cluster.stop()
     shutil.rmtree(cluster.data / "broker-1")

@@ -1,4 +1,4 @@
-"""The verbs against a running broker: what they print, for people and for programs, and how they fail."""
+"""The commands against a running broker: their output, as text and as JSON, and their errors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_topic_is_altered(tool: Tool, topic: str) -> None:
 
 
 def described(tool: Tool, topic: str) -> tuple[dict[str, str], int]:
-    """Settings of a topic and its number of partitions."""
+    """Return the settings of a topic and its number of partitions."""
     (found,) = tool.json("topic", "describe", topic)
     return found["configs"], len(found["partitions"])
 
@@ -208,7 +208,7 @@ def test_transaction_becomes_visible_as_a_whole(tool: Tool, topic: str) -> None:
     lines = tool(*markers).splitlines()
     assert lines[:2] == ["0 1", "1 2"]
     assert lines[2].startswith("2 COMMIT producer ")
-    if len(lines) > 3:  # the failing one had sent its first line before it met the second
+    if len(lines) > 3:  # the failed one had sent its first line before it read the second
         assert lines[-1].split()[1] == "ABORT"
     states = {item["transactional_id"]: item["state"] for item in tool.json("txn", "list", "--all")}
     assert states[f"{topic}-txn"] in ("CompleteCommit", "CompleteAbort", "Empty")
@@ -239,7 +239,7 @@ def test_open_transaction_is_listed_and_its_records_are_hidden(tool: Tool, topic
     assert (shown["partitions"][0]["lso"], shown["partitions"][0]["hw"]) == (2, 2)
 
 
-# -- the rest ---------------------------------------------------------------------------------------------------------
+# -- other commands ---------------------------------------------------------------------------------------------------
 
 
 def test_cluster(tool: Tool, server: Server) -> None:
@@ -318,7 +318,10 @@ def test_group_continues_at_its_offset(tool: Tool, topic: str) -> None:
 def test_port_without_a_listener_is_reported_at_once(
     verb: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the wait for a first contact counts: an answer is waited for without end here, and Spark's driver fails."""
+    """Only the wait for the first contact counts.
+
+    Otherwise, this client waits indefinitely for an answer, and Spark's driver fails.
+    """
     monkeypatch.setattr(common, "CONTACT_WAIT_MS", 100)
     monkeypatch.setattr(common, "ANSWER_WAIT_MS", 10**9)
     monkeypatch.setattr(driver, "look", lambda options: pytest.fail("a minute is how long Spark's driver waits"))
@@ -351,7 +354,7 @@ def test_usage_errors(tool: Tool) -> None:
 
 
 def every_command(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of each command, groups too."""
+    """Yield the words of each command and group."""
     yield path
     with click.Context(group) as context:
         for word in group.list_commands(context):

@@ -1,4 +1,4 @@
-"""What coordinators know of transactions, while ids come and go."""
+"""The coordinators' view of transactions, while ids are created and expire."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hanging(partition: int, producer_id: int) -> HangingTransaction:
 
 @pytest.fixture
 def gone(monkeypatch: pytest.MonkeyPatch) -> dict[str, ErrorCode]:
-    """Producer 1 has the transactional ids `a` and `b`; what the coordinator answers when it is asked about them."""
+    """Producer 1 has the transactional ids `a` and `b`. Return the coordinator's errors for them."""
     answers: dict[str, ErrorCode] = {}
 
     async def listed(cluster: object, *, producer_ids: list[int]) -> list[TransactionListing]:

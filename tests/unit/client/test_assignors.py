@@ -1,4 +1,4 @@
-"""Assignors: the examples of Kafka's own documentation, and what must always hold."""
+"""Assignors: the examples of Kafka's own documentation, and invariants."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_round_robin() -> None:
 
 
 def test_sticky_is_as_even_as_subscriptions_allow() -> None:
-    """StickyAssignor's own second example: round-robin gives three to C2, which could have fewer."""
+    """StickyAssignor's own second example: round-robin assigns three to C2, which could have fewer."""
     members = {"C0": ["t0"], "C1": ["t0", "t1"], "C2": ["t0", "t1", "t2"]}
     result = ASSIGNORS["sticky"]({"t0": 1, "t1": 2, "t2": 3}, members, {})
     assert result == {"C0": [("t0", 0)], "C1": [("t1", 0), ("t1", 1)], "C2": [("t2", 0), ("t2", 1), ("t2", 2)]}
@@ -70,7 +70,7 @@ def test_all_partitions_are_assigned_once_to_a_subscriber(
     claims = {member: claim for member, claim in claims.items() if member in members}
     result = ASSIGNORS[name](partitions, members, claims)
     assert set(result) == set(members)
-    if name == "cooperative-sticky":  # again once all have let go what was not given to them, and taken what was
+    if name == "cooperative-sticky":  # again after all members have revoked and received partitions
         result = ASSIGNORS[name](partitions, members, {member: Claim(found, 3) for member, found in result.items()})
     given = [tp for found in result.values() for tp in found]
     read = {topic for topics in members.values() for topic in topics}
@@ -80,7 +80,7 @@ def test_all_partitions_are_assigned_once_to_a_subscriber(
 
 
 def chains(result: Result, members: Mapping[str, Sequence[str]], start: str) -> set[str]:
-    """Every member to which one that has a partition could hand one on, directly or through others."""
+    """Return every member to which one that has a partition could hand one on, directly or through others."""
     reached, waiting = set(), [start]
     while waiting:
         for topic in {topic for topic, _ in result[waiting.pop()]}:
@@ -142,7 +142,7 @@ def test_later_generation_takes_precedence_between_two_claims() -> None:
 
 
 def test_many_members_and_partitions() -> None:
-    """Bounded work: a thousand partitions, a hundred members, of which every third reads other topics."""
+    """Bounded work: a thousand partitions and a hundred members, of which every third reads other topics."""
     topics = {f"t{i}": 20 for i in range(50)}
     names = sorted(topics)
     members = {f"m{i:03}": names if i % 3 else names[: 10 + i % 40] for i in range(100)}

@@ -1,4 +1,4 @@
-"""`pip install oncelog` alone: whatever needs more says which extra brings it."""
+"""`pip install oncelog` alone: everything that needs more names the missing extra."""
 
 from __future__ import annotations
 

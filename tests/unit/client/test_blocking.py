@@ -1,4 +1,4 @@
-"""Blocking classes are made from those of coroutines: what a user, an editor or `help` sees of them is the same."""
+"""Blocking classes are derived from the coroutine classes: users, editors and `help` see the same interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAIRS = [
     (ResumedTransaction, AsyncResumedTransaction),
     (BlockingCluster, ClusterClient),
 ]
-"""(blocking, of coroutines)"""
+"""(blocking class, coroutine class)"""
 
 INTERNAL = {
     *("connection", "open_connection", "require_broker", "unreachable"),
@@ -34,19 +34,19 @@ INTERNAL = {
 
 
 class Awaited:
-    """Tells which thread it runs in."""
+    """Return the thread that runs each method."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
         self.ended = threading.Event()
 
     async def echo(self, value: object, *, twice: bool = False) -> tuple[str, object]:
-        """What it was given."""
+        """Return the arguments."""
         await asyncio.sleep(0)
         return threading.current_thread().name, [value, value] if twice else value
 
     async def for_ever(self) -> None:
-        """Until somebody gives it up."""
+        """Wait until the caller cancels."""
         self.begun.set()
         try:
             await asyncio.Event().wait()
@@ -54,7 +54,7 @@ class Awaited:
             self.ended.set()
 
     def at_once(self, value: int) -> tuple[str, int]:
-        """No coroutine."""
+        """Return without a coroutine."""
         return threading.current_thread().name, value + 1
 
 
@@ -71,7 +71,7 @@ class Waiting(Blocking[Awaited]):
 
 
 def made(kind: type) -> list[str]:
-    """Names of the methods that `kind` has from its class of coroutines."""
+    """Return the names of the methods that `kind` derives from its coroutine class."""
     functions = [(name, found) for name, found in vars(kind).items() if inspect.isfunction(found)]
     return [name for name, found in functions if found.__code__.co_qualname == "blocking.<locals>.run"]
 
@@ -94,7 +94,7 @@ def test_signature_and_docstring_equal_those_of_the_coroutine(kind: type, of: ty
 
 
 def shown(method: object) -> str:
-    """What `help` shows, on one line and without quotes: Python 3.13 breaks long ones, 3.14 shows types bare."""
+    """Return the text of `help` on one line and without quotes: Python 3.13 wraps it, 3.14 shows bare types."""
     text = " ".join(pydoc.render_doc(method, renderer=pydoc.plaintext).split())
     return text.replace("( ", "(").replace("'", "")
 
@@ -137,7 +137,7 @@ def test_blocking_call_on_the_loop_is_rejected() -> None:
 
 
 def test_interrupted_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by Ctrl-C, which comes while the caller waits for the future."""
+    """As by Ctrl-C while the caller waits for the future."""
     waiting = Waiting()
     start = waiting._thread.start
 
@@ -169,7 +169,7 @@ def test_asyncio_admin_has_documented_coroutine_functions() -> None:
 
 
 def test_event_loop_survives_a_callback_that_exits() -> None:
-    """Its thread ended, and every later call waited for ever."""
+    """Before, its thread ended, and every later call waited forever."""
     thread = LoopThread()
     thread.call(sys.exit, 3)
     assert thread.run(asyncio.sleep(0, "ran"), 10) == "ran"

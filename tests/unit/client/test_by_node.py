@@ -1,4 +1,4 @@
-"""Requests about many things at once: who is asked again, where, how long. In virtual time."""
+"""Requests for many items at once: which are retried, at which broker, and for how long. In virtual time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGr
 from oncelog.sim.loop import SimLoop
 
 Fate = ErrorCode | None
-"""Of one name in one answer; None: it is left out."""
+"""Of one name in one answer. None: it is omitted."""
 
 
 class World(ClusterClient):
-    """Names are with nodes; every answer says of each whether it is there, unless `fate` has something else."""
+    """Names are at nodes. Every answer says whether each name is there, unless `fate` overrides it."""
 
     def __init__(self) -> None:
         super().__init__("nobody:1")

@@ -1,4 +1,4 @@
-"""Who a member is for its coordinator, and for how long."""
+"""The identity of a member at its coordinator, and how long it is valid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def member() -> ClassicMembership:
 
 
 def test_zombie_commits_under_its_old_generation() -> None:
-    # With generation -1 and no member id the coordinator lets transactional offsets of anybody pass.
+    # With generation -1 and no member id, the coordinator accepts transactional offsets of any client.
     for code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
         gone = member()
         assert gone.metadata() == GroupMetadata("g", 3, "m")
@@ -61,7 +61,7 @@ def test_member_can_leave_as_soon_as_it_has_an_id() -> None:
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])
 def test_static_members_are_sorted_first_as_in_javas_assignors(strategy: str) -> None:
-    """Java's MemberInfo: by instance id, then the others by member id, whatever the static ones' member ids are."""
+    """Java's MemberInfo: by instance id, then the others by member id, whatever the member ids of the static ones."""
     wanted = encode_versioned(ConsumerProtocolSubscription(topics=["t"]), 1)
     members = [
         JoinGroupResponseMember(member_id=member, group_instance_id=instance, metadata=wanted)

@@ -1,4 +1,4 @@
-"""docs/python-client.md names every public method, option and error, and nothing else."""
+"""docs/python-client.md lists every public method, option and error, and nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oncelog.protocol.compression import Codec
 PAGE = (Path(__file__).parents[3] / "docs" / "python-client.md").read_text()
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"\n###? ", PAGE)[1:]}
 OF_THE_PRODUCER = {"send", "send_table", "send_offsets", "prepare"}
-"""What a transaction takes over from its producer, object by object."""
+"""The methods that a transaction takes from its producer."""
 
 
 def public(of: type) -> set[str]:
@@ -28,7 +28,7 @@ def public(of: type) -> set[str]:
 
 
 def rows(section: str) -> list[list[str]]:
-    """The cells of a section's table, without its head."""
+    """Return the cells of a section's table, without its header."""
     found = [line.strip("| ").split(" | ") for line in SECTIONS[section].splitlines() if line.startswith("|")]
     return found[2:]
 
@@ -78,7 +78,7 @@ def test_options(section: str, options: dict[str, Option]) -> None:
 
 
 def default(name: str, value: Any) -> str:
-    """As the page prints it."""
+    """Return a default as the page prints it."""
     if isinstance(value, Codec | bool):
         return (value.name if isinstance(value, Codec) else str(value)).lower()
     if isinstance(value, tuple):

@@ -20,7 +20,7 @@ TP = ("t", 0)
 
 
 class Waits(NamedTuple):
-    """A call that waits for a broker that is not there; `kind` is the class of its client."""
+    """A call that waits for an unreachable broker. `kind` is the class of its client."""
 
     kind: str
     options: dict[str, Any]

@@ -1,4 +1,4 @@
-"""When and as whom a consumer commits: what is under way when it closes, what a rebalance makes of it, time-outs."""
+"""When and with which identity a consumer commits: pending commits at close, rebalances, and timeouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TP, OTHER = ("t", 0), ("t", 1)
 
 
 class Coordinator:
-    """Takes commits once it is let; `group` is the consumer's identity."""
+    """Answer commits once released. `group` is the consumer's identity."""
 
     def __init__(self, core: ConsumerCore) -> None:
         self.group = GroupMetadata("g", 1, "m")
@@ -106,9 +106,9 @@ def test_old_offsets_are_not_committed_in_a_new_generation(monkeypatch: pytest.M
     async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
         core.subscription.partitions[OTHER].seek(5)
         commits = [core.commits.start(core.commits.prepare(offsets)) for offsets in ({TP: 1}, {OTHER: 5}, {TP: 2})]
-        await asyncio.sleep(0)  # the first one is under way, the others wait for their turn
+        await asyncio.sleep(0)  # the first one is in flight, the others wait for their turn
         core.subscription.assign([OTHER])
-        core.subscription.assign([OTHER, TP])  # somebody else may have had it in between
+        core.subscription.assign([OTHER, TP])  # another member may have owned it meanwhile
         coordinator.group = GroupMetadata("g", 2, "m")
         coordinator.free.set()
         await asyncio.wait(commits)

@@ -1,4 +1,4 @@
-"""What a reader sees of fetched batches, and how fetch sessions are written."""
+"""What a reader sees of fetched batches, and the encoding of fetch sessions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fetched(*, committed_only: bool, position: int = 0, records: bytes = LOG) ->
 
 
 def test_markers_before_the_start_position_count() -> None:
-    """The producer's next transaction, behind its aborted one, is committed."""
+    """The producer's next transaction, after its aborted one, is committed."""
     found = fetched(committed_only=True)
     found.go_to(4)
     assert [record.value for record in found.take(10)] == [b"committed too"]

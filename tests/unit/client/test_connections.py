@@ -1,4 +1,4 @@
-"""When connections are made again, and when idle ones are closed, in virtual time."""
+"""When connections are reopened, and when idle ones are closed, in virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROWING = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 class Made:
-    """A connection that somebody else may end."""
+    """A connection that the test can close."""
 
     def __init__(self, now: float) -> None:
         self.made_at = self.used_at = now
@@ -34,7 +34,7 @@ class Made:
 
 
 class Network:
-    """Who can be reached, and when who was tried."""
+    """Which addresses are reachable, and when each was tried."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, **options: int) -> None:
         self.tried: list[tuple[float, tuple[str, int]]] = []

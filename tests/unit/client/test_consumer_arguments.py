@@ -1,4 +1,4 @@
-"""An argument that a consumer cannot take is named at once, by both consumers, not at a later poll."""
+"""An invalid argument of a consumer is named at once, by both consumers, not at a later poll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a poll gives when a part of what was fetched is damaged."""
+"""The result of a poll when a part of the fetched data is damaged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oncelog.protocol.records import Record, build_batch
 
 
 def waiting(core: ConsumerCore, partition: int, data: bytes) -> None:
-    """As if this had been fetched for a partition."""
+    """Store data as if it had been fetched for a partition."""
     tp = ("t", partition)
     state = core.subscription.partitions[tp]
     state.seek(0)
@@ -44,7 +44,7 @@ def test_damage_in_one_partition_does_not_affect_the_others(as_tables: bool) -> 
 
         assert await values() == [b"good"]
         assert core.subscription.consumed() == {("t", 0): 1, ("t", 1): 0}
-        if as_tables:  # is fetched again
+        if as_tables:  # it is fetched again
             waiting(core, 1, good[:-1] + b"\xff")
         with pytest.raises(errors.CorruptRecordError, match="t-1 at offset 0") as caught:
             await values()

@@ -1,4 +1,4 @@
-"""When reading ends: never for `timeout=None`; and a closed consumer is no topic without records: it says so."""
+"""The end of reading: never for `timeout=None`. Reading from a closed consumer raises an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member of a group with a server-side assignor tells, and what it makes of the answers (KIP-848)."""
+"""The requests of a member with a server-side assignor, and its reactions to the answers (KIP-848)."""
 
 from __future__ import annotations
 

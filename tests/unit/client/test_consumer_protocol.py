@@ -1,4 +1,4 @@
-"""User data of the sticky assignors, byte for byte as Kafka's Java assignors write it, and what is read of others'."""
+"""User data of the sticky assignors, byte for byte as in Kafka's Java assignors, and decoding of other data."""
 
 from __future__ import annotations
 

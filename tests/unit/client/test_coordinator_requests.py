@@ -1,4 +1,4 @@
-"""What each error of a coordinator means for the producer: the table of Kafka's TransactionManager, code by code."""
+"""The meaning of each coordinator error for the producer: the table of Kafka's TransactionManager, code by code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PASSING = (
 )
 FENCED = "INVALID_PRODUCER_EPOCH PRODUCER_FENCED"
 
-# DIFFERS: Java's producer takes FENCED for fatal everywhere. Since KIP-588 a time-out looks the same, and
-# InitProducerId with the old epoch tells them apart, so ours asks. INVALID_PRODUCER_ID_MAPPING (the id has
-# expired) is fatal for Java, and here the next transaction gets a new one.
+# DIFFERS: Java's producer treats FENCED as fatal everywhere. Since KIP-588, a timeout looks the same, and
+# InitProducerId with the old epoch distinguishes them, so ours sends it. INVALID_PRODUCER_ID_MAPPING (the id has
+# expired) is fatal for Java; here, the next transaction gets a new id.
 TABLE: dict[str, dict[str, str]] = {
     "InitProducerId": {
         RETRY: PASSING,
@@ -48,7 +48,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "EndTxn": {
         RETRY: PASSING,
-        # INVALID_TXN_STATE: the coordinator's time-out was faster than the commit; fatal for Java.
+        # INVALID_TXN_STATE: the coordinator's timeout was faster than the commit. Fatal for Java.
         ABORT: "TRANSACTION_ABORTABLE UNKNOWN_PRODUCER_ID INVALID_TXN_STATE",
         FATAL: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
         ASK: FENCED,
@@ -100,7 +100,7 @@ def test_each_error_has_its_verdict(request_name: str, code: ErrorCode, expected
     ],
 )
 def test_unavailable_coordinator(code: str, expected: ManagerState) -> None:
-    """FindCoordinator: without a group's the transaction can still be aborted."""
+    """FindCoordinator: without the group's coordinator, the transaction can still be aborted."""
     manager = asking("AddOffsetsToTxn")
     not_found(manager, errors.error_for(ErrorCode[code]))
     assert manager.state is expected

@@ -1,4 +1,4 @@
-"""What a producer's `close` tells of failures that nobody has looked at."""
+"""Failures that were not read, as a producer's `close` reports them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def waiting_on(loop: asyncio.AbstractEventLoop) -> RecordFuture:
 
 
 def test_blocking_on_the_event_loop_that_sends_the_record_is_rejected() -> None:
-    """It waited for ever: only that loop can bring the outcome."""
+    """Before, it waited forever, because only that loop can deliver the outcome."""
 
     async def body() -> None:
         future = waiting_on(asyncio.get_running_loop())

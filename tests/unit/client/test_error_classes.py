@@ -1,7 +1,7 @@
-"""The class of an error alone says what to do, for every error code in every situation.
+"""The class of an error alone determines the reaction, for every error code in every situation.
 
-The verdicts on Produce are those of Java's `TransactionManager.maybeTransitionToErrorState`; that a retriable error
-inside a transaction is abortable is KIP-1050's.
+The verdicts on Produce are those of Java's `TransactionManager.maybeTransitionToErrorState`. That a retriable error
+inside a transaction is abortable comes from KIP-1050.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TP = ("t", 0)
 
 
 class ToDo(StrEnum):
-    """What a program does next."""
+    """The next action of a program."""
 
     REPEAT = "repeat the call"
     LOOK = "look into the log before repeating it"
@@ -81,7 +81,7 @@ FATAL = {
     ErrorCode.UNSUPPORTED_VERSION,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 }
-"""Of Produce, in a transaction and outside: the producer cannot continue."""
+"""For Produce, in a transaction and outside: the producer cannot continue."""
 
 
 def to_do(error: BaseException | None) -> ToDo:

@@ -1,4 +1,4 @@
-"""The tree of exceptions."""
+"""The hierarchy of exceptions."""
 
 from __future__ import annotations
 

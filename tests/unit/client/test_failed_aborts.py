@@ -1,4 +1,4 @@
-"""What a user is told when the abort after an error fails, too."""
+"""The error of a failed block whose abort fails, too."""
 
 from __future__ import annotations
 

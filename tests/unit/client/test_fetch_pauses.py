@@ -1,4 +1,4 @@
-"""What a broker refuses for a while is asked for again with growing pauses, in virtual time."""
+"""Rejected requests are retried with growing pauses, in virtual time."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from oncelog.sim.loop import SimLoop
 TOPIC_ID = uuid.uuid4()
 BACKOFF = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 1_000}
 GROWING = [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-"""Seconds, each up to a fifth more or less."""
+"""Seconds, each with up to 20 % jitter."""
 
 
 class Brokers:
-    """Nodes 1 and 2, which answer each Fetch as told; partitions 0 and 1 of a topic, led by `leader`."""
+    """Nodes 1 and 2, with configured answers to each Fetch. `leader` leads partitions 0 and 1 of a topic."""
 
     def __init__(self, core: ConsumerCore) -> None:
         self.answer: Callable[[int, int], PartitionData | ErrorCode | Exception] = lambda node, partition: (
             ErrorCode.NONE
         )
         self.fetched: list[tuple[float, int, int]] = []
-        """When, from which node, which partition."""
+        """Time, node and partition of each Fetch."""
         self.refreshed: list[float] = []
         self.validated: list[float] = []
-        """When a leader was asked for the end of a leader epoch. The answer is empty."""
+        """Times of requests for the end of a leader epoch. The answer is empty."""
         self.leader = Partition(1, 5, (1, 2), (1, 2))
         self.core = core
         self.learn()
@@ -220,7 +220,7 @@ def test_persistent_error_is_raised(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_poll_raises_the_unexpected_error_of_a_fetch() -> None:
-    """The task ended without a trace, and the same request was sent again at once, for ever."""
+    """Before, the task ended without a trace, and the same request was repeated at once, forever."""
 
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ZeroDivisionError("a bug")

@@ -1,4 +1,4 @@
-"""What a consumer asks and makes of the answers: sessions (KIP-227), logs that were cut (KIP-320), nearer followers
+"""Requests of a consumer and its reactions: sessions (KIP-227), truncated logs (KIP-320), nearer followers
 (KIP-392).
 """
 
@@ -35,7 +35,7 @@ TOPIC_ID = uuid.uuid4()
 
 
 class Brokers:
-    """Nodes 1 (leader) and 2 (follower) of a cluster that answers as told."""
+    """Nodes 1 (leader) and 2 (follower) of a cluster with configured answers."""
 
     def __init__(self, core: ConsumerCore, leader_epoch: int = 5) -> None:
         self.asked: list[tuple[int, Message]] = []
@@ -70,7 +70,7 @@ class Brokers:
         return SimpleNamespace(call=call, version_for=lambda request: request.MAX_VERSION)
 
     def fetches(self) -> list[tuple[int, int]]:
-        """(node, offset) of each."""
+        """Return (node, offset) of each Fetch."""
         return [
             (node, item.fetch_offset)
             for node, request in self.asked
@@ -138,7 +138,7 @@ def test_truncated_log_is_an_error_without_a_reset_policy() -> None:
 
 
 def test_truncation_of_prefetched_records_is_not_an_error() -> None:
-    """The user has seen nothing of it: it is no truncation for anybody."""
+    """The user has not seen these records, so the truncation does not matter."""
 
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         state.position, state.consumed = 60, 50
@@ -194,7 +194,7 @@ def test_idle_partitions_are_not_sent_again_until_the_session_is_lost() -> None:
 
 
 def test_idle_partition_does_not_delay_the_others() -> None:
-    """While records of one wait here, the broker is asked for the other without waiting, and only once."""
+    """While records of one partition are buffered, the broker is asked for the other without a wait, and only once."""
 
     async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
         topic = core.cluster.topology.topics["t"]
@@ -203,7 +203,7 @@ def test_idle_partition_does_not_delay_the_others() -> None:
         for each in core.subscription.partitions.values():
             each.seek(OffsetAndMetadata(50, leader_epoch=5))
         brokers.answers[1] = lambda request: records(50)
-        await core.poll(5_000, 1)  # takes one of two: the other waits here
+        await core.poll(5_000, 1)  # takes one of two: the other stays buffered
         brokers.answers[1] = lambda request: NOTHING
         while 1 in brokers.answers:
             await asyncio.sleep(0.001)
@@ -211,7 +211,7 @@ def test_idle_partition_does_not_delay_the_others() -> None:
             await core.poll(0, 0)
         waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
         assert waits == [60_000, 0]
-        await core.poll(5_000, 5)  # takes the last one that waited: both are asked for again
+        await core.poll(5_000, 5)  # takes the last buffered one: both are fetched again
         await asyncio.sleep(0.01)
         waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
         assert waits == [60_000, 0, 60_000]
@@ -225,7 +225,7 @@ def records(offset: int, partition: int = 0) -> PartitionData:
 
 
 def asked_without_waiting(brokers: Brokers) -> list[set[int]]:
-    """The partitions of each request that did not wait."""
+    """Return the partitions of each request that did not wait."""
     return [
         {item.partition for topic in request.topics for item in topic.partitions}
         for _, request in brokers.asked
@@ -243,7 +243,7 @@ def test_idle_partition_is_fetched_although_others_have_buffered_records(max_wai
             each.seek(OffsetAndMetadata(50, leader_epoch=5))
         core.subscription.partitions["t", 2].paused = True
         brokers.answers[1] = lambda request: records(50)
-        await core.poll(5_000, 1)  # the other one waits here from now on
+        await core.poll(5_000, 1)  # the other one stays buffered from now on
         brokers.answers[1] = lambda request: PartitionData(partition_index=1)
         while not core.fetcher._empty_until:
             await asyncio.sleep(0.001)

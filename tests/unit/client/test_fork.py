@@ -15,8 +15,8 @@ from oncelog.client.blocking import LoopThread
 
 
 def told_in_a_child(work: Callable[[], object]) -> bool:
-    """Whether `work` raises UsageError, and names the fork, in a child of this process."""
-    with warnings.catch_warnings():  # newer Pythons warn of every fork beside threads
+    """Return whether `work` raises UsageError, and names the fork, in a child of this process."""
+    with warnings.catch_warnings():  # newer Pythons warn of every fork in a process with threads
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:

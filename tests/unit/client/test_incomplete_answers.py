@@ -1,4 +1,4 @@
-"""A response that leaves out what was asked for is an error: it does not say that the request has worked."""
+"""A response that omits a requested item is an error: it does not mean that the request has worked."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_empty_answer_is_not_a_success(call: Callable[[Any], Awaitable[object]])
 
 
 def test_broker_that_omits_the_coordinator_is_asked_again() -> None:
-    """An IndexError ended the producer."""
+    """Before, an IndexError ended the producer."""
 
     class Connection:
         closed = False
@@ -110,7 +110,7 @@ def test_broker_that_omits_the_coordinator_is_asked_again() -> None:
     [("AddPartitionsToTxn", AddPartitionsToTxnResponse()), ("TxnOffsetCommit", TxnOffsetCommitResponse())],
 )
 def test_coordinator_that_omits_partitions_is_asked_again(request_name: str, response: Message) -> None:
-    """The partitions counted as part of the transaction, and their records would never have got a marker."""
+    """Before, the partitions counted as part of the transaction, and their records would never have got a marker."""
     manager = asking(request_name)
     asked = next_request(manager, drained=True)
     assert asked is not None

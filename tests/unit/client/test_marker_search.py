@@ -20,7 +20,10 @@ PID = 7
 
 
 class Log:
-    """A partition whose Fetch answers have one batch each. `growth`: batches of others that each answer finds added."""
+    """A partition whose Fetch answers have one batch each.
+
+    `growth`: foreign batches that are added before each answer.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch, batches: int, growth: int = 0, marker: int = -1) -> None:
         self.end, self.growth, self.marker = batches, growth, marker

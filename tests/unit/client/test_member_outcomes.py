@@ -50,7 +50,7 @@ def answer_heartbeats(core: ConsumerCore, leaving: ErrorCode | Exception) -> Non
 
 
 def test_poll_raises_the_unexpected_error_that_ended_the_heartbeats() -> None:
-    """The heartbeats ended without a trace, and the member lost its partitions."""
+    """Before, the heartbeats ended without a trace, and the member lost its partitions."""
 
     async def body() -> None:
         core = subscribed()

@@ -1,4 +1,4 @@
-"""Whether assigned topics exist is asked at the first poll that a broker can answer, and once."""
+"""The existence of assigned topics is checked once, at the first poll that a broker can answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding where to begin: a partition that nobody answers for holds up no other, and nothing stale is taken over."""
+"""Find start positions: an unanswered partition delays no other, and no outdated position is used."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from support import virtual_time
 
 FOUND, LOST = ("t", 0), ("t", 1)
 HANG_S = 20.0
-"""Longer than anything here takes, if nothing hangs."""
+"""Longer than any test here takes, unless it hangs."""
 
 
 class Leaders:
-    """Answers ListOffsets for `FOUND` at once, for `LOST` when let; then with an error or an offset."""
+    """Answer ListOffsets for `FOUND` at once, for `LOST` when released; then with an error or an offset."""
 
     def __init__(self) -> None:
         self.let = asyncio.Event()
@@ -117,7 +117,7 @@ def test_outdated_answer_is_ignored(monkeypatch: pytest.MonkeyPatch, change: str
 
 
 def test_second_lookup_gets_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No record at or after a time: the end is asked for."""
+    """No record at or after a time: the end is requested."""
     given: list[float] = []
 
     async def listing(
@@ -142,11 +142,14 @@ def test_second_lookup_gets_the_remaining_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_poll_with_timeout_zero_does_not_wait_for_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited a second. The search continues in the background, so polls without time find the position, too."""
+    """Before, it waited a second.
+
+    The search continues in the background, so polls with timeout 0 find the position, too.
+    """
 
     async def body(core: ConsumerCore, leaders: Leaders) -> None:
         core.assign([LOST])
-        core.metadata_watch._unchecked = set()  # it would ask a real address
+        core.metadata_watch._unchecked = set()  # it would contact a real address
         begun = asyncio.get_running_loop().time()
         assert await core.poll(0) == []
         assert asyncio.get_running_loop().time() == begun
@@ -160,7 +163,7 @@ def test_poll_with_timeout_zero_does_not_wait_for_leaders(monkeypatch: pytest.Mo
 
 
 def test_dropped_consumer_of_missing_topic_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """asyncio logged "Task exception was never retrieved", with a stack trace."""
+    """Before, asyncio logged "Task exception was never retrieved", with a stack trace."""
 
     async def body(core: ConsumerCore, leaders: Leaders) -> None:
         async def missing(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Listing offsets: within its time, with the true cause, and however little a broker answers. In virtual time."""
+"""List offsets within the given time, with the true cause, and with incomplete answers. In virtual time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ NEVER = 1e9
 
 
 class Broker:
-    """A connection to a broker that answers after a while, each partition as told; None: not at all."""
+    """A connection to a broker that answers after a while, with a configured answer for each partition.
+
+    None: no answer.
+    """
 
     closed = False
 
@@ -55,7 +58,7 @@ class Broker:
 
 
 class Cluster(ClusterClient):
-    """Knows topic t with two partitions, led by one broker."""
+    """A cluster with topic t of two partitions, led by one broker."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__("nobody:1")
@@ -73,7 +76,7 @@ class Cluster(ClusterClient):
 
 
 def run(body: Callable[[Cluster, Broker], Coroutine[Any, Any, None]]) -> float:
-    """Seconds of virtual time that it took."""
+    """Return the virtual seconds that it took."""
     loop = SimLoop()
     broker = Broker()
     with closing(loop):

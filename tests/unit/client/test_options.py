@@ -88,7 +88,7 @@ sasl.jaas.config sasl.mechanism security.protocol security.providers send.buffer
 socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.keystore.location
 transaction.timeout.ms transaction.two.phase.commit.enable transactional.id value.serializer
 """
-"""ProducerConfig of Apache Kafka 4.3.1; of the groups `sasl` and `ssl` an example."""
+"""ProducerConfig of Apache Kafka 4.3.1, with an example of the groups `sasl` and `ssl`."""
 
 
 def test_every_option_of_kafkas_producer_is_known_or_rejected_with_advice() -> None:

@@ -1,4 +1,4 @@
-"""An argument that `send` cannot take is named at once, by both producers, whatever the topic's state."""
+"""An invalid argument of `send` is named at once, by both producers, whatever the topic's state."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PRODUCERS = pytest.mark.parametrize("send", [blocking, awaited])
 @PRODUCERS
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 def test_invalid_argument_is_named(send: Callable[..., list[Record]], known: bool) -> None:
-    """Without a broker: nothing is waited for."""
+    """Without a broker: no call waits."""
     for arguments, message in WRONG:
         with pytest.raises(errors.UsageError, match=f"^{message}"):
             send(known, dict(arguments))

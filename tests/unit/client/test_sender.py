@@ -1,4 +1,4 @@
-"""What a producer's core owes to those who wait, whatever they gave it and whenever they come."""
+"""The producer core's guarantees to waiting callers, whatever the arguments and the timing."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_sending_with_acks_0_continues_when_the_connection_accepts_more() -> Non
 
 def test_record_appended_during_close_is_rejected() -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
-        def close_meanwhile(*_: object) -> int:  # as another thread may, after `append` has looked the first time
+        def close_meanwhile(*_: object) -> int:  # as another thread may, after the first check in `append`
             core.buffer.closing = True
             return 0
 
@@ -169,7 +169,7 @@ def test_commit_or_abort_that_timed_out_can_be_repeated_after_its_completion(wha
 
 
 def test_commit_fails_if_another_task_aborts_before_it_resumes() -> None:
-    """It returned, as if it had committed: by then the producer was aborting, without an error."""
+    """Before, it returned as if it had committed: by then, the producer was aborting without an error."""
 
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         await core.init_transactions()
@@ -209,7 +209,7 @@ def test_records_have_an_outcome_although_close_is_cancelled() -> None:
 
 
 def test_batch_that_cannot_be_compressed_fails_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its records had no outcome, and flush() waited for ever."""
+    """Before, its records had no outcome, and flush() waited forever."""
 
     def compress(*_: object) -> bytes:
         raise MemoryError("no memory to compress")
@@ -315,7 +315,7 @@ def test_metadata_requests_without_a_leader_back_off_and_other_partitions_contin
             nonlocal asked
             asked += 1
             if asked >= 120:
-                await asyncio.Event().wait()  # asked without a pause: time would not pass any more
+                await asyncio.Event().wait()  # requests without a pause: virtual time would stop
             await refresh(*args, **options)
             known = cluster.topology.topics["t"]
             partitions = {**known.partitions, 1: replace(known.partitions[1], leader=-1)}
@@ -330,7 +330,7 @@ def test_metadata_requests_without_a_leader_back_off_and_other_partitions_contin
         await asyncio.sleep(60)
         assert goes.result(0).offset == 0
         assert not waits.done()
-        assert asked < 120  # once a second (retry.backoff.max.ms), but for the first
+        assert asked < 120  # once a second (retry.backoff.max.ms), except for the first requests
         cluster.refresh = refresh  # type: ignore[method-assign]
         await core.flush(10_000)
         assert waits.result(0).offset == 0
@@ -339,7 +339,7 @@ def test_metadata_requests_without_a_leader_back_off_and_other_partitions_contin
 
 
 def test_metadata_requests_for_missing_partition_back_off() -> None:
-    """It was asked for without a pause, 12,000 times a second."""
+    """Before, the producer requested metadata without a pause, 12,000 times a second."""
 
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         asked = 0
@@ -349,7 +349,7 @@ def test_metadata_requests_for_missing_partition_back_off() -> None:
             nonlocal asked
             asked += 1
             if asked >= 120:
-                await asyncio.Event().wait()  # asked without a pause: time would not pass any more
+                await asyncio.Event().wait()  # requests without a pause: virtual time would stop
             await refresh(*args, **options)
             known = cluster.topology.topics["t"]
             cluster.topology.topics["t"] = replace(known, partitions={0: known.partitions[0]})
@@ -360,7 +360,7 @@ def test_metadata_requests_for_missing_partition_back_off() -> None:
         assert waits is not None
         await asyncio.sleep(60)
         assert not waits.done()
-        assert asked < 120  # once a second (retry.backoff.max.ms), but for the first
+        assert asked < 120  # once a second (retry.backoff.max.ms), except for the first requests
         assert core.counts["t"] == 1
         goes = core.buffer.append("t", b"goes", None, None, 0, ())
         assert goes is not None

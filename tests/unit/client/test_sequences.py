@@ -21,7 +21,7 @@ def batch(count: int = 2) -> Batch:
 
 
 def started(first: int = 0) -> Sequences:
-    """Sequences of which the partition has acknowledged one batch of two records."""
+    """Return sequences of a partition that has acknowledged one batch of two records."""
     sequences = Sequences()
     sequences.set_producer(7, 0)
     one = batch()

@@ -1,4 +1,4 @@
-"""What a consumer reads, which fetched records wait for `poll`, and what a loop over records leaves behind."""
+"""What a consumer reads, which fetched records are buffered for `poll`, and what a loop over records leaves."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_abandoned_loop_returns_its_unread_records() -> None:
 
 
 def test_seek_ends_the_loop_over_a_partition_and_a_reset_does_not() -> None:
-    """The records of the loop are before the seek, but they were in the log before it was cut by retention."""
+    """The records of the loop are before the seek, but they were in the log before retention deleted them."""
     state = assigned(A, B, records=2)
     iteration = Iteration(state, collect_records(state, 10))
     state.seek(A, 7)

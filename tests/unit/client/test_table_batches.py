@@ -1,4 +1,4 @@
-"""Where a table's rows go that have no key."""
+"""The partitions of a table's rows without a key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oncelog.protocol.records import stamp
 
 
 def target(weights: Sequence[int] | None, queues: Sequence[int] | None = None, partitions: int = 4) -> Target:
-    """With these weights, or those that follow from queues at the time of asking."""
+    """Return a target with these weights, or with weights from the queues at the time of the call."""
     options = producer_options(None, {"bootstrap_servers": "nobody:1"})
 
     def now(topic: str, count: int) -> Sequence[int] | None:
@@ -31,7 +31,7 @@ def target(weights: Sequence[int] | None, queues: Sequence[int] | None = None, p
 
 
 def rows_of(found: TableBatches) -> Counter[int]:
-    """Bytes of batches by partition."""
+    """Return the bytes of batches by partition."""
     sizes: Counter[int] = Counter()
     for (_, partition), data in found:
         sizes[partition] += len(data)
@@ -58,7 +58,7 @@ def test_rows_without_a_key_among_others_are_weighted() -> None:
 
 
 def test_partition_that_falls_behind_gets_less_of_the_table() -> None:
-    """Each share looks at the queues at its turn, as each batch does in Kafka's BuiltInPartitioner."""
+    """Each share uses the queues at its turn, as each batch does in Kafka's BuiltInPartitioner."""
     queues = [0, 0, 0, 0]
     found: Counter[int] = Counter()
     for number, ((_, partition), _data) in enumerate(
@@ -82,7 +82,7 @@ def test_rows_of_a_partition_keep_their_order_and_none_is_lost() -> None:
     assert all(np.all(np.diff([int(value[:6]) for value in found]) > 0) for found in by_partition.values())
 
 
-# -- what a table is refused for --------------------------------------------------------------------------------------
+# -- invalid tables ---------------------------------------------------------------------------------------------------
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

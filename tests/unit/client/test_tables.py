@@ -1,4 +1,4 @@
-"""What of fetched bytes becomes tables: what lies before damage comes first."""
+"""Tables from fetched bytes: batches before damage are returned first."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_batches_before_a_damaged_one_are_returned_first() -> None:
     partition = Partition(bytes(batch(0) + batch(1) + damaged + batch(3)))
     assert partition.next() == [b"v0", b"v1"]
     assert partition.state.consumed == 2
-    for _ in range(2):  # it stays there
+    for _ in range(2):  # the damage stays
         with pytest.raises(errors.CorruptRecordError, match="t-0 at offset 2"):
             partition.next()
 
@@ -60,7 +60,7 @@ def test_records_returned_by_poll_are_not_repeated() -> None:
 
 
 class Numbers:
-    """A format that calls a registry, which is away at first."""
+    """A format that calls a registry, which is unavailable at first."""
 
     keep_bad = False
 

@@ -1,4 +1,4 @@
-"""What of brokers' metadata is believed: brokers that lag behind tell of leaders that are none any more."""
+"""Which metadata of brokers are accepted: brokers that lag behind name former leaders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answer(leader: int, epoch: int, topic_id: UUID = ID, code: ErrorCode = Error
 
 @pytest.fixture(params=["known", "forgotten", "asked for with all others", "denied"])
 def topology(request: pytest.FixtureRequest) -> Topology:
-    """That has seen broker 2 lead from epoch 5 on, whatever it knows by now."""
+    """Return a topology that has seen broker 2 lead from epoch 5 on, whatever its current state."""
     made = Topology()
     made.update(answer(2, 5))
     if request.param == "forgotten":

@@ -1,4 +1,4 @@
-"""A partition that a coordinator leaves out of its answer is an error: neither committed, nor without an offset."""
+"""A partition that a coordinator omits from its answer is an error: neither committed, nor without an offset."""
 
 from __future__ import annotations
 

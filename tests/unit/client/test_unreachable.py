@@ -1,4 +1,4 @@
-"""What a client says while nobody answers."""
+"""What a client logs and raises while no broker answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_outage_is_logged_once_and_not_at_its_first_failure(
 
 @pytest.fixture
 def dead() -> Iterator[str]:
-    """An address where nobody listens."""
+    """Return an address where no process listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"

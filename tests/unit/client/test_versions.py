@@ -1,4 +1,4 @@
-"""Requests that look different in different versions: made for the broker that gets them, not for another one."""
+"""Requests that differ between versions: encoded for the broker that gets them, not for another one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from oncelog.protocol.schema import Message
 
 
 class Broker:
-    """A connection to one broker, which serves its APIs up to `newest` and gives these answers."""
+    """A connection to one broker, which supports its APIs up to `newest` and gives these answers."""
 
     closed = False
 
@@ -45,13 +45,13 @@ class Broker:
     async def call(self, message: Message, version: int | None, *, timeout_ms: float) -> Message:
         assert version is not None
         assert timeout_ms > 0
-        message.encode(version)  # or it has what this version has no place for
+        message.encode(version)  # fails if this version cannot encode a field
         self.asked.append((version, message))
         return self.answers.pop(0)
 
 
 class Cluster(ClusterClient):
-    """Of brokers 1, 2, ...; the first is controller and coordinator, and after each look for it the next one."""
+    """Brokers 1, 2, ...; the first is controller and coordinator, and after each lookup the next one."""
 
     def __init__(self, *brokers: Broker) -> None:
         super().__init__("nobody:1", retry_backoff_ms=1, retry_backoff_max_ms=1)

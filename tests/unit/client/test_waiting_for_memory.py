@@ -1,4 +1,4 @@
-"""Records that find the buffer full: one choice of a partition each, and no release that goes unnoticed."""
+"""Records that find the buffer full: the partition of each is chosen once, and no release is missed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RECORDS = 100
 
 
 def settle(core: ProducerCore) -> None:
-    """Whatever is in the buffer has its outcome, and its memory is free."""
+    """Complete everything in the buffer, and free its memory."""
     with core.buffer.settling() as settlement:
         settlement.drop_undrained(errors.TimedOutError("given up"))
 
 
 @contextlib.contextmanager
 def counted(core: ProducerCore) -> Iterator[list[int]]:
-    """The partitions that are chosen, in order."""
+    """Return the chosen partitions, in order."""
     core.counts["t"] = 3
     chosen: list[int] = []
     choose = core.buffer.partitioner
@@ -49,7 +49,7 @@ def counted(core: ProducerCore) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def made(**options: Any) -> Iterator[tuple[Producer, ProducerCore]]:
-    """A producer without a broker; its records fail."""
+    """Create a producer without a broker. Its records fail."""
     producer = Producer("localhost:1", **{**OPTIONS, **options})
     producer._core.counts["t"] = 3
     try:
@@ -95,7 +95,7 @@ def test_partition_of_a_waiting_record_is_chosen_once(send: Callable[[Any], list
 
 
 def test_memory_freed_before_the_wait_starts_is_noticed() -> None:
-    """By another thread: here at the worst moment."""
+    """Another thread frees the memory, here at the worst moment."""
     waits: list[bool] = []
     with made() as (producer, core):
         append, wait = producer._append, core.buffer.wait_for_memory
@@ -107,7 +107,7 @@ def test_memory_freed_before_the_wait_starts_is_noticed() -> None:
                 return append(*arguments)
             except NoRoomError:
                 refused += 1
-                if refused % 2 == 0:  # `send` goes the long way behind the first refusal, and waits behind the second
+                if refused % 2 == 0:  # `send` uses its slow path after the first rejection, and waits after the second
                     settle(core)
                 raise
 

@@ -1,4 +1,4 @@
-"""Features in the versioned tree: who is first wins, and a write whose fate is unknown is looked up."""
+"""Features in the versioned tree: the first writer wins, and a write with an unknown outcome is looked up."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_concurrent_change_is_validated_against_the_stored_levels() -> None:
 
 
 class Failing(MemoryStore):
-    """`multi` fails: before anything happened, or after all of it."""
+    """`multi` fails: before any change, or after all of them."""
 
     error: type[Exception] | None = None
 

@@ -1,4 +1,4 @@
-"""What recovery finds is on the device before it counts as committed, where `flush.messages` asks for it."""
+"""With `flush.messages`, recovered records are synced before they count as committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.logs import NOW, append, new_log, open_log
 
 
 class Asked:
-    """What a replica asks of its flusher."""
+    """Record a replica's calls of its flusher."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -32,7 +32,7 @@ class Asked:
 
 
 def killed(config: LogConfig) -> tuple[CrashDisk, Log]:
-    """A disk with one record that was never synced, and the log that recovery makes of it."""
+    """Return a disk with one record that was never synced, and the log that recovery opens."""
     disk, log = new_log(config)
     append(log, build_batch([Record(0, NOW, None, b"x")]))
     assert log.recovery_point == 0
@@ -42,7 +42,8 @@ def killed(config: LogConfig) -> tuple[CrashDisk, Log]:
 
 def test_recovered_records_are_committed_after_their_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, log = killed(LogConfig(flush_messages=1))
-    monkeypatch.setattr(disk, "sync", None)  # nothing is synced where a replica is made: the event loop waits there
+    # a constructor of a replica must not sync, because the event loop would wait
+    monkeypatch.setattr(disk, "sync", None)
     asked = Asked()
     replica = Replica("t", 0, UUID(int=1), log, 0, flush=asked)
     assert (log.high_watermark, replica.synced_offset, asked.calls) == (0, 0, ["now"])

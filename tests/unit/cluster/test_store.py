@@ -1,4 +1,4 @@
-"""One contract, held by every tree."""
+"""One contract for every tree."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_watch_sees_the_end_of_a_session(store: MetadataStore, clock: Clock) -> 
     assert seen == ["/one"]
 
 
-# -- what only a file can do ---------------------------------------------------------------------------------
+# -- persistence --------------------------------------------------------------------------------------------------
 
 
 def test_sqlite_persists_nodes(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_sqlite_compare_and_set_across_processes(tmp_path: Path) -> None:
     path = str(tmp_path / "tree.db")
     context = multiprocessing.get_context("spawn")
     starters = [context.Process(target=SqliteStore, args=(path,)) for _ in range(3)]
-    for process in starters:  # three that make the file at once
+    for process in starters:  # three that create the file concurrently
         process.start()
     for process in starters:
         process.join()

@@ -89,7 +89,7 @@ def test_write_error_of_the_tree_is_reported_as_a_timeout() -> None:
         away = False
 
         def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-            """Fails while it is away."""
+            """Fail while the tree is unavailable."""
             if self.away:
                 raise UnavailableError("disk full")
             super().multi(operations, session=session)

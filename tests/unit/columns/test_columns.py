@@ -36,7 +36,7 @@ def marker(offset: int, producer: int, *, commit: bool) -> bytearray:
     )
 
 
-# one committed, one aborted, one that stands between
+# one committed, one aborted, one open transaction
 TRANSACTIONS = b"".join(
     [
         batch(0, [b"plain"]),
@@ -137,7 +137,7 @@ def test_stamped_batch_has_a_correct_checksum() -> None:
 
 @pytest.mark.parametrize(
     ("key", "partition"),
-    # What Java's producer answers for 100 partitions (murmur2 of the key, made positive, modulo).
+    # The result of Java's producer for 100 partitions (murmur2 of the key, made positive, modulo).
     [(b"21", (-973932308 & 0x7FFFFFFF) % 100), (b"foobar", (-790332482 & 0x7FFFFFFF) % 100),
      (b"a-little-bit-long-string", (-985981536 & 0x7FFFFFFF) % 100),
      (b"a-little-bit-longer-string", (-1486304829 & 0x7FFFFFFF) % 100),

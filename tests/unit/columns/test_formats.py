@@ -1,4 +1,4 @@
-"""Values as JSON and Avro: each row by itself, whatever its neighbours are."""
+"""Values as JSON and Avro: each row is independent of its neighbours."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ TEXTS = st.lists(st.none() | st.lists(PIECES, max_size=4).map(b"".join), min_siz
 @example([b'{"a":1}}\n{"v":{"a":5}', b'{"a":3}'])
 @example([b'{"a":1', b"}"])
 def test_each_value_is_decoded_independently_of_its_neighbours(texts: list[bytes | None]) -> None:
-    """Together they are read as each one is alone."""
+    """A column is decoded like its single values."""
     form = Json(pa.schema([("a", pa.int64())]), keep_bad=True)
     alone = [form.decode(pa.array([text], pa.binary())) for text in texts]
     together, bad = form.decode(pa.array(texts, pa.binary()))
@@ -204,7 +204,7 @@ def test_avro_round_trip_of_every_type() -> None:
     values = form.encode(pa.array([row, None], form.schema.type))
     back, bad = form.decode(values)
     assert (back.to_pylist(), bad) == ([row, None], [])
-    # fastavro with the whole schema reads the same.
+    # fastavro decodes the same with the whole schema.
     read = fastavro.schemaless_reader(io.BytesIO(values[0].as_py()), fastavro.parse_schema(SCHEMA), None)
     assert (read["micros"], read["decimal"], read["enum"]) == (row["micros"], row["decimal"], row["enum"])
 
@@ -283,7 +283,7 @@ def test_avro_type_without_a_column_type_is_rejected() -> None:
         Avro(itself_named)
 
 
-# -- columns that are not the schema's --------------------------------------------------------------------------------
+# -- columns that differ from the schema ------------------------------------------------------------------------------
 
 PRICED = pa.schema(
     [("id", pa.int64()), ("price", pa.float64()), ("at", pa.struct([("x", pa.int64()), ("y", pa.int64())]))]
@@ -346,7 +346,7 @@ def test_avro_defaults_replace_missing_nested_columns() -> None:
     assert back.to_pylist() == [{"id": 5, "price": None, "at": {"x": 1, "y": 7}}]
 
 
-# -- what a format is made of, and what it says of values -------------------------------------------------------------
+# -- construction of a format, and its errors -------------------------------------------------------------------------
 
 
 def test_error_for_an_invalid_schema_says_what_a_schema_is() -> None:

@@ -19,7 +19,7 @@ MB = 1 << 20
 
 
 def huge(kind: pa.DataType) -> pa.Array:
-    """Three rows: two words, and between them one that fills the column up to its size."""
+    """Return three rows: two words, and between them one that fills the column up to its size."""
     wide = kind in (pa.large_string(), pa.large_binary())
     size = SIZE if wide else (1 << 31) - 1
     data = np.zeros(size, np.uint8)

@@ -35,7 +35,7 @@ print(*sorted({"numba", "pandas"} & set(sys.modules)))
 
 
 def used(monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[str, str]:
-    """Which of the heavy modules a process has after one round of encoding and decoding, and what it has logged."""
+    """Return the heavy modules of a process after one round of encoding and decoding, and its log."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
     command = [sys.executable, "-c", USE]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)

@@ -16,7 +16,7 @@ from oncelog.protocol.records import HEADER_SIZE, Record, build_batch, decode_re
 
 
 def log(sizes: Iterable[Iterable[int]], codec: Codec = Codec.NONE) -> bytes:
-    """Record batches whose values have these sizes."""
+    """Return record batches whose values have these sizes."""
     data, offset = b"", 0
     for batch in sizes:
         records = [
@@ -83,7 +83,9 @@ def test_pieces_together_equal_the_whole(
 
 @pytest.mark.parametrize(("at", "count"), [(4, 9), (8, 9), (None, 10), (None, 8)])
 def test_damage_within_a_split_batch_is_an_error(at: int | None, count: int) -> None:
-    """A record's length, or the number of records, is wrong; the checksum is right, as a faulty client may write it."""
+    """A record's length or the number of records is wrong, and the checksum is right, as a faulty client may write
+    it.
+    """
     payload = bytearray(log([[30] * 9])[HEADER_SIZE:])
     if at is not None:
         payload[at * len(payload) // 9] = 0x7F

@@ -27,7 +27,7 @@ def test_assignment_that_cannot_be_written_is_not_returned() -> None:
     leader = driver.sync(one, 2, {one: b"1", two: b"2"})
     assert leader.failed is follower.failed is E.NOT_ENOUGH_REPLICAS
     assert driver.group.state is S.COMPLETING_REBALANCE
-    # Both look for the coordinator and join again: the generation is still theirs.
+    # Both look up the coordinator and rejoin: the generation is still theirs.
     assert driver.join(one).response.generation_id == 2
     assert driver.join(two).response.generation_id == 2
     follower = driver.sync(two, 2)

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, transactions, expiration, and the records they are."""
+"""Committed offsets: who may commit, transactions, expiration, and their records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRODUCER, OTHER = 7, 8
 
 
 def committed(answer: Waiting | E) -> bool:
-    """Whether every partition was committed."""
+    """Return whether every partition was committed."""
     if not isinstance(answer, Waiting):
         return False
     return {p.error_code for topic in answer.response.topics for p in topic.partitions} == {E.NONE}
@@ -176,7 +176,7 @@ def test_zombies_are_detected_by_their_generation() -> None:
     driver.join(one)
     assert driver.commit_in_transaction(PRODUCER, {("t", 0): 2}, member_id=two, generation=1) is E.UNKNOWN_MEMBER_ID
     assert driver.commit_in_transaction(PRODUCER, {("t", 0): 2}, member_id=one, generation=1) is E.ILLEGAL_GENERATION
-    # In the midst of a rebalance a transaction of this generation may still commit, and a bare group id as well.
+    # During a rebalance, a transaction of this generation may still commit, and so may a bare group id.
     assert committed(driver.commit_in_transaction(PRODUCER, {("t", 0): 3}, member_id=one, generation=2))
     assert committed(driver.commit_in_transaction(PRODUCER, {("t", 0): 4}))
     static = driver.join(instance="i")
@@ -221,7 +221,7 @@ def expiring(**changes: int) -> GroupDriver:
 
 
 def live(driver: GroupDriver, member: str, ms: int) -> None:
-    """The member (with the longest session) keeps its heart beating."""
+    """Send heartbeats of the member, which has the longest session."""
     for _ in range(3 * ms // HOUR_MS):
         driver.pass_time(HOUR_MS // 3)
         assert driver.heartbeat(member, 1) is E.NONE
@@ -353,7 +353,7 @@ def test_records_have_kafkas_layout() -> None:
     entry = driver.log[-1]
     assert entry.key == b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00"
     timestamp = driver.now_ms.to_bytes(8, "big")
-    # Version 4 is flexible: compact strings, and no tagged fields where the topic has no id.
+    # Version 4 is flexible: compact strings, and no tagged fields if the topic has no id.
     assert entry.value == b"\x00\x04" + (258).to_bytes(8, "big") + b"\xff\xff\xff\xff\x02m" + timestamp + b"\x00"
     group = driver.log[-2]
     assert group.key == b"\x00\x02\x00\x01g"

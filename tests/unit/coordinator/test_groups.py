@@ -1,4 +1,4 @@
-"""Classic groups: joining, assigning, leaving, time-outs; every error and what is written."""
+"""Classic groups: joining, assigning, leaving, timeouts; every error and every written record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.group_driver import (
     subscription,
 )
 
-# Kafka's `ClassicGroupState`, written down again: from -> to.
+# Kafka's `ClassicGroupState`, written again: from -> to.
 LEGAL = {
     (S.PREPARING_REBALANCE, S.EMPTY),
     (S.STABLE, S.PREPARING_REBALANCE),
@@ -244,7 +244,7 @@ def test_initial_delay_is_extended_by_new_members() -> None:
     driver.pass_time(2000)
     _, second = driver.enter()
     driver.pass_time(1000)
-    assert first.response is None  # somebody came: three seconds more
+    assert first.response is None  # a member has joined: three seconds more
     driver.pass_time(2999)
     assert first.response is None
     driver.pass_time(1)
@@ -402,7 +402,7 @@ def test_group_above_its_new_maximum_size_shrinks() -> None:
     assert [answer.error for answer in answers[:2]] == [E.NONE, E.NONE]
 
 
-# -- looking in -------------------------------------------------------------------------------------------------------
+# -- listing and describing -------------------------------------------------------------------------------------------
 
 
 def test_groups_are_listed_by_state_and_type() -> None:

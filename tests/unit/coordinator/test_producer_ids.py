@@ -18,7 +18,7 @@ KAFKAS = b'{"version":1,"broker":35,"block_start":"4000","block_end":"4999"}'
 
 
 class Store:
-    """A node that can lose races and answers: `script` has one entry for each write."""
+    """A node that can lose concurrent writes and answers. `script` has one entry for each write."""
 
     def __init__(self, data: bytes = b"", script: tuple[str, ...] = ()) -> None:
         self.data = data
@@ -99,7 +99,10 @@ def test_concurrent_writes_and_lost_answers(
 
 
 def test_block_is_not_shared_with_another_writer_of_the_same_bytes() -> None:
-    """A zombie of the same broker id wrote the very bytes: the refusal, not the bytes, says who has the block."""
+    """A zombie of the same broker id wrote the same bytes.
+
+    The rejection, not the bytes, shows which one has the block.
+    """
     store = Store()
 
     def twin(data: bytes, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""InitProducerId: who gets which producer id and epoch, who is fenced, and epochs that are used up."""
+"""InitProducerId: producer ids and epochs, fencing, and exhausted epochs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_new_session_may_change_the_timeout(driver: Driver) -> None:
     assert driver.state().timeout_ms == 2000
 
 
-# -- InitProducerId that goes on after an error (KIP-360) --------------------------------------------------------------
+# -- InitProducerId after an error (KIP-360) --------------------------------------------------------------------------
 
 
 def test_init_with_the_current_producer_bumps_the_epoch(driver: Driver) -> None:
@@ -131,7 +131,7 @@ def test_older_clients_get_the_older_fencing_error(driver: Driver, version: int)
     assert driver.init(producer=(999, 2), version=version).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-# -- epochs that are used up -------------------------------------------------------------------------------------------
+# -- exhausted epochs -------------------------------------------------------------------------------------------------
 
 
 def test_exhausted_epoch_rotates_the_producer_id(driver: Driver) -> None:
@@ -151,7 +151,7 @@ def test_fencing_the_last_epoch_still_works(driver: Driver) -> None:
     driver.tick(60_001)
     assert (driver.state().producer_epoch, driver.state().next_producer_id) == (MAX_EPOCH, 1001)
     assert driver.markers[0].producer_id == 1000
-    driver.reload()  # KAFKA-20090: the successor of a coordinator that died in between
+    driver.reload()  # KAFKA-20090: the successor of a coordinator that died between the two
     driver.write_markers()
     assert (driver.state().producer_id, driver.state().producer_epoch) == (1001, 0)
     assert driver.session() == (1001, 1)
@@ -173,7 +173,7 @@ def test_end_at_the_last_epoch_returns_a_new_producer_id(driver: Driver, commit:
     driver.add("etl", producer, A)
     response = driver.end("etl", producer, commit)
     assert (response.error_code, response.producer_id, response.producer_epoch) == (NONE, 1001, 0)
-    # The client goes on at once, under an id that takes over only when the markers are written.
+    # The client continues at once, with an id that becomes valid only when the markers are written.
     assert driver.add("etl", (1001, 0), A) == CONCURRENT
     assert driver.end("etl", producer, commit).error_code == CONCURRENT
     driver.write_markers()

@@ -1,4 +1,4 @@
-"""Time-outs and expiry of transactions, and coordinators that take over from others."""
+"""Timeouts and expiry of transactions, and coordinator failovers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_shorter_timeout_of_a_later_session_is_used(driver: Driver) -> None:
 
 
 def test_timeout_abort_that_cannot_be_written_bumps_the_epoch_once(driver: Driver) -> None:
-    """KAFKA-9666: no bump per retry."""
+    """KAFKA-9666: a retry does not bump it."""
     open_transaction(driver)
     driver.now_ms += 60_001
     for _ in range(3):
@@ -176,7 +176,7 @@ def test_end_can_be_retried_across_a_failover(driver: Driver) -> None:
 
 
 def test_producer_recovers_from_a_timeout_across_a_failover(driver: Driver) -> None:
-    """KAFKA-20090: the epoch before the abort is known from the record."""
+    """KAFKA-20090: the record contains the epoch before the abort."""
     producer = open_transaction(driver)
     driver.tick(60_001)
     driver.write_markers()

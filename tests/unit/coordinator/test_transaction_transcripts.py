@@ -1,7 +1,7 @@
-"""Golden transcripts: what was asked of the coordinator, what it answered, wrote and wanted marked.
+"""Golden transcripts: the coordinator's requests, answers, records and markers.
 
-A line that starts with `>` is a command, what follows is the expected output. `REWRITE_TRANSCRIPTS=1` writes the files
-anew; read the difference before you commit it.
+A line that starts with `>` is a command, followed by the expected output. `REWRITE_TRANSCRIPTS=1` rewrites the files;
+review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def marker_text(markers: Markers) -> str:
 
 
 def replayed(text: str) -> str:
-    """The transcript with the output that there really is; comments and blank lines stay."""
+    """Return the transcript with the actual output. Comments and blank lines are kept."""
     transcript = Transcript()
     lines = []
     for line in text.splitlines():

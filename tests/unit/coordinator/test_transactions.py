@@ -1,4 +1,4 @@
-"""The transaction coordinator, rule by rule; sessions and time have modules of their own."""
+"""The transaction coordinator, rule by rule. Sessions and time have their own modules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_only_the_current_producer_may_add_partitions(driver: Driver) -> None:
 
 
 def test_no_partition_can_be_added_while_the_transaction_ends(driver: Driver) -> None:
-    """KAFKA-18575: the next transaction's first partition waits, it never joins the former one."""
+    """KAFKA-18575: the next transaction's first partition waits, it never joins the previous one."""
     producer = open_transaction(driver)
     response = driver.end("etl", producer)
     following = response.producer_id, response.producer_epoch
@@ -156,7 +156,7 @@ ENDED_1 = {
     "committed": (NONE, INVALID_STATE),
     "aborted": (INVALID_STATE, NONE),
 }
-ENDED_2 = {  # committed or aborted by whom -> (commit, abort) under the current epoch, (commit, abort) again
+ENDED_2 = {  # committed or aborted -> (commit, abort) in the current epoch, (commit, abort) again
     "empty": ((INVALID_STATE, NONE), (FENCED, FENCED)),
     "committed": ((INVALID_STATE, NONE), (NONE, INVALID_STATE)),
     "aborted": ((INVALID_STATE, NONE), (FENCED, NONE)),
@@ -188,7 +188,7 @@ def test_repeated_end_of_version_2_with_the_current_epoch(driver: Driver, how: s
     producer = 1000, driver.state().producer_epoch
     response = driver.end("etl", producer, commit)
     assert response.error_code == ENDED_2[how][0][not commit]
-    if response.error_code == NONE:  # an abort of a client that does not know how far it had got
+    if response.error_code == NONE:  # an abort of a client that does not know its progress
         assert (response.producer_id, response.producer_epoch) == (1000, producer[1] + 1)
         assert driver.state().state is S.COMPLETE_ABORT
         assert driver.markers == []
@@ -224,7 +224,7 @@ def test_other_outcome_is_rejected_while_ending(driver: Driver) -> None:
 
 
 def test_end_of_version_1_is_not_repeated_by_one_of_version_2(driver: Driver) -> None:
-    """A client that crosses the border back (KAFKA-18227): epoch 0 was aborted, epoch 1 committed."""
+    """A client that changes back to an old level (KAFKA-18227): epoch 0 was aborted, epoch 1 committed."""
     aborted = open_transaction(driver)
     response = driver.end("etl", aborted, commit=False)
     driver.write_markers()
@@ -328,12 +328,12 @@ def test_completion_that_cannot_be_written_is_retried(driver: Driver) -> None:
     assert driver.state().state is S.COMPLETE_COMMIT
 
 
-# -- the states themselves ---------------------------------------------------------------------------------------------
+# -- the states -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", [0, 1])
 def test_decision_of_a_new_client_at_an_old_level_survives_a_failover(level: int) -> None:
-    """The client has not heard of a downgrade: the producer id that takes over, and its retry, must not be lost."""
+    """The client does not know of a downgrade: the next producer id, and a retry, must not be lost."""
     driver = Driver(TransactionConfig(transaction_version=level)).start()
     producer = at_epoch(driver, MAX_EPOCH - 1)
     assert driver.add("etl", producer, A) == NONE

@@ -1,4 +1,4 @@
-"""The demo's comparison finds what it is there to find."""
+"""The demo's comparison finds lost, duplicated and wrong rows."""
 
 from __future__ import annotations
 

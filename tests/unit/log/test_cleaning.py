@@ -1,4 +1,4 @@
-"""One round of compaction at a time; `tests/properties/test_compaction.py` has the long lives."""
+"""Single rounds of compaction; `tests/properties/test_compaction.py` tests long sequences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.cleaning import COMPACT, batches, clean, committed, filled, put, ro
 from support.crashdisk import CrashDisk
 from support.logs import FOLDER, NOW, append, end_txn, new_log, open_log
 
-# --- what stays ---
+# --- kept records ---
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -111,7 +111,7 @@ def in_transaction(log: Log, key: bytes, *, commit: bool, epoch: int = 0, sequen
 
 
 def clean_often(log: Log, disk: CrashDisk) -> None:
-    """Rounds enough for everything to go that may go."""
+    """Run enough rounds to remove everything removable."""
     for turn in range(1, 5):
         put(log, (b"~", b"%d" % turn))
         log.roll(NOW)
@@ -123,7 +123,7 @@ def markers(log: Log) -> list[int]:
 
 
 def test_commit_marker_is_kept_as_long_as_a_record_of_the_transaction() -> None:
-    """KAFKA-14055: whatever its key looks like."""
+    """KAFKA-14055: whatever its key is."""
     disk, log = new_log(COMPACT)
     in_transaction(log, b"a", commit=True)
     in_transaction(log, b"b", commit=True, epoch=1)
@@ -136,7 +136,7 @@ def test_commit_marker_is_kept_as_long_as_a_record_of_the_transaction() -> None:
 
 
 def test_abort_marker_is_kept_as_long_as_a_batch_of_the_transaction() -> None:
-    """Here the batch that the producer's sequence is known by; readers are told of the transaction that long."""
+    """Here, the batch holds the producer's sequence. Readers get the transaction as aborted as long as it is kept."""
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     end_txn(log, 1, commit=False)
@@ -158,7 +158,7 @@ def test_aborted_record_does_not_remove_a_committed_one() -> None:
 
 
 def test_aborted_transaction_beyond_this_rounds_keys_stays_aborted() -> None:
-    """The round ends within a segment when its memory is full; the segment is written anew as a whole."""
+    """The round ends within a segment when its memory is full. The segment is rewritten as a whole."""
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"))
     put(log, (b"b", b"1"))
@@ -184,7 +184,7 @@ def test_undecided_and_uncommitted_records_are_not_cleaned() -> None:
 
 
 def test_last_marker_of_a_producer_is_kept_for_its_epoch() -> None:
-    """With transaction version 2 the marker raises the epoch: a zombie of the one before must stay fenced."""
+    """In transaction version 2, the marker bumps the epoch: a zombie of the previous one must stay fenced."""
     disk, log = new_log(COMPACT)
     in_transaction(log, b"a", commit=False)
     put(log, (b"a", b"2"))
@@ -198,7 +198,7 @@ def test_last_marker_of_a_producer_is_kept_for_its_epoch() -> None:
 
 
 def test_record_without_a_key_is_removed() -> None:
-    """It can only come from before the topic was compacted."""
+    """It was written before the topic was compacted."""
     disk, log = new_log(LogConfig(segment_bytes=300))
     append(log, build_batch([Record(0, NOW, None, b"1"), Record(0, NOW, b"a", b"1")]))
     log.roll(NOW)
@@ -249,7 +249,7 @@ def test_keys_of_any_length_are_distinguished() -> None:
     assert (len(full), full.latest) == (1, 0)
 
 
-# --- what may be cleaned ---
+# --- what is cleaned ---
 
 
 def test_dirty_part_of_a_log() -> None:

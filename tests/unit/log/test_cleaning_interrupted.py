@@ -1,4 +1,4 @@
-"""Rounds of compaction that something comes in between of: appends, truncation, a broken disk, death."""
+"""Interrupted rounds of compaction: appends, truncation, a broken disk, death."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.logs import FOLDER, NOW, end_txn, new_log, open_log
 from support.tracebacks import depth
 
 STEPS = 41
-"""Of a round over twenty batches, but the last three: nothing of the log is needed any more by then."""
+"""Of a round over twenty batches, except the last three: by then, the log is no longer needed."""
 
 
 @pytest.mark.parametrize("number", range(STEPS))
@@ -38,7 +38,7 @@ def test_change_of_the_log_ends_the_round(number: int) -> None:
 
 
 def test_segment_deleted_between_two_chunks_is_not_restored() -> None:
-    """At any step of a round over segments that are read in several."""
+    """At any step of a round over segments that are read in several chunks."""
     config = replace(COMPACT, segment_bytes=4 * CHUNK)
     for number in itertools.count():
         disk, log = new_log(config)
@@ -79,7 +79,7 @@ def test_cancelled_round_leaves_no_files() -> None:
 
 
 def test_cancelled_round_on_a_broken_disk_raises_nothing() -> None:
-    """The next start takes away what is left; whoever ends the round is not to be stopped by it."""
+    """The next start removes the leftovers. The caller that cancels the round must not get this error."""
     disk, log = filled()
     work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
     while not any(name.endswith(".cleaned") for name in disk.listdir(FOLDER)):
@@ -94,7 +94,7 @@ def test_cancelled_round_on_a_broken_disk_raises_nothing() -> None:
 
 
 class ColdDisk(CrashDisk):
-    """Says when a part of a file is read that a worker thread should read."""
+    """Record the reads of parts of a file that a worker thread should read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class ColdDisk(CrashDisk):
 
 
 def test_cold_segments_are_read_only_by_slow_steps() -> None:
-    """In portions; a batch that is larger than one as a whole."""
+    """In portions; a larger batch is read as a whole."""
     disk = ColdDisk()
     log = open_log(disk, replace(COMPACT, segment_bytes=8 * READ))
     for turn in range(200):
@@ -144,7 +144,7 @@ def test_reader_keeps_no_frames_of_a_missing_file() -> None:
 
 @pytest.mark.parametrize("position", [66, 80])
 def test_damaged_batch_gets_no_new_checksum(position: int) -> None:
-    """The value of the first one, or the size of the second."""
+    """The value of the first batch, or the size of the second, is damaged."""
     disk, log = filled()
     content = disk.files[next(iter(log.segments)).path]
     content.data[position] ^= 1
@@ -155,7 +155,7 @@ def test_damaged_batch_gets_no_new_checksum(position: int) -> None:
 
 
 def with_an_aborted_transaction() -> tuple[CrashDisk, Log]:
-    """Its batch stays, empty, for the sake of the producer's sequence."""
+    """Write an aborted transaction. Its empty batch is kept because of the producer's sequence."""
     disk, log = filled()
     put(log, (b"k0", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     end_txn(log, 1, commit=False)

@@ -1,4 +1,4 @@
-"""Indexes, snapshots, checkpoints, epochs and the real disk, each on its own."""
+"""Indexes, snapshots, checkpoints, epochs and the real disk, each alone."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_os_disk_reuses_its_own_descriptors_in_a_shortage(tmp_path: Path, monkey
     for _ in range(3):
         with pytest.raises(OSError, match="too many"):
             one.pwrite(b"x", 0)
-    three.pwrite(b"x", 0)  # a failed open does not cost one handle after the other
+    three.pwrite(b"x", 0)  # a failed open does not close one descriptor after the other
     assert disk.open_files == 1
     limit = 2
     one.pwrite(b"x", 0)

@@ -199,7 +199,7 @@ def test_invalid_records_of_a_client_are_rejected(records: bytearray, code: Erro
 
 
 def test_client_that_claims_log_append_time() -> None:
-    """Kafka takes it for the producer's; where the broker's is wanted, the claim is refused."""
+    """Kafka replaces it by the producer's type. If the broker sets timestamps, the claim is rejected."""
     _, log = new_log()
     append(log, batch(timestamp_type=LOG_APPEND_TIME))
     header = parse_header(log.read(0, 1000, upto=1, at_least_one=True))

@@ -1,4 +1,4 @@
-"""One partition's log on disks that fail, and on the real one."""
+"""One partition's log on failing disks, and on the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers and transactions of one partition's log, and what its transaction index says."""
+"""Producers and transactions of one partition's log, and its transaction index."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_rejected_verifications_do_not_accumulate() -> None:
     _, log = new_log()
     tracemalloc.start()
     try:
-        for producer_id in range(100_000):  # the coordinator refuses each of these producers
+        for producer_id in range(100_000):  # the coordinator rejects each of these producers
             last = log.start_verification(producer_id, 0, 0, transaction_version=0, now_ms=NOW)
         kept, _ = tracemalloc.get_traced_memory()
     finally:

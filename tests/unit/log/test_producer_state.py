@@ -230,7 +230,7 @@ def test_producers_expire_by_their_last_timestamp_including_markers() -> None:
 
 
 def test_old_record_timestamps_do_not_expire_the_producer() -> None:
-    """Batches may carry the times of what they tell of; the producer has written them now."""
+    """Record timestamps may be old, although the producer writes now."""
     book = Book()
     append = book.state.prepare(PID, Origin.CLIENT)
     append.append_data(book.header(0, time=5), 0)
@@ -258,7 +258,7 @@ def test_deleting_records_drops_no_producer() -> None:
 
 
 def test_failed_check_changes_nothing() -> None:
-    """KAFKA-14920: after a refused batch the expected one still fits."""
+    """KAFKA-14920: after a rejected batch, the expected one is still accepted."""
     book = Book()
     book.write(0)
     append = book.state.prepare(PID, Origin.CLIENT)
@@ -422,7 +422,7 @@ def test_no_later_sequence_overtakes_one_that_failed_its_verification() -> None:
 
 
 def test_verification_order_wraps_around() -> None:
-    """A batch after the wrap came first; the one before it is verified next, and is not taken for a later one."""
+    """A batch after the wrap arrives first. The one before it is verified next, and is recognized as earlier."""
     book = Book()
     book.write(MAX_SEQUENCE - 2)
     verify(book, 0)
@@ -450,7 +450,7 @@ def test_verifications_expire() -> None:
 
 
 def test_marker_of_the_previous_transaction_does_not_affect_the_next_ones_verification() -> None:
-    """Under version 2 the marker carries the epoch that the next transaction runs under."""
+    """In version 2, the marker has the epoch of the next transaction."""
     book = Book()
     book.write(0, txn=True)
     guard = verify(book, epoch=1, strict=True)

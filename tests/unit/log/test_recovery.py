@@ -1,4 +1,4 @@
-"""Opening a log again: after a clean stop, after a killed process, after a dead machine, and with damaged files."""
+"""Reopen a log: after a clean stop, after a killed process, after a power loss, and with damaged files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def filled(count: int = 40) -> tuple[CrashDisk, Log]:
 
 
 def fingerprint(log: Log) -> tuple[object, ...]:
-    """All that a log says about itself."""
+    """Return everything that a log reports about itself."""
     return (
         log.log_start_offset,
         log.log_end_offset,
@@ -64,7 +64,7 @@ def fingerprint(log: Log) -> tuple[object, ...]:
 
 
 def busy() -> tuple[CrashDisk, Log]:
-    """A log with plain, idempotent and transactional batches, open, committed and aborted transactions."""
+    """Return a log with plain, idempotent and transactional batches, and open, committed and aborted transactions."""
     disk, log = new_log(SMALL)
     for step in range(12):
         append(log, batch(value=b"p%d" % step, timestamp=NOW + step), leader_epoch=step // 5)
@@ -208,7 +208,7 @@ def test_indexes_are_rebuilt(suffix: str, damage: bytes | None, clean: bool) -> 
     for path in [path for path in disk.files if path.endswith(suffix)]:
         if damage is not None:
             disk.atomic_write(path, damage)
-        elif suffix != ".txnindex":  # that one exists only where it has something to say
+        elif suffix != ".txnindex":  # this file exists only if it has entries
             disk.remove(path)
     assert fingerprint(reopen(disk, clean=clean)) == before
 
@@ -265,7 +265,7 @@ def test_expired_producers_are_not_loaded() -> None:
 
 
 def test_producers_outlive_their_records_after_a_clean_restart() -> None:
-    """KIP-360: everything is deleted, the sequences are still known."""
+    """KIP-360: everything is deleted, and the sequences are still known."""
     disk, log = filled()
     log.roll(NOW)
     log.advance_log_start(40)
@@ -405,7 +405,7 @@ def test_index_that_points_past_the_log_is_rebuilt() -> None:
 
 
 def compacted(disk: CrashDisk, log: Log) -> tuple[str, str]:
-    """The names of the first segment's log and of the whole one that is to replace it and the second."""
+    """Return the names of the first segment's log and of the merged one that replaces it and the second."""
     first, second = list(log.segments)[:2]
     merged = bytes(disk.files[first.path].data + disk.files[second.path].data)
     disk.atomic_write(f"{first.path}.swap", merged)

@@ -52,7 +52,7 @@ class CountingDisk(CrashDisk):
 
 
 def filled() -> CountingDisk:
-    """A log with a segment for each batch, and an aborted transaction in many of them."""
+    """Return a log with a segment for each batch, and an aborted transaction in many of them."""
     disk = CountingDisk()
     log = Log.open(disk, FOLDER, "t", 0, SMALL, NOW)
     for sequence in range(SEGMENTS // 2):

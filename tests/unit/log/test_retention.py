@@ -1,4 +1,4 @@
-"""Segments that outlived their time or do not fit any more."""
+"""Segments beyond the retention time or size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.logs import NOW, append, batch, new_log, of_producer, values
 
 
 def filled(**settings: object) -> Log:
-    """Four segments of ten batches, a batch a ms."""
+    """Create four segments of ten batches, one batch per ms."""
     _, log = new_log(LogConfig(**settings))  # type: ignore[arg-type]
     for number in range(40):
         if number % 10 == 0:
@@ -71,7 +71,7 @@ def test_retention_of_a_closed_log_touches_no_file(tmp_path: Path) -> None:
     for _ in range(SEGMENTS_AT_ONCE + 10):
         append(log, batch(timestamp=NOW))
     log.close()
-    log = Log.open(disk, folder, "t", 0, config, NOW, clean=True)  # it loads the indexes when it needs them
+    log = Log.open(disk, folder, "t", 0, config, NOW, clean=True)  # it loads the indexes on demand
     log.advance_high_watermark(log.log_end_offset)
     assert apply_retention(log, NOW + 5000) == SEGMENTS_AT_ONCE
     log.discard()

@@ -1,4 +1,4 @@
-"""The client's connection, against a few lines of server."""
+"""The client's connection against a minimal server."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def beat(number: int) -> HeartbeatRequest:
 
 
 async def echo(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
-    """Answers with the number that was sent, byte by byte."""
+    """Answer with the received number, byte by byte."""
     response = HeartbeatResponse(throttle_time_ms=request.generation_id)
     for byte in frame(HeartbeatRequest.API_KEY, 2, correlation_id, response):
         writer.write(bytes([byte]))
@@ -253,7 +253,7 @@ class Held(str):
 
 
 def test_lost_connection_keeps_no_request() -> None:
-    """A shared exception kept the frames of all calls, and the requests in them, until a full collection."""
+    """Before, a shared exception kept the frames of all calls, and the requests in them, until a full collection."""
     references: list[weakref.ref[Held]] = []
 
     async def hang_up(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The first step of a coroutine, and the rest in a task."""
+"""Run the first step of a coroutine, and the rest in a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames over real sockets: cut anywhere, of any length, too many of them; and the memory that they take."""
+"""Frames over real sockets: split anywhere, of any length, too many of them; and their memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_impossible_length_closes_the_connection(loop: str, length: int, caplog:
         async with serving(echo, max_request_size=1000) as server:
             client = await Client.connect(server)
             await client.send(framed(b"x" * 1000) + struct.pack(">i", length) + b"some bytes")
-            assert await client.answer() == b"echo:" + b"x" * 1000  # what came before is answered
+            assert await client.answer() == b"echo:" + b"x" * 1000  # earlier requests are answered
             assert await client.closed()
             await until(lambda: not server.connections)
 
@@ -95,7 +95,7 @@ def test_tls_handshake_is_named_in_the_error(loop: str, version: bytes, caplog: 
 
 
 class _Script:
-    """What the handler is to do with each request, told by its first byte."""
+    """The handler's action for each request, selected by its first byte."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -113,7 +113,7 @@ class _Script:
     async def later(self, frame: memoryview) -> list[bytes | memoryview]:
         await asyncio.sleep(0)
         await asyncio.sleep(0.001)
-        return [bytes(frame)]  # still whole after others were read
+        return [bytes(frame)]  # unchanged after others were read
 
 
 requests = st.lists(
@@ -156,7 +156,7 @@ def test_requests_split_anywhere_are_received_in_order(
 @both_loops
 def test_answer_that_ends_with_an_empty_piece_is_sent_completely(loop: str) -> None:
     def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
-        return [b"a" * (2 * JOIN_BYTES), b""]  # Fetch without flexible fields ends so, its last partition empty
+        return [b"a" * (2 * JOIN_BYTES), b""]  # an old Fetch answer ends so if its last partition is empty
 
     async def body() -> None:
         async with serving(handler) as server:
@@ -164,14 +164,14 @@ def test_answer_that_ends_with_an_empty_piece_is_sent_completely(loop: str) -> N
             await client.send(framed(b"more"))
             assert await client.answer() == b"a" * (2 * JOIN_BYTES)
             await client.send(struct.pack(">i", -1))
-            assert await client.closed()  # what is not sent keeps a transport from closing
+            assert await client.closed()  # unsent data keeps a transport from closing
 
     run(loop, body)
 
 
 @both_loops
 def test_answer_of_very_many_pieces_is_sent(loop: str) -> None:
-    """uvloop drops an answer of more than 2**20 pieces in silence."""
+    """uvloop silently drops an answer of more than 2**20 pieces."""
     small = [struct.pack(">i", number) for number in range(1_100_000)]
     pieces: list[bytes | memoryview] = [*small, b"L" * 10_000, memoryview(b"end")]
 
@@ -200,7 +200,7 @@ def test_client_that_does_not_read_gets_no_more_answers(loop: str) -> None:
             sending = asyncio.ensure_future(client.send(framed(b"more") * count))
             other = await Client.connect(server)
             before = -1
-            while before != served.get(1) or not any(c._write_paused for c in server.connections):  # it stands still
+            while before != served.get(1) or not any(c._write_paused for c in server.connections):  # writing is paused
                 before = served.get(1, 0)
                 for _ in range(5):
                     await other.send(framed(b"x"))
@@ -334,7 +334,7 @@ def test_very_long_frame_is_answered_if_the_system_reserves_no_memory(
 
 
 def _resident() -> int:
-    """Resident memory of this process in bytes."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
@@ -362,7 +362,7 @@ def test_many_incomplete_frames_use_little_more_memory_than_received(loop: str) 
 
 
 class _Gate:
-    """Keeps each request waiting until it is opened; the answers are the frames' lengths."""
+    """Keep each request waiting until the gate is opened. The answers are the frames' lengths."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()

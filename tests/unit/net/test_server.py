@@ -55,7 +55,7 @@ def test_pipelined_requests_are_answered_one_at_a_time_in_order(loop: str) -> No
             await client.send(b"".join(map(framed, requests)))
             other = await Client.connect(server)
             await other.send(framed(b"other"))
-            assert await other.answer() == b"other"  # nobody else waits
+            assert await other.answer() == b"other"  # other connections do not wait
             assert served == [b"slow 1", b"other"]
             gate.set()
             assert [await client.answer() for _ in requests] == requests
@@ -137,7 +137,7 @@ def test_abrupt_close_leaves_no_task(loop: str) -> None:
                 await until(lambda: not server.connections)
             gate.set()
             await until(lambda: len(finished) == 2)
-            assert finished == [b"x", b"y" * (SMALL_BYTES * 4)]  # the frames stayed whole
+            assert finished == [b"x", b"y" * (SMALL_BYTES * 4)]  # the frames were not changed
 
     run(loop, body)
 
@@ -238,7 +238,7 @@ def test_close_waits_for_the_request_in_progress(loop: str) -> None:
         assert await client.answer() == b"one"
         assert await client.closed()
         await closing
-        assert started == [b"one"]  # the second was not begun
+        assert started == [b"one"]  # the second was not started
 
     run(loop, body)
 
@@ -264,7 +264,7 @@ def test_close_abandons_requests_that_never_end(loop: str) -> None:
         await server.close()
         assert cancelled == [True]
         assert await client.closed()
-        await server.close()  # again: nothing to do
+        await server.close()  # a repeated close does nothing
 
     run(loop, body)
 

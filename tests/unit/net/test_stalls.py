@@ -88,7 +88,7 @@ def test_callback_that_blocks_the_loop_is_logged_with_its_location(caplog: pytes
     async def body() -> None:
         watch = _watch()
         await asyncio.sleep(HELD_S)
-        while not caplog.messages:  # the thread's beat may begin after a hold: hold until it sees one
+        while not caplog.messages:  # the thread's beat may start after a block: block until it sees one
             asyncio.get_running_loop().call_soon(_hold)
             await asyncio.sleep(HELD_S)
         watch.close()
@@ -137,11 +137,11 @@ def test_failed_request_is_freed_without_the_garbage_collector() -> None:
 
 
 class _Held(bytearray):
-    """A frame that can be referred to weakly."""
+    """A frame that can be weakly referenced."""
 
 
 async def _is_freed(watch: StallWatch | None) -> bool:
-    """Fail a request in a worker thread; tell whether its frame is freed then."""
+    """Fail a request in a worker thread. Return whether its frame is freed then."""
 
     def fails(frame: memoryview) -> None:
         raise ValueError(f"{len(frame)} bytes")

@@ -1,4 +1,4 @@
-"""Which batches a reader of committed records must not see: one rule, and whoever reads keeps it."""
+"""The batches that a read_committed reader must not see: one rule for all readers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def marker(offset: int, producer: int, *, commit: bool) -> bytes:
 
 
 def emptied(control: bytes) -> bytes:
-    """What compaction leaves of a marker's batch."""
+    """Return what compaction leaves of a marker's batch."""
     return control[:8] + (61 - 12).to_bytes(4, "big") + control[12:57] + bytes(4)
 
 
 Log = tuple[list[bytes], list[tuple[int, int]], list[str]]
-"""Batches; (first offset, producer id) of the aborted transactions; what is to be seen."""
+"""Batches; (first offset, producer id) of the aborted transactions; expected values."""
 LOGS: dict[str, Log] = {
     "across each other": (
         [

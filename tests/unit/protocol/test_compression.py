@@ -81,7 +81,7 @@ def test_xerial_block_longer_than_the_data() -> None:
 
 
 def test_lz4_frames_have_independent_blocks_of_64_kib() -> None:
-    """Kafka's Java reader refuses dependent blocks."""
+    """Kafka's Java reader rejects dependent blocks."""
     packed = bytes(compress(Codec.LZ4, TEXT))
     assert packed[:7] == bytes.fromhex("04224d18604082")
     assert bytes(cramjam.lz4.decompress(packed)) == TEXT
@@ -113,5 +113,5 @@ def test_lack_of_memory_is_not_reported_as_a_disk_failure(codec: Codec, monkeypa
 
 
 def compress_block(data: bytes) -> bytes:
-    """One block of snappy, without the framing of snappy-java."""
+    """Return one block of snappy, without the framing of snappy-java."""
     return bytes(cramjam.snappy.compress_raw(data))

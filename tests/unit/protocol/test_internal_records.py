@@ -1,4 +1,4 @@
-"""Keys and values of the internal topics, against bytes that Apache Kafka 4.3.1's own classes wrote."""
+"""Keys and values of the internal topics, against bytes written by Apache Kafka 4.3.1's own classes."""
 
 from __future__ import annotations
 

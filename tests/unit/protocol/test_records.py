@@ -52,7 +52,7 @@ def test_batch_round_trip(codec: Codec) -> None:
 
 
 def test_layout_of_a_batch() -> None:
-    """The layout of Kafka's DefaultRecordBatch, spelt out."""
+    """The layout of Kafka's DefaultRecordBatch, in full."""
     batch = r.build_batch([r.Record(0, 5, b"k", b"vv")], producer_id=1, producer_epoch=2, base_sequence=3)
     record = bytes.fromhex("12 00 00 00 02 6b 04 76 76 00".replace(" ", ""))
     body = struct.pack(">hiqqqhii", 0, 0, 5, 5, 1, 2, 3, 1) + record
@@ -261,7 +261,7 @@ def test_content_of_any_compression_ratio_round_trips(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_stamped_batch_equals_one_built_for_that_producer(codec: Codec) -> None:
-    """Again and again: a batch may get other numbers, and come to stand outside a transaction."""
+    """Repeatedly: a batch may get other sequences, and be moved outside a transaction."""
     made = bytearray(r.HEADER_SIZE) + r.build_batch(ROWS, codec=codec)[r.HEADER_SIZE :]
     r.put_header(made, len(ROWS), codec, 1000, 1_000_000)
     for (producer_id, epoch, sequence), transactional in (
@@ -292,7 +292,7 @@ def test_heads_equal_those_of_the_records(codec: Codec) -> None:
 
 def test_heads_are_decoded_lazily() -> None:
     batch = r.build_batch(ROWS)
-    del batch[-1]  # the last record is cut off
+    del batch[-1]  # the last record is truncated
     struct.pack_into(">i", batch, 8, len(batch) - r.LOG_OVERHEAD)
     heads = r.iter_heads(batch)
     assert next(heads) == (0, 1000, True)
