@@ -133,7 +133,7 @@ def _logged(pattern: str, line: str) -> int:
     return max(map(int, re.findall(pattern, line)), default=0)
 
 
-def carried_out(attack: Attack, template: Path) -> Result:
+def run_attack(attack: Attack, template: Path) -> Result:
     """Run one attack against its own broker. `template`: see `Target`."""
     with tempfile.TemporaryDirectory(prefix="oncelog-attack-") as folder:
         target = Target(Path(folder) / "broker", large=attack.large, settings=attack.settings, template=template)
@@ -204,7 +204,7 @@ def main() -> int:
     failed = False
     folder = tempfile.TemporaryDirectory(prefix="oncelog-attacked-")
     for attack in chosen:
-        result = carried_out(attack, Path(folder.name) / "template")
+        result = run_attack(attack, Path(folder.name) / "template")
         found = broken(attack, result, busy=busy)
         failed |= bool(found)
         stall_limit = max(attack.stall_ms, BUSY_STALL_MS) if busy else attack.stall_ms

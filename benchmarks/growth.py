@@ -30,7 +30,7 @@ from oncelog.protocol.messages.offset_commit import (
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.schema import Message
 from support.servers import OncelogCluster
-from support.wire import Session, Wire, batch, settled
+from support.wire import Session, Wire, batch, retried
 
 FLAT = 1.5
 """A request may cost this many times as much in the large world. The processor's caches alone explain part of that."""
@@ -226,7 +226,7 @@ def recovery(folder: Path, size: int) -> tuple[float, float]:
         started = time.perf_counter()
         server.wait_ready()
         again = Wire(server.bootstrap)
-        assert not settled(lambda: again.produce("log", batch([b"x"]))).error_code
+        assert not retried(lambda: again.produce("log", batch([b"x"]))).error_code
         return time.perf_counter() - started, cpu_seconds(server.broker_pid())
     finally:
         server.stop()

@@ -128,7 +128,7 @@ def as_kafka_shows(files: list[Path], *options: str, internal: bool = False) -> 
     return found
 
 
-def as_we_show(files: list[Path], *options: str) -> dict[str, list[Row]]:
+def as_oncelog_shows(files: list[Path], *options: str) -> dict[str, list[Row]]:
     """Return our entries by file, with only the names of headers, as in the other tool."""
     dumped = Tool("nobody:1").json("log", "dump", *map(str, files), "--records", *options)
     for item in dumped:
@@ -175,12 +175,15 @@ def test_every_field_of_every_file(own_server: Server) -> None:
     data = own_server.partition_dir("data")
     files = files_of(data)
     assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
-    kafkas, ours = as_kafka_shows(files), as_we_show(files)
+    kafkas, ours = as_kafka_shows(files), as_oncelog_shows(files)
     assert sum(len(rows) for rows in kafkas.values()) > 30
     assert ours == kafkas
     for topic, kind in (("__consumer_offsets", "offsets"), ("__transaction_state", "transaction-log")):
         files = [path for path in data.parent.glob(f"{topic}-*/*.log") if path.stat().st_size]
         kafkas = as_kafka_shows(files, f"--{kind}-decoder", internal=True)
         assert any("records" in row for rows in kafkas.values() for row in rows)
-        assert as_we_show(files) == kafkas
-        assert as_we_show(files, "--decode", "offsets" if topic == "__consumer_offsets" else "transactions") == kafkas
+        assert as_oncelog_shows(files) == kafkas
+        assert (
+            as_oncelog_shows(files, "--decode", "offsets" if topic == "__consumer_offsets" else "transactions")
+            == kafkas
+        )

@@ -42,7 +42,7 @@ from oncelog.protocol.messages.offset_fetch import (
 )
 from support.apache_kafka import ApacheKafka
 from support.servers import OncelogCluster, Server
-from support.wire import NOBODY, Session, Wire, batch, settled, until
+from support.wire import NOBODY, Session, Wire, batch, retried, until
 
 PARTITIONS = 3
 GROUP = "readers"
@@ -76,7 +76,7 @@ def begin(wire: Wire) -> Work:
     return work
 
 
-def go_on(wire: Wire, work: Work) -> None:
+def write_round(wire: Wire, work: Work) -> None:
     """Write another round: idempotent batches, a committed and an aborted transaction, an offset of a group."""
     work.turn += 1
     wire.leaders_serve("t", PARTITIONS)
@@ -115,7 +115,7 @@ def commit_offset(wire: Wire, offset: int) -> None:
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     topics = [OffsetCommitRequestTopic(name="t", partitions=[partition])]
     request = OffsetCommitRequest(group_id=GROUP, topics=topics)
-    answer = settled(lambda: wire.call(request, 8), lambda found: found.topics[0].partitions[0].error_code)
+    answer = retried(lambda: wire.call(request, 8), lambda found: found.topics[0].partitions[0].error_code)
     assert not answer.topics[0].partitions[0].error_code, answer
 
 
@@ -123,7 +123,7 @@ def committed_offset(wire: Wire) -> int:
     wire.find_coordinator(GROUP, 0)
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics)])
-    answer = settled(lambda: wire.call(request, 8), lambda found: found.groups[0].error_code)
+    answer = retried(lambda: wire.call(request, 8), lambda found: found.groups[0].error_code)
     offset: int = answer.groups[0].topics[0].partitions[0].committed_offset
     return offset
 
@@ -222,7 +222,7 @@ class Stops:
 
             until(known, lambda found, right=expected: found == right, f"the settings of broker {resource_name!r}")
 
-    def go_on(self, wire: Wire) -> None:
+    def write_round(self, wire: Wire) -> None:
         number = len(self.topics)
         topic_id = wire.create_topic(f"stop-{number}")
         self.topics.append((topic_id, [[]]))
@@ -254,8 +254,8 @@ def use(server: Server, work: Work | None, stops: Stops) -> Work:
             else:
                 check(wire, work)
                 stops.check(wire)
-            go_on(wire, work)
-            stops.go_on(wire)
+            write_round(wire, work)
+            stops.write_round(wire)
             check(wire, work)
             stops.check(wire)
     finally:
@@ -287,7 +287,7 @@ def without_metadata(folder: Path, work: Work) -> None:
             for partition in range(PARTITIONS):
                 assert wire.values(work.topic_id, partition, committed=True) == work.committed[partition]
             assert committed_offset(wire) == work.offset
-            go_on(wire, work)
+            write_round(wire, work)
     finally:
         cluster.stop()
 

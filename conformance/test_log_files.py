@@ -153,7 +153,7 @@ def opened(source: Path, target: Path, *, clean: bool) -> Log:
     return log
 
 
-def spelt_out(log: Log) -> dict[str, object]:
+def state_of(log: Log) -> dict[str, object]:
     """Return all that the log reports about its contents."""
     end = log.log_end_offset
     values: list[bytes | None] = []
@@ -181,7 +181,7 @@ def lookups(segment: Segment) -> list[int]:
 def test_the_log_reads_what_kafka_wrote(kafkas_folder: Path, tmp_path: Path) -> None:
     clean = opened(kafkas_folder, tmp_path / "clean", clean=True)
     assert len(clean.segments) >= 3
-    found = spelt_out(clean)
+    found = state_of(clean)
     values = found["values"]
     assert isinstance(values, list)
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -192,7 +192,7 @@ def test_the_log_reads_what_kafka_wrote(kafkas_folder: Path, tmp_path: Path) -> 
     (open_one,) = [info for info in clean.producers() if info.current_txn_start_offset >= 0]
     assert open_one.current_txn_start_offset == clean.last_stable_offset
     recovered = opened(kafkas_folder, tmp_path / "recovered", clean=False)
-    assert spelt_out(recovered) == found
+    assert state_of(recovered) == found
     for ours, kafkas in zip(recovered.segments, clean.segments, strict=True):
         assert lookups(ours) == lookups(kafkas)
         assert ours.last_timestamp() == kafkas.last_timestamp()

@@ -174,7 +174,7 @@ def test_static_members(apache_kafka: ApacheKafka, admin: Admin, name: str) -> N
         other.subscribe([name])
         first.subscribe([name])
         settle([other, first], partitions)
-        mine, told = first.consumer.assignment(), list(other.told)
+        mine, calls = first.consumer.assignment(), list(other.calls)
         with members(apache_kafka.bootstrap, name, 1, **static) as (twin,):
             twin.subscribe([name])
             with pytest.raises(errors.FencedMemberError, match="group_instance_id"):
@@ -184,7 +184,7 @@ def test_static_members(apache_kafka: ApacheKafka, admin: Admin, name: str) -> N
             second.subscribe([name])
             settle([other, second], partitions)
             assert second.consumer.assignment() == mine
-            assert other.told == told, "nothing moved"
+            assert other.calls == calls, "nothing moved"
 
 
 def test_classic_members_migrate_one_by_one(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from tools import arguments, batches, consumer, database, step, tell_shipped
+from tools import arguments, batches, consumer, database, print_shipped, step
 
 EVERY = 1000
 
@@ -41,7 +41,7 @@ def main() -> None:
                     sys.exit(0)  # `close` revokes the partitions
                 if number % EVERY == 0:
                     commit([])
-        tell_shipped(db)
+        print_shipped(db)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ records instead. Nothing is lost; the other examples handle the repeated records
 
 from __future__ import annotations
 
-from tools import Database, Order, arguments, batches, consumer, database, step, tell_shipped
+from tools import Database, Order, arguments, batches, consumer, database, print_shipped, step
 
 
 def ship(db: Database, order: Order) -> None:
@@ -26,7 +26,7 @@ def main() -> None:
                 ship(db, order)
                 if not options.naive:
                     orders.commit({(options.topic, order.partition): order.offset + 1})
-        tell_shipped(db)
+        print_shipped(db)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ and its transaction is rolled back.
 
 from __future__ import annotations
 
-from tools import Database, Order, arguments, batches, consumer, database, step, tell_balances
+from tools import Database, Order, arguments, batches, consumer, database, print_balances, step
 
 TABLES = (
     "balances (account TEXT PRIMARY KEY, amount BIGINT NOT NULL)",
@@ -58,7 +58,7 @@ def main() -> None:
                 else:
                     book(db, options.topic, order, expected)
                     expected = order.offset + 1
-        tell_balances(db)
+        print_balances(db)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ instances that change the same row do not harm each other either: the database a
 
 from __future__ import annotations
 
-from tools import Database, Order, arguments, batches, consumer, database, step, tell_balances
+from tools import Database, Order, arguments, batches, consumer, database, print_balances, step
 
 
 def change(db: Database, order: Order) -> bool:
@@ -37,7 +37,7 @@ def main() -> None:
                 (overwrite if options.naive else change)(db, order)
                 step("booked")
                 orders.commit({(options.topic, order.partition): order.offset + 1})
-        tell_balances(db)
+        print_balances(db)
 
 
 if __name__ == "__main__":

@@ -109,30 +109,30 @@ def batches(consumer: Consumer, partitions: list[tuple[str, int]]) -> Iterator[l
         ends = consumer.end_offsets(partitions)
     except UnknownTopicError:
         raise SystemExit(f"topic {partitions[0][0]} does not exist: run orders.py first") from None
-    behind = dict.fromkeys(partitions, 0)
-    while any(behind[partition] < end for partition, end in ends.items()):
+    positions = dict.fromkeys(partitions, 0)
+    while any(positions[partition] < end for partition, end in ends.items()):
         orders = [_order(record) for record in consumer.poll(0.2)]
         if orders:
             yield orders
         assigned = set(consumer.assignment())
         for partition in assigned.intersection(partitions):
-            behind[partition] = consumer.position(*partition)
+            positions[partition] = consumer.position(*partition)
 
 
 def _order(record: ConsumerRecord) -> Order:
-    told = json.loads(record.value or b"{}")
-    if not {"order", "amount"} <= set(told):
+    order = json.loads(record.value or b"{}")
+    if not {"order", "amount"} <= set(order):
         raise SystemExit(f"no order at offset {record.offset} of topic {record.topic}: fill another one with orders.py")
-    return Order(told["order"], (record.key or b"").decode(), told["amount"], record.partition, record.offset)
+    return Order(order["order"], (record.key or b"").decode(), order["amount"], record.partition, record.offset)
 
 
-def tell_shipped(db: Database) -> None:
+def print_shipped(db: Database) -> None:
     """Print the result."""
     rows, orders = db.run("SELECT count(*), count(DISTINCT number) FROM shipped").fetchone()
     print(f"shipped: {rows} rows of {orders} different orders")
 
 
-def tell_balances(db: Database) -> None:
+def print_balances(db: Database) -> None:
     """Print the result."""
     accounts, amount = db.run("SELECT count(*), sum(amount) FROM balances").fetchone()
     print(f"balances: {amount or 0} in {accounts} accounts")

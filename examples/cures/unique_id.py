@@ -7,7 +7,7 @@ new.
 
 from __future__ import annotations
 
-from tools import Database, Order, arguments, batches, consumer, database, step, tell_balances
+from tools import Database, Order, arguments, batches, consumer, database, print_balances, step
 
 ADD = """INSERT INTO balances VALUES (?, ?)
          ON CONFLICT (account) DO UPDATE SET amount = balances.amount + excluded.amount"""
@@ -34,7 +34,7 @@ def main() -> None:
                     book(db, order)
                 step("booked")
                 orders.commit({(options.topic, order.partition): order.offset + 1})
-        tell_balances(db)
+        print_balances(db)
 
 
 if __name__ == "__main__":

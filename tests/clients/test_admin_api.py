@@ -261,9 +261,9 @@ def test_offsets_of_a_group(admin: Admin, server: Server, name: str) -> None:
 
 def test_transactions_are_listed_described_and_terminated(admin: Admin, server: Server, name: str) -> None:
     admin.create_topics(name)
-    with pytest.raises(errors.KafkaError, match=f"there is no transactional id '{name}'") as nobody:
+    with pytest.raises(errors.KafkaError, match=f"there is no transactional id '{name}'") as missing:
         admin.terminate_transaction(name)
-    assert code(nobody) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert code(missing) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     with Producer(server.bootstrap, transactional_id=name) as producer:
         producer.begin_transaction()
         producer.send(name, b"open", partition=0)

@@ -51,7 +51,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OncelogCluster]
 
 
 @pytest.fixture(autouse=True)
-def goes_on(victim: OncelogCluster) -> Iterator[None]:
+def check_broker(victim: OncelogCluster) -> Iterator[None]:
     """After each test, check that the same process still serves and is small."""
     pid = victim.broker_pid()
     yield

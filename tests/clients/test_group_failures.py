@@ -69,17 +69,17 @@ def test_failed_heartbeat_is_raised_once_and_the_next_poll_succeeds(
         consumer.subscribe([topic])
         assert len(consumer.poll(30)) == RECORDS
         monkeypatch.setattr(ClusterClient, "coordinator", coordinator)
-        told: list[errors.AuthorizationError] = []
+        raised: list[errors.AuthorizationError] = []
 
-        def is_told() -> bool:
+        def has_raised() -> bool:
             try:
                 consumer.poll(0.05)
             except errors.AuthorizationError as error:
-                told.append(error)
-            return bool(told)
+                raised.append(error)
+            return bool(raised)
 
-        wait_until(is_told, "the user is told")
-        assert "for once" in str(told[0])
+        wait_until(has_raised, "the user is told")
+        assert "for once" in str(raised[0])
         before = beats.count
         wait_until(lambda: consumer.poll(0.05) == [] and beats.count > before + 1, "it is a member still")
         assert member.of("lost") == []
@@ -159,9 +159,9 @@ def test_rejected_auto_commits_are_logged_once(server: Server, topic: str, caplo
             consumer.assign([(topic, 0)])
             assert consumer.poll(30)
             wait_until(lambda: consumer.poll(0.05) == [] and bool(caplog.messages), "it is told")
-    (told,) = [message for message in caplog.messages if "are not committed" in message]
-    assert repr(topic) in told
-    assert "UNKNOWN_MEMBER_ID" in told
+    (raised,) = [message for message in caplog.messages if "are not committed" in message]
+    assert repr(topic) in raised
+    assert "UNKNOWN_MEMBER_ID" in raised
 
 
 def test_close_ends_if_the_broker_does_not_answer(server: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from support.clients.confluent import ConfluentClient
 from support.clients.kafka_python import KafkaPythonClient
 from support.clients.ours import OurClient
 from support.servers import OncelogCluster, Server
-from support.wire import Wire, settled
+from support.wire import Wire, retried
 
 CLIENTS: tuple[Callable[[str], Client], ...] = (ConfluentClient, KafkaPythonClient, AioClient, OurClient)
 
@@ -69,7 +69,7 @@ def test_clients_get_the_address_of_their_listener(own_server: tuple[Server, str
                 (FindCoordinatorRequest(coordinator_keys=[name]), 4),
                 (FindCoordinatorRequest(key=name), 3),
             ):
-                (found,) = settled(
+                (found,) = retried(
                     lambda: [wire.call(request, version)],  # noqa: B023 - called in this round of the loop
                     lambda found: (found[0].coordinators or found)[0].error_code,
                 )

@@ -19,7 +19,7 @@ from oncelog.protocol.schema import Message
 from support.groups import describe
 from support.processes import wait_until
 from support.servers import OncelogCluster
-from support.wire import Wire, batch, settled
+from support.wire import Wire, batch, retried
 
 MB = 1 << 20
 LIMIT_MB = 100
@@ -67,7 +67,7 @@ def test_rejected_requests_leak_no_memory(cluster: OncelogCluster, grown_mb: Cal
         for _ in range(40):
             assert wire.produce("t", too_large).error_code == ErrorCode.MESSAGE_TOO_LARGE
         wire.find_coordinator("g", 0)
-        assert settled(lambda: wire.call(sync, 3)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert retried(lambda: wire.call(sync, 3)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         for _ in range(20):
             wire.call(sync, 3)
     assert grown_mb() < LIMIT_MB
@@ -112,7 +112,7 @@ def test_waiting_requests_hold_no_read_buffer(cluster: OncelogCluster, grown_mb:
     count = 600
     with Wire(cluster.bootstrap) as wire:
         wire.find_coordinator("g", 0)
-        assert not settled(lambda: wire.call(request, 3)).error_code  # this member leads, and the others wait for it
+        assert not retried(lambda: wire.call(request, 3)).error_code  # this member leads, and the others wait for it
         waiting = [sent(cluster, request, 3) for _ in range(count)]
         wait_until(lambda: len(describe(wire, "g").members) == count + 1, "all are in the group")
         assert grown_mb() < LIMIT_MB / 2

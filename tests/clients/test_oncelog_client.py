@@ -48,15 +48,15 @@ def test_records_round_trip(server: Server, admin: Admin, name: str, codec: str)
 def test_record_timestamp_round_trips(server: Server, admin: Admin, name: str, acks: str) -> None:
     """Like Java's `RecordMetadata.timestamp()`, from the future and from a callback."""
     admin.create_topics(name)
-    told: list[int] = []
+    timestamps: list[int] = []
     before = time.time_ns() // 1_000_000
     with Producer(server.bootstrap, acks=acks, enable_idempotence=acks == "all") as producer:
-        tell = {"on_delivery": lambda place, error: told.append(place.timestamp)}
-        futures = [producer.send(name, b"x", timestamp=moment, **tell) for moment in (123, None, 0)]
+        callback = {"on_delivery": lambda place, error: timestamps.append(place.timestamp)}
+        futures = [producer.send(name, b"x", timestamp=moment, **callback) for moment in (123, None, 0)]
         first, second, third = (future.result(30).timestamp for future in futures)
     assert (first, third) == (123, 0)
     assert before <= second <= time.time_ns() // 1_000_000
-    assert told == [first, second, third]
+    assert timestamps == [first, second, third]
 
 
 def test_log_append_time_is_returned(server: Server, admin: Admin, name: str) -> None:

@@ -47,7 +47,7 @@ def prepared(bootstrap: str, topic: str, *values: bytes, **options: object) -> P
         return producer.prepare()
 
 
-def shows(wire: Wire, topic_id: UUID, *expected: bytes, partition: int = 0) -> None:
+def check_committed(wire: Wire, topic_id: UUID, *expected: bytes, partition: int = 0) -> None:
     """Check the records of a read_committed consumer, once the markers are written."""
     until(lambda: wire.values(topic_id, partition, committed=True), lambda found: found == [*expected], "it is visible")
 
@@ -82,8 +82,8 @@ def test_prepared_transaction_is_completed_after_its_process_dies(
         assert wire.values(topic_id, committed=True) == []
         for _ in range(2):
             getattr(transaction, decision)(30)
-        shows(wire, topic_id, *([b"0"] if decision == "commit" else []))
-        shows(wire, topic_id, *([b"1"] if decision == "commit" else []), partition=1)
+        check_committed(wire, topic_id, *([b"0"] if decision == "commit" else []))
+        check_committed(wire, topic_id, *([b"1"] if decision == "commit" else []), partition=1)
         offsets = {(name, 0): 7} if decision == "commit" else {}
         until(lambda: admin.committed(f"group-{name}"), lambda found: found == offsets, "so are the offsets")
         assert transaction.outcome() is (
@@ -108,8 +108,8 @@ def test_prepared_transaction_survives_a_broker_restart(own_server: Server, name
         assert transaction.outcome() is TransactionOutcome.COMMITTED
     with Wire(own_server.bootstrap) as wire:
         wire.leaders_serve(name, 2)
-        shows(wire, topic_id, b"0")
-        shows(wire, topic_id, b"1", partition=1)
+        check_committed(wire, topic_id, b"0")
+        check_committed(wire, topic_id, b"1", partition=1)
 
 
 def test_prepared_transaction_with_offsets_only(wire: Wire, bootstrap: str, name: str) -> None:
@@ -143,7 +143,7 @@ def test_prepared_transaction_with_asyncio(wire: Wire, bootstrap: str, name: str
                 await transaction.abort()
 
     asyncio.run(body())
-    shows(wire, topic_id, b"x")
+    check_committed(wire, topic_id, b"x")
 
 
 # -- another process was faster ---------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_resume_after_the_transaction_timed_out(wire: Wire, bootstrap: str, name
             transaction.commit()
         transaction.abort()
         assert transaction.outcome() is TransactionOutcome.ABORTED
-    shows(wire, topic_id)
+    check_committed(wire, topic_id)
 
 
 def test_resume_after_a_newer_producer_took_over(wire: Wire, bootstrap: str, name: str) -> None:
@@ -174,7 +174,7 @@ def test_resume_after_a_newer_producer_took_over(wire: Wire, bootstrap: str, nam
             transaction.commit()
         transaction.abort()
         assert transaction.outcome() is TransactionOutcome.ABORTED
-    shows(wire, topic_id, b"new")
+    check_committed(wire, topic_id, b"new")
 
 
 def test_resume_after_several_newer_producers_finds_the_outcome_in_the_log(
@@ -194,7 +194,7 @@ def test_resume_after_several_newer_producers_finds_the_outcome_in_the_log(
         transaction.commit()
         with pytest.raises(errors.TransactionCommittedError):
             transaction.abort()
-        shows(wire, topic_id, b"old", b"newer")
+        check_committed(wire, topic_id, b"old", b"newer")
         with Admin(bootstrap) as admin:
             admin.delete_records({(name, 0): 3})
         assert transaction.outcome() is TransactionOutcome.UNKNOWN
@@ -222,7 +222,7 @@ def test_concurrent_holders_agree_on_the_outcome(wire: Wire, bootstrap: str, nam
         thread.join(60)
     assert len(outcomes) == 6
     assert len(set(outcomes)) == 1, outcomes
-    shows(wire, topic_id, *([b"x"] if outcomes[0] == "commit" else []))
+    check_committed(wire, topic_id, *([b"x"] if outcomes[0] == "commit" else []))
 
 
 # -- the producer that prepared it ------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_late_holder_does_not_end_the_next_transaction(wire: Wire, bootstrap: st
                     transaction.abort()
         assert describe(wire, name).transaction_state == "Ongoing"
         producer.commit_transaction()
-    shows(wire, topic_id, b"first", b"second")
+    check_committed(wire, topic_id, b"first", b"second")
 
 
 def ended_by_another(producer: Producer, bootstrap: str, topic: str, *, commit: bool) -> None:
@@ -271,7 +271,7 @@ def test_abort_reports_that_another_holder_committed(wire: Wire, bootstrap: str,
         ended_by_another(producer, bootstrap, name, commit=True)
         with pytest.raises(errors.TransactionCommittedError):
             producer.abort_transaction()
-    shows(wire, topic_id, b"x")
+    check_committed(wire, topic_id, b"x")
 
 
 def test_commit_reports_that_another_holder_may_have_aborted(wire: Wire, bootstrap: str, name: str) -> None:
@@ -283,7 +283,7 @@ def test_commit_reports_that_another_holder_may_have_aborted(wire: Wire, bootstr
         producer.abort_transaction()
         with producer.transaction() as after:
             after.send(name, b"y")
-    shows(wire, topic_id, b"y")
+    check_committed(wire, topic_id, b"y")
 
 
 def test_transaction_with_failed_records_cannot_be_prepared(wire: Wire, bootstrap: str, name: str) -> None:

@@ -175,13 +175,13 @@ def test_close_does_not_report_failures_that_were_read(
 def test_callbacks_run_in_order_and_their_errors_are_logged(
     wire: Wire, server: Server, compacted: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[tuple[int | None, str]] = []
+    outcomes: list[tuple[int | None, str]] = []
 
     def tell(place: Any, error: BaseException | None) -> None:
-        told.append((None if place is None else place.offset, type(error).__name__))
-        if len(told) == 2:
+        outcomes.append((None if place is None else place.offset, type(error).__name__))
+        if len(outcomes) == 2:
             raise ZeroDivisionError("a fault of the user's")
-        if len(told) == 3:
+        if len(outcomes) == 3:
             producer.flush()
 
     with caplog.at_level(logging.ERROR), Producer(server.bootstrap) as producer:
@@ -189,7 +189,7 @@ def test_callbacks_run_in_order_and_their_errors_are_logged(
             producer.send(compacted, b"%d" % i, b"key", on_delivery=tell)
         producer.flush()
         producer.send(compacted, b"without a key", on_delivery=tell)
-    assert told == [*((i, "NoneType") for i in range(6)), (None, "RequestError")]
+    assert outcomes == [*((i, "NoneType") for i in range(6)), (None, "RequestError")]
     assert "a fault of the user's" in caplog.text
     assert "use oncelog.aio there" in caplog.text, "a blocking call in a callback"
 

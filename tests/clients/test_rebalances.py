@@ -144,18 +144,18 @@ def test_member_that_does_not_poll_loses_its_partitions(server: Server, admin: A
     refused: list[errors.KafkaError] = []
 
     def lost(tps: list[TopicPartition]) -> None:
-        slow.told.append(("lost", tps))
+        slow.calls.append(("lost", tps))
         with pytest.raises(errors.GroupError) as caught:
             slow.consumer.commit()
         refused.append(caught.value)
 
-    slow.consumer.subscribe([name], on_lost=lost, on_revoked=lambda tps: slow.told.append(("revoked", tps)))
+    slow.consumer.subscribe([name], on_lost=lost, on_revoked=lambda tps: slow.calls.append(("revoked", tps)))
     assert slow.consumer.poll(30)
     with members(server.bootstrap, name, 1, **CLASSIC) as (quick,):
         quick.subscribe([name])
         settle([quick], partitions, "the other has everything")
-        wait_until(lambda: slow.consumer.poll(0.05) is not None and bool(slow.told), "the slow one is told")
-        assert slow.told[0] == ("lost", partitions)
+        wait_until(lambda: slow.consumer.poll(0.05) is not None and bool(slow.calls), "the slow one is told")
+        assert slow.calls[0] == ("lost", partitions)
         assert len(refused) == 1
         settle([slow, quick], partitions)
     slow.consumer.close()
@@ -173,7 +173,7 @@ def test_long_poll_counts_as_polling(server: Server, admin: Admin, name: str) ->
         with members(server.bootstrap, name, 1, **options) as (member,):
             member.subscribe([name])
             assert member.consumer.poll(2.0) == []
-            assert member.told == [("assigned", partitions)]
+            assert member.calls == [("assigned", partitions)]
             committing = threading.Thread(target=producer.commit_transaction)
             committing.start()
             offsets: list[int] = []
@@ -181,7 +181,7 @@ def test_long_poll_counts_as_polling(server: Server, admin: Admin, name: str) ->
                 offsets += [record.offset for record in member.consumer.poll(30)]
             committing.join()
             assert offsets == [2, 3, 4, 5]
-            assert member.told == [("assigned", partitions)]
+            assert member.calls == [("assigned", partitions)]
 
 
 def test_static_member_returns_without_a_rebalance(server: Server, admin: Admin, name: str) -> None:
@@ -191,15 +191,15 @@ def test_static_member_returns_without_a_rebalance(server: Server, admin: Admin,
         other.subscribe([name])
         first.subscribe([name])
         settle([other, first], partitions)
-        mine, told = first.consumer.assignment(), list(other.told)
+        mine, calls = first.consumer.assignment(), list(other.calls)
         generation = other.consumer.group_metadata().generation_id
         first.consumer.close()
-        assert first.told[-1] == ("revoked", mine)
+        assert first.calls[-1] == ("revoked", mine)
         with members(server.bootstrap, name, 1, group_instance_id="restarts", **CLASSIC) as (second,):
             second.subscribe([name])
             settle([other, second], partitions)
             assert second.consumer.assignment() == mine
-            assert other.told == told
+            assert other.calls == calls
             assert other.consumer.group_metadata().generation_id == generation
 
 

@@ -296,7 +296,7 @@ def test_rows_that_do_not_match_the_schema_are_rejected(server: Server, topic: s
 
 
 def test_tables_with_asyncio(server: Server, topic: str) -> None:
-    async def there_and_back() -> tuple[dict[tuple[str, int], int], list[dict[str, Any]]]:
+    async def round_trip() -> tuple[dict[tuple[str, int], int], list[dict[str, Any]]]:
         async with aio.Producer(server.bootstrap, transactional_id=topic, buffer_memory=30_000) as producer:
             async with producer.transaction():
                 frame = pl.DataFrame({"id": range(2_000), "name": ["x" * 50] * 2_000})
@@ -311,7 +311,7 @@ def test_tables_with_asyncio(server: Server, topic: str) -> None:
                     break
         return placed, rows
 
-    placed, rows = asyncio.run(there_and_back())
+    placed, rows = asyncio.run(round_trip())
     assert placed == {(topic, 0): 0}
     assert [row["id"] for row in rows] == list(range(2_000))
 
@@ -323,7 +323,7 @@ def test_event_loop_runs_while_kernels_are_compiled(
     monkeypatch.setattr(native, "loaded", lambda: False)
     monkeypatch.setattr(native, "load", lambda: asked.append(threading.current_thread()))
 
-    async def there_and_back() -> int:
+    async def round_trip() -> int:
         async with aio.Producer(server.bootstrap) as producer:
             await producer.send_table(topic, pa.table({"value": [b"x"]}))
         assert len(asked) == 1
@@ -331,7 +331,7 @@ def test_event_loop_runs_while_kernels_are_compiled(
             consumer.assign([(topic, 0)])
             return (await anext(consumer.tables(timeout=30))).num_rows
 
-    assert asyncio.run(there_and_back()) == 1
+    assert asyncio.run(round_trip()) == 1
     assert len(asked) == 2
     assert threading.main_thread() not in asked
 

@@ -27,13 +27,13 @@ from support.configs import (
     TOPIC,
     Op,
     alter,
-    becomes,
-    refuses,
     replace,
     set_topic,
     shown,
-    takes,
     value,
+    wait_until_accepted,
+    wait_until_rejected,
+    wait_until_value,
 )
 from support.servers import Server
 from support.wire import WAIT_S, Wire, batch, code, until
@@ -73,9 +73,9 @@ def test_precedence_of_a_broker_setting(clean: Wire, name: str) -> None:
     wire.create_topic(name)
     assert value(wire, TOPIC, name, "max.message.bytes") == ("1048588", DEFAULT)
     assert not alter(wire, BROKER, "", (key, SET, "7000")).error_code
-    becomes(wire, BROKER, ME, key, ("7000", DYNAMIC_DEFAULT))
+    wait_until_value(wire, BROKER, ME, key, ("7000", DYNAMIC_DEFAULT))
     assert not alter(wire, BROKER, ME, (key, SET, "4000")).error_code
-    becomes(wire, BROKER, ME, key, ("4000", DYNAMIC_BROKER))
+    wait_until_value(wire, BROKER, ME, key, ("4000", DYNAMIC_BROKER))
     entry = shown(wire, TOPIC, name)["max.message.bytes"]
     assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
         (key, "4000", DYNAMIC_BROKER),
@@ -83,13 +83,13 @@ def test_precedence_of_a_broker_setting(clean: Wire, name: str) -> None:
         (key, "1048588", DEFAULT),
     ]
     assert not entry.read_only
-    refuses(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
+    wait_until_rejected(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
     assert set(shown(wire, BROKER, "")) - KEPT == {key}
     assert not alter(wire, BROKER, ME, (key, DELETE, None)).error_code
-    becomes(wire, TOPIC, name, "max.message.bytes", ("7000", DYNAMIC_DEFAULT))
-    takes(wire, name, batch([b"x" * 5000]))
+    wait_until_value(wire, TOPIC, name, "max.message.bytes", ("7000", DYNAMIC_DEFAULT))
+    wait_until_accepted(wire, name, batch([b"x" * 5000]))
     set_topic(wire, name, "max.message.bytes", "3000")
-    refuses(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
+    wait_until_rejected(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
 
 
 # Values that do not affect other tests on the server.
@@ -114,12 +114,12 @@ def test_settings_that_change_while_a_broker_runs(clean: Wire, broker: str) -> N
     assert not answer.error_code, answer
     source = DYNAMIC_BROKER if broker else DYNAMIC_DEFAULT
 
-    def told() -> dict[str, tuple[str, int]]:
+    def current() -> dict[str, tuple[str, int]]:
         entries = shown(clean, BROKER, ME)
         return {key: (entries[key].value, entries[key].config_source) for key in DYNAMIC}
 
     # Kafka shows the new source a little before the new value.
-    until(told, lambda found: found == {key: (text, source) for key, text in DYNAMIC.items()}, "all are changed")
+    until(current, lambda found: found == {key: (text, source) for key, text in DYNAMIC.items()}, "all are changed")
     described = shown(clean, BROKER, ME)
     assert not any(described[key].read_only for key in DYNAMIC)
     assert described["log.dirs"].read_only
@@ -156,9 +156,9 @@ def test_unknown_setting(clean: Wire, server: Server) -> None:
 
 def test_legacy_alter_configs_of_a_broker(clean: Wire) -> None:
     assert not replace(clean, BROKER, ME, {"log.retention.bytes": "77"}).error_code
-    becomes(clean, BROKER, ME, "log.retention.bytes", ("77", DYNAMIC_BROKER))
+    wait_until_value(clean, BROKER, ME, "log.retention.bytes", ("77", DYNAMIC_BROKER))
     assert not replace(clean, BROKER, ME, {"log.flush.interval.messages": "88"}).error_code
-    becomes(clean, BROKER, ME, "log.flush.interval.messages", ("88", DYNAMIC_BROKER))
+    wait_until_value(clean, BROKER, ME, "log.flush.interval.messages", ("88", DYNAMIC_BROKER))
     assert value(clean, BROKER, ME, "log.retention.bytes") == ("-1", DEFAULT)
     assert replace(clean, BROKER, ME, {"num.partitions": "2"}).error_code == code("INVALID_REQUEST")
 
@@ -175,7 +175,7 @@ def test_max_connections_takes_effect_at_once(own_server: Server) -> None:
     host, port = own_server.bootstrap.rsplit(":", 1)
     with Wire(own_server.bootstrap) as wire:
         assert not alter(wire, BROKER, ME, ("max.connections", SET, "1")).error_code
-        becomes(wire, BROKER, ME, "max.connections", ("1", DYNAMIC_BROKER))
+        wait_until_value(wire, BROKER, ME, "max.connections", ("1", DYNAMIC_BROKER))
         with socket.create_connection((host, int(port)), timeout=WAIT_S) as other:
             if own_server.name == "oncelog":
                 assert other.recv(1) == b""
@@ -188,7 +188,7 @@ def test_max_connections_takes_effect_at_once(own_server: Server) -> None:
                     other.recv(1)
                 other.settimeout(WAIT_S)
             assert not alter(wire, BROKER, ME, ("max.connections", DELETE, None)).error_code
-            becomes(wire, BROKER, ME, "max.connections", (str(2**31 - 1), DEFAULT))
+            wait_until_value(wire, BROKER, ME, "max.connections", (str(2**31 - 1), DEFAULT))
             if own_server.name != "oncelog":
                 assert other.recv(1), "the answer, as soon as there may be another connection"
         with Wire(own_server.bootstrap):

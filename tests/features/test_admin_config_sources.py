@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from support.configs import BROKER, DEFAULT, DYNAMIC_BROKER, ME, SET, STATIC, TOPIC, alter, becomes, shown
+from support.configs import BROKER, DEFAULT, DYNAMIC_BROKER, ME, SET, STATIC, TOPIC, alter, shown, wait_until_value
 from support.servers import Server
 from support.wire import Wire
 
@@ -53,7 +53,7 @@ def test_sources_of_given_and_default_settings(start_server: Callable[..., Serve
             [("log.retention.hours", "5", STATIC), ("log.retention.ms", "604800000", DEFAULT)] if ours else []
         )
         assert not alter(wire, BROKER, ME, ("log.retention.ms", SET, "60000")).error_code
-        becomes(wire, TOPIC, name, "retention.ms", ("60000", DYNAMIC_BROKER))
+        wait_until_value(wire, TOPIC, name, "retention.ms", ("60000", DYNAMIC_BROKER))
 
 
 def test_setting_without_a_value(wire: Wire) -> None:

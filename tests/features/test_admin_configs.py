@@ -27,17 +27,17 @@ from support.configs import (
     Op,
     alter,
     alter_all,
-    becomes,
     put,
-    refuses,
     replace,
     resource,
     set_topic,
-    takes,
     value,
+    wait_until_accepted,
+    wait_until_rejected,
+    wait_until_value,
 )
 from support.servers import Server
-from support.wire import Wire, batch, code, settled, until
+from support.wire import Wire, batch, code, retried, until
 
 # -- IncrementalAlterConfigs of topics ---------------------------------------------------------------------------------
 
@@ -47,8 +47,8 @@ def test_set_and_delete(wire: Wire, name: str, version: int) -> None:
     wire.create_topic(name, retention_ms="1000")
     answer = alter(wire, TOPIC, name, ("segment.ms", SET, "2000"), ("retention.ms", DELETE, None), version=version)
     assert (answer.error_code, answer.error_message) == (0, None) or answer.error_code == 0
-    becomes(wire, TOPIC, name, "segment.ms", ("2000", OF_TOPIC))
-    becomes(wire, TOPIC, name, "retention.ms", ("604800000", DEFAULT))
+    wait_until_value(wire, TOPIC, name, "segment.ms", ("2000", OF_TOPIC))
+    wait_until_value(wire, TOPIC, name, "retention.ms", ("604800000", DEFAULT))
 
 
 def test_append_and_subtract_lists(wire: Wire, name: str) -> None:
@@ -61,11 +61,11 @@ def test_append_and_subtract_lists(wire: Wire, name: str) -> None:
         (SUBTRACT, "delete", ("compact", OF_TOPIC)),
     ):
         assert not alter(wire, TOPIC, name, (key, op, text)).error_code
-        becomes(wire, TOPIC, name, key, wanted)
+        wait_until_value(wire, TOPIC, name, key, wanted)
     assert not alter(wire, TOPIC, name, (key, DELETE, None)).error_code
-    becomes(wire, TOPIC, name, key, ("delete", DEFAULT))
+    wait_until_value(wire, TOPIC, name, key, ("delete", DEFAULT))
     assert not alter(wire, TOPIC, name, (key, SUBTRACT, "delete")).error_code
-    becomes(wire, TOPIC, name, key, ("", OF_TOPIC))
+    wait_until_value(wire, TOPIC, name, key, ("", OF_TOPIC))
 
 
 @pytest.mark.parametrize("op", [APPEND, SUBTRACT])
@@ -181,7 +181,7 @@ def test_resource_named_twice(wire: Wire, name: str) -> None:
         (f"{name}-b", 0),
         (name, refused),
     ]
-    becomes(wire, TOPIC, f"{name}-b", "retention.ms", ("1", OF_TOPIC))
+    wait_until_value(wire, TOPIC, f"{name}-b", "retention.ms", ("1", OF_TOPIC))
     assert value(wire, TOPIC, name, "retention.ms") == ("604800000", DEFAULT)
 
 
@@ -199,7 +199,7 @@ def test_values_are_returned_normalized(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     ops = ("retention.ms", SET, " 0077 "), ("preallocate", SET, "TRUE"), ("cleanup.policy", SET, "compact , delete")
     assert not alter(wire, TOPIC, name, *ops).error_code
-    becomes(wire, TOPIC, name, "retention.ms", ("77", OF_TOPIC))
+    wait_until_value(wire, TOPIC, name, "retention.ms", ("77", OF_TOPIC))
     assert value(wire, TOPIC, name, "preallocate") == ("true", OF_TOPIC)
     assert value(wire, TOPIC, name, "cleanup.policy") == ("compact,delete", OF_TOPIC)
 
@@ -211,7 +211,7 @@ def test_values_are_returned_normalized(wire: Wire, name: str) -> None:
 def test_alter_configs_replaces_all(wire: Wire, name: str, version: int) -> None:
     wire.create_topic(name, retention_ms="1000", segment_ms="2000")
     assert not replace(wire, TOPIC, name, {"segment.ms": "3000", "flush.ms": "9"}, version=version).error_code
-    becomes(wire, TOPIC, name, "segment.ms", ("3000", OF_TOPIC))
+    wait_until_value(wire, TOPIC, name, "segment.ms", ("3000", OF_TOPIC))
     assert value(wire, TOPIC, name, "flush.ms") == ("9", OF_TOPIC)
     assert value(wire, TOPIC, name, "retention.ms") == ("604800000", DEFAULT)
 
@@ -235,9 +235,9 @@ def test_max_message_bytes_takes_effect_at_once(wire: Wire, name: str) -> None:
     big = batch([b"x" * 5000])
     put(wire, name, big)
     set_topic(wire, name, "max.message.bytes", "4000")
-    refuses(wire, name, big, "MESSAGE_TOO_LARGE")
+    wait_until_rejected(wire, name, big, "MESSAGE_TOO_LARGE")
     set_topic(wire, name, "max.message.bytes", "6000")
-    takes(wire, name, big)
+    wait_until_accepted(wire, name, big)
 
 
 def test_min_insync_replicas_with_one_replica(wire: Wire, name: str) -> None:
@@ -268,7 +268,7 @@ def test_timestamp_limits_take_effect_at_once(wire: Wire, name: str, key: str, s
     records = batch([b"x"], timestamp=int(time.time() * 1000) + shift)
     put(wire, name, records)
     set_topic(wire, name, f"message.timestamp.{key}.max.ms", "1000")
-    refuses(wire, name, records, "INVALID_TIMESTAMP")
+    wait_until_rejected(wire, name, records, "INVALID_TIMESTAMP")
 
 
 def test_a_resource_is_described_once(wire: Wire, server: Server, name: str) -> None:
@@ -283,7 +283,7 @@ def test_batch_that_exceeds_the_limit_when_recompressed_is_rejected(wire: Wire, 
     wire.create_topic(name, compression_type="uncompressed")
     records = batch([bytes(10_000_000)], codec=Codec.ZSTD)
     assert len(records) < 1000
-    assert settled(lambda: wire.produce(name, records)).error_code == code("MESSAGE_TOO_LARGE")
+    assert retried(lambda: wire.produce(name, records)).error_code == code("MESSAGE_TOO_LARGE")
     assert wire.offset(name) == 0
 
 
@@ -362,9 +362,9 @@ def test_cleanup_policy_takes_effect_at_once(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     put(wire, name, batch([b"x"]))
     set_topic(wire, name, "cleanup.policy", "compact")
-    refuses(wire, name, batch([b"x"]), "INVALID_RECORD")
+    wait_until_rejected(wire, name, batch([b"x"]), "INVALID_RECORD")
     set_topic(wire, name, "cleanup.policy", "delete")
-    takes(wire, name, batch([b"x"]))
+    wait_until_accepted(wire, name, batch([b"x"]))
 
 
 RETENTION = {"log.retention.check.interval.ms": "50", "log.initial.task.delay.ms": "50"}
@@ -388,12 +388,12 @@ def test_retention_takes_effect_at_once_and_settings_survive_a_restart(
         until(lambda: wire.offset(f"{name}-b", -2), lambda start: start >= 1, "what does not fit is gone")
         assert not alter(wire, BROKER, ME, ("message.max.bytes", SET, "4000")).error_code
         assert not alter(wire, BROKER, "", ("log.segment.bytes", SET, str(2 * MIB))).error_code
-        becomes(wire, BROKER, ME, "log.segment.bytes", (str(2 * MIB), DYNAMIC_DEFAULT))
+        wait_until_value(wire, BROKER, ME, "log.segment.bytes", (str(2 * MIB), DYNAMIC_DEFAULT))
     server.kill()
     server.wait_ready()
     with Wire(server.bootstrap) as wire:
-        becomes(wire, TOPIC, name, "retention.ms", ("1000", OF_TOPIC))
-        becomes(wire, TOPIC, f"{name}-b", "retention.bytes", ("700000", OF_TOPIC))
-        becomes(wire, TOPIC, name, "max.message.bytes", ("4000", DYNAMIC_BROKER))
-        becomes(wire, TOPIC, name, "segment.bytes", (str(2 * MIB), DYNAMIC_DEFAULT))
-        refuses(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
+        wait_until_value(wire, TOPIC, name, "retention.ms", ("1000", OF_TOPIC))
+        wait_until_value(wire, TOPIC, f"{name}-b", "retention.bytes", ("700000", OF_TOPIC))
+        wait_until_value(wire, TOPIC, name, "max.message.bytes", ("4000", DYNAMIC_BROKER))
+        wait_until_value(wire, TOPIC, name, "segment.bytes", (str(2 * MIB), DYNAMIC_DEFAULT))
+        wait_until_rejected(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")

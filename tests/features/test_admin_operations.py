@@ -12,7 +12,7 @@ import pytest
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from support.wire import Wire, code, settled
+from support.wire import Wire, code, retried
 
 NOT_ASKED = -(2**31)
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = range(3, 10)
@@ -49,10 +49,10 @@ def test_authorized_operations_of_topics_by_id(wire: Wire, name: str) -> None:
     topic_id, unknown = wire.create_topic(name), uuid4()
     topics = [MetadataRequestTopic(name=None, topic_id=each) for each in (topic_id, unknown)]
     answer = wire.call(MetadataRequest(topics=topics, include_topic_authorized_operations=True), 12)
-    told = {each.topic_id: each for each in answer.topics}
-    assert operations(told[topic_id].topic_authorized_operations) == OF_TOPIC
-    assert told[unknown].error_code == code("UNKNOWN_TOPIC_ID")
-    assert told[unknown].topic_authorized_operations == NOT_ASKED
+    by_id = {each.topic_id: each for each in answer.topics}
+    assert operations(by_id[topic_id].topic_authorized_operations) == OF_TOPIC
+    assert by_id[unknown].error_code == code("UNKNOWN_TOPIC_ID")
+    assert by_id[unknown].topic_authorized_operations == NOT_ASKED
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
@@ -74,7 +74,7 @@ def test_authorized_operations_of_groups(wire: Wire, name: str) -> None:
     """Before version 6, a missing group is a dead one without an error, and has operations."""
     wire.find_coordinator(name, 0)
     request = DescribeGroupsRequest(groups=[name], include_authorized_operations=True)
-    settled(lambda: wire.call(request), lambda answer: answer.groups[0].error_code)
+    retried(lambda: wire.call(request), lambda answer: answer.groups[0].error_code)
     for version in (3, 5, 6):
         [found] = wire.call(request, version).groups
         assert found.error_code == (code("GROUP_ID_NOT_FOUND") if version >= 6 else 0)

@@ -21,7 +21,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
 )
 from oncelog.protocol.schema import NO_UUID
 from support.servers import Server
-from support.wire import Wire, batch, code, settled, until
+from support.wire import Wire, batch, code, retried, until
 
 ME = 1
 """The node id of both servers."""
@@ -69,15 +69,15 @@ def has(wire: Wire, name: str, count: int) -> None:
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_partitions_are_added(wire: Wire, name: str, version: int) -> None:
     topic_id = wire.create_topic(name, 2)
-    assert not settled(lambda: wire.produce(name, batch([b"before"]), partition=1)).error_code
+    assert not retried(lambda: wire.produce(name, batch([b"before"]), partition=1)).error_code
     answer = grow(wire, (name, 5, None), version=version)[name]
     assert not answer.error_code, answer
     has(wire, name, 5)
     for partition in (1, 4):
-        assert not settled(lambda p=partition: wire.produce(name, batch([b"after"]), partition=p)).error_code
+        assert not retried(lambda p=partition: wire.produce(name, batch([b"after"]), partition=p)).error_code
     assert wire.values(topic_id, 1) == [b"before", b"after"]
     assert wire.values(topic_id, 4) == [b"after"]
-    assert settled(lambda: wire.produce(name, batch([b"first"]), partition=3)).base_offset == 0
+    assert retried(lambda: wire.produce(name, batch([b"first"]), partition=3)).base_offset == 0
 
 
 def test_partitions_are_added_with_manual_assignment(wire: Wire, name: str) -> None:
@@ -152,7 +152,7 @@ def test_added_partitions_survive_a_restart(own_server: Server, name: str) -> No
         topic_id = wire.create_topic(name)
         assert not grow(wire, (name, 3, None))[name].error_code
         has(wire, name, 3)
-        assert not settled(lambda: wire.produce(name, batch([b"x"]), partition=2)).error_code
+        assert not retried(lambda: wire.produce(name, batch([b"x"]), partition=2)).error_code
     own_server.kill()
     own_server.wait_ready()
     with Wire(own_server.bootstrap) as wire:
@@ -271,7 +271,7 @@ def end_of(
 def test_end_offset_of_a_leader_epoch(wire: Wire, name: str, version: int) -> None:
     wire.create_topic(name)
     until(lambda: end_of(wire, name, 0, version=version), lambda found: found == (0, 0, 0), "an empty log is known")
-    assert not settled(lambda: wire.produce(name, batch([b"a", b"b", b"c"]))).error_code
+    assert not retried(lambda: wire.produce(name, batch([b"a", b"b", b"c"]))).error_code
     assert end_of(wire, name, 0, version=version) == (0, 0, 3)
     assert end_of(wire, name, 0, 0, version=version) == (0, 0, 3)
     assert end_of(wire, name, 1, version=version) == (0, -1, -1)
@@ -280,7 +280,7 @@ def test_end_offset_of_a_leader_epoch(wire: Wire, name: str, version: int) -> No
 
 def test_unknown_epochs_and_partitions(wire: Wire, name: str) -> None:
     wire.create_topic(name)
-    assert not settled(lambda: wire.produce(name, batch([b"a"]))).error_code
+    assert not retried(lambda: wire.produce(name, batch([b"a"]))).error_code
     assert end_of(wire, name, 0, 1) == (code("UNKNOWN_LEADER_EPOCH"), -1, -1)
     assert end_of(wire, name, 0, partition=1) == (code("UNKNOWN_TOPIC_OR_PARTITION"), -1, -1)
     assert end_of(wire, f"{name}-x", 0) == (code("UNKNOWN_TOPIC_OR_PARTITION"), -1, -1)

@@ -18,7 +18,7 @@ from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.schema import NO_UUID
 from support.servers import Server
-from support.wire import Wire, batch, code, settled, until
+from support.wire import Wire, batch, code, retried, until
 
 ME = 1
 """The node id of both servers."""
@@ -87,10 +87,10 @@ def test_topic_is_created(wire: Wire, name: str, version: int) -> None:
     assert sorted(each.partition_index for each in found.partitions) == [0, 1]
     if version >= 5:
         assert (answer.num_partitions, answer.replication_factor, answer.topic_config_error_code) == (2, 1, 0)
-        told = {each.name: (each.value, each.config_source) for each in answer.configs}
-        assert told["retention.ms"] == ("5", OF_TOPIC)
-        assert told["segment.ms"] == ("604800000", DEFAULT)
-        assert [each.name for each in answer.configs] == sorted(told)
+        settings = {each.name: (each.value, each.config_source) for each in answer.configs}
+        assert settings["retention.ms"] == ("5", OF_TOPIC)
+        assert settings["segment.ms"] == ("604800000", DEFAULT)
+        assert [each.name for each in answer.configs] == sorted(settings)
     if version >= 7:
         assert answer.topic_id == found.topic_id != NO_UUID
 
@@ -159,7 +159,7 @@ def test_the_longest_name(wire: Wire, server: Server, name: str) -> None:
     longest = name.ljust(LONG_NAME, "x")
     assert not create(wire, wanted(longest)).error_code
     exists(wire, longest)
-    assert not settled(lambda: wire.produce(longest, batch([b"x"]))).error_code
+    assert not retried(lambda: wire.produce(longest, batch([b"x"]))).error_code
     assert not delete(wire, name=longest).error_code
 
 
@@ -265,14 +265,14 @@ def test_topic_is_deleted_by_id(wire: Wire, name: str) -> None:
 
 def test_recreated_topic_is_empty_and_has_another_id(wire: Wire, name: str) -> None:
     before = wire.create_topic(name)
-    assert not settled(lambda: wire.produce(name, batch([b"old"]))).error_code
+    assert not retried(lambda: wire.produce(name, batch([b"old"]))).error_code
     assert not delete(wire, name).error_code
     until(
         lambda: metadata(wire, name).error_code, lambda found: found == code("UNKNOWN_TOPIC_OR_PARTITION"), "it is gone"
     )
     after = wire.create_topic(name)
     assert after != before
-    assert not settled(lambda: wire.produce(name, batch([b"new"]))).error_code
+    assert not retried(lambda: wire.produce(name, batch([b"new"]))).error_code
     assert wire.values(after) == [b"new"]
     assert wire.fetch(before).error_code == code("UNKNOWN_TOPIC_ID")
 
@@ -315,7 +315,7 @@ def test_metadata_creates_missing_topics(wire: Wire, name: str) -> None:
         code("LEADER_NOT_AVAILABLE"),
     }
     assert len(exists(wire, name).partitions) == 1
-    assert not settled(lambda: wire.produce(name, batch([b"x"]))).error_code
+    assert not retried(lambda: wire.produce(name, batch([b"x"]))).error_code
 
 
 @pytest.mark.parametrize("bad", ["a/b", "..", "x" * (LONG_NAME + 1)])

@@ -23,7 +23,7 @@ from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.servers import Server
-from support.wire import Wire, batch, code, settled, until, visible
+from support.wire import Wire, batch, code, retried, until, visible
 
 LONG_MS = 600_000
 """Longer than any test may take: an answer must have another cause than the timeout."""
@@ -91,7 +91,7 @@ def waiting(server: Server) -> Iterator[Waiting]:
 
 def put(wire: Wire, topic: str, *values: bytes, partition: int = 0) -> int:
     """Produce one batch as soon as the partition has a leader. Return its base offset."""
-    answer = settled(lambda: wire.produce(topic, batch(values), partition=partition))
+    answer = retried(lambda: wire.produce(topic, batch(values), partition=partition))
     assert not answer.error_code, answer
     offset: int = answer.base_offset
     return offset
@@ -202,7 +202,7 @@ def test_transaction_in_another_partition_does_not_complete_the_fetch(wire: Wire
     for number, who in ((1, first), (2, second)):
         key = f"{name}-{number}"
         assert wire.add_partitions(key, who, name) == [0]
-        answer = settled(
+        answer = retried(
             lambda key=key, who=who: wire.produce(name, batch([b"x"], who, 0, transactional=True), transactional_id=key)
         )
         assert not answer.error_code, answer
@@ -242,11 +242,11 @@ def test_requests_after_a_waiting_one_wait_too(wire: Wire, waiting: Waiting, nam
     topic_id = wire.create_topic(name)
     put(wire, name, b"before")
     waiting.fetch((topic_id, 0, 1))
-    behind = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[])
-    version = waiting.wire.send(behind, 16)
+    following = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[])
+    version = waiting.wire.send(following, 16)
     put(wire, name, b"after")
     assert waiting.values() == [b"after"]
-    assert waiting.wire.receive(behind, version).responses == []
+    assert waiting.wire.receive(following, version).responses == []
 
 
 def test_many_fetches_wait_for_the_same_partition(wire: Wire, server: Server, name: str) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
-from support.wire import Wire, batch, code, settled, until
+from support.wire import Wire, batch, code, retried, until
 
 
 class FetchingClient:
@@ -36,7 +36,7 @@ class FetchingClient:
         return answer
 
 
-def told(answer: FetchResponse) -> dict[UUID, int]:
+def errors_by_topic(answer: FetchResponse) -> dict[UUID, int]:
     """Return each topic in the answer with the error of its partition."""
     return {topic.topic_id: topic.partitions[0].error_code for topic in answer.responses}
 
@@ -45,13 +45,13 @@ def test_deleted_topic_can_be_forgotten(wire: Wire, name: str) -> None:
     """Otherwise, its error would end each wait at once, and name a partition that the client has not requested."""
     stays, goes = wire.create_topic(name), wire.create_topic(f"{name}-goes")
     for topic in (name, f"{name}-goes"):
-        assert not settled(lambda topic=topic: wire.produce(topic, batch([b"x"]))).error_code
+        assert not retried(lambda topic=topic: wire.produce(topic, batch([b"x"]))).error_code
     client = FetchingClient(wire)
-    assert told(client.fetch(stays, goes)) == {stays: 0, goes: 0}
+    assert errors_by_topic(client.fetch(stays, goes)) == {stays: 0, goes: 0}
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=f"{name}-goes")], timeout_ms=10_000)
     assert not wire.call(request).responses[0].error_code
     gone = {code("UNKNOWN_TOPIC_OR_PARTITION"), code("UNKNOWN_TOPIC_ID")}
-    until(lambda: told(client.fetch()).get(goes), lambda error: error in gone, "it is gone")
+    until(lambda: errors_by_topic(client.fetch()).get(goes), lambda error: error in gone, "it is gone")
     until(lambda: wire.fetch(goes).error_code, lambda error: error == code("UNKNOWN_TOPIC_ID"), "its id, too")
-    assert told(client.fetch(forget=(goes,))) == {stays: 0}
-    assert told(client.fetch()) == {stays: 0}
+    assert errors_by_topic(client.fetch(forget=(goes,))) == {stays: 0}
+    assert errors_by_topic(client.fetch()) == {stays: 0}

@@ -21,7 +21,7 @@ from support.groups import (
     subscription,
 )
 from support.servers import Server
-from support.wire import Wire, code, settled, until
+from support.wire import Wire, code, retried, until
 
 SETTINGS = {"group.min.session.timeout.ms": "500", "group.max.size": "3"}
 MIN_SESSION_MS = 500
@@ -52,7 +52,7 @@ def until_state(wire: Wire, group: str, wanted: str) -> None:
 
 def test_member_joins_in_two_steps_and_gets_the_leaders_assignment(wire: Wire, name: str) -> None:
     wire.find_coordinator(name, 0)
-    first = settled(lambda: wire.call(join_request(name)))
+    first = retried(lambda: wire.call(join_request(name)))
     assert first.error_code == MEMBER_ID_REQUIRED
     assert first.member_id.startswith("wire-")
     assert (first.generation_id, first.leader) == (-1, "")
@@ -72,13 +72,13 @@ def test_member_joins_in_two_steps_and_gets_the_leaders_assignment(wire: Wire, n
 def test_join_before_version_4_takes_one_step(wire: Wire, name: str, version: int) -> None:
     wire.find_coordinator(name, 0)
     options = {} if version else {"rebalance_timeout_ms": -1}
-    answer = settled(lambda: wire.call(join_request(name, **options), version))
+    answer = retried(lambda: wire.call(join_request(name, **options), version))
     assert (answer.error_code, answer.generation_id) == (0, 1)
 
 
 def test_invented_member_id_is_unknown(wire: Wire, name: str) -> None:
     wire.find_coordinator(name, 0)
-    assert settled(lambda: wire.call(join_request(name, "made-up"))).error_code == UNKNOWN_MEMBER_ID
+    assert retried(lambda: wire.call(join_request(name, "made-up"))).error_code == UNKNOWN_MEMBER_ID
 
 
 def test_group_waits_for_a_pending_member_id_until_it_expires(wire: Wire, module_server: Server, name: str) -> None:
@@ -104,7 +104,7 @@ def test_a_pending_member_may_leave(wire: Wire, module_server: Server, name: str
 )
 def test_session_timeouts_have_bounds(wire: Wire, name: str, session_ms: int, refused: bool) -> None:
     wire.find_coordinator(name, 0)
-    answer = settled(lambda: wire.call(join_request(name, session_timeout_ms=session_ms)))
+    answer = retried(lambda: wire.call(join_request(name, session_timeout_ms=session_ms)))
     assert answer.error_code == (code("INVALID_SESSION_TIMEOUT") if refused else MEMBER_ID_REQUIRED)
 
 
@@ -323,7 +323,7 @@ def test_groups_are_listed_by_state_and_type(wire: Wire, module_server: Server, 
     (only,) = stable(module_server.bootstrap, name)
 
     def listed(**filters: list[str]) -> list[tuple[str, str, str]]:
-        answer = settled(lambda: wire.call(ListGroupsRequest(**filters)))
+        answer = retried(lambda: wire.call(ListGroupsRequest(**filters)))
         return [
             (each.group_state, each.group_type.lower(), each.protocol_type)
             for each in answer.groups

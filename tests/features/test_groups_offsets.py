@@ -35,7 +35,7 @@ from support.groups import (
     subscription,
 )
 from support.servers import Server
-from support.wire import Wire, code, settled, until
+from support.wire import Wire, code, retried, until
 
 UNKNOWN_MEMBER_ID = code("UNKNOWN_MEMBER_ID")
 ILLEGAL_GENERATION = code("ILLEGAL_GENERATION")
@@ -133,7 +133,7 @@ def test_metadata_and_leader_epoch_are_stored_with_the_offset(wire: Wire, topic:
         partition_index=0, committed_offset=4, committed_metadata="mine", committed_leader_epoch=0
     )
     request = OffsetCommitRequest(group_id=topic, topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])])
-    settled(lambda: wire.call(request, 9), lambda found: found.topics[0].partitions[0].error_code)
+    retried(lambda: wire.call(request, 9), lambda found: found.topics[0].partitions[0].error_code)
     (found,) = fetch_group(wire, topic, {topic: [0]}).topics[0].partitions
     assert (found.committed_offset, found.metadata, found.committed_leader_epoch) == (4, "mine", 0)
 
@@ -148,7 +148,7 @@ def test_unknown_partitions_have_their_own_error(wire: Wire, topic: str) -> None
     partitions = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in (0, 7, 1)]
     missing = OffsetCommitRequestTopic(name=f"{topic}-none", partitions=partitions[:1])
     known = OffsetCommitRequestTopic(name=topic, partitions=partitions)
-    settled(lambda: fetch_group(wire, topic))
+    retried(lambda: fetch_group(wire, topic))
     answer = wire.call(OffsetCommitRequest(group_id=topic, topics=[known, missing]), 9)
     found = {(each.name, part.partition_index): part.error_code for each in answer.topics for part in each.partitions}
     unknown = code("UNKNOWN_TOPIC_OR_PARTITION")

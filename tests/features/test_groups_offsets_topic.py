@@ -16,7 +16,7 @@ from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from oncelog.protocol.records import Record, decode_records, iter_batches
 from support.groups import Member, commit, delete_groups, finish, simple_commit, stable, subscription
 from support.servers import Server
-from support.wire import Wire, batch, settled, until
+from support.wire import Wire, batch, retried, until
 
 TOPIC = "__consumer_offsets"
 PARTITIONS = 50
@@ -43,7 +43,7 @@ def offset_key(group: str, topic: str, partition: int) -> bytes:
 
 def topic_info(wire: Wire) -> tuple[UUID, int, bool]:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
-    found = settled(lambda: wire.call(request, 12).topics[0])
+    found = retried(lambda: wire.call(request, 12).topics[0])
     return found.topic_id, len(found.partitions), found.is_internal
 
 

@@ -10,17 +10,17 @@ from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdent
 from support.groups import (
     NEW_JOIN,
     Member,
-    come_back,
     commit,
     describe,
     finish,
     join_request,
     make_impatient,
+    rejoin_as_static,
     stable,
     subscription,
 )
 from support.servers import Server
-from support.wire import Wire, code, settled, until
+from support.wire import Wire, code, retried, until
 
 FENCED = code("FENCED_INSTANCE_ID")
 UNKNOWN_MEMBER_ID = code("UNKNOWN_MEMBER_ID")
@@ -52,7 +52,7 @@ def pair(server: Server, name: str) -> Iterator[Callable[[], tuple[Member, Membe
 
 def test_static_member_joins_in_one_step_and_is_identified_by_its_instance(wire: Wire, name: str) -> None:
     wire.find_coordinator(name, 0)
-    answer = settled(lambda: wire.call(join_request(name, group_instance_id="a")))
+    answer = retried(lambda: wire.call(join_request(name, group_instance_id="a")))
     assert (answer.error_code, answer.generation_id) == (0, 1)
     assert answer.member_id.startswith("a-")
     assert [each.group_instance_id for each in answer.members] == ["a"]
@@ -63,7 +63,7 @@ def test_follower_returns_to_its_assignment_without_a_rebalance(
     wire: Wire, pair: Callable[[], tuple[Member, Member]]
 ) -> None:
     leader, follower = pair()
-    back = come_back(follower, wire)
+    back = rejoin_as_static(follower, wire)
     assert (back.error_code, back.generation_id, back.leader) == (0, follower.generation, leader.member_id)
     assert back.member_id != follower.member_id
     assert (back.members, back.skip_assignment) == ([], False)
@@ -81,7 +81,7 @@ def test_leader_returns_without_a_new_assignment(
 ) -> None:
     leader, follower = pair()
     was = leader.member_id
-    back = come_back(leader, wire, version)
+    back = rejoin_as_static(leader, wire, version)
     assert (back.error_code, back.generation_id) == (0, leader.generation)
     if version >= NEW_JOIN:
         assert (back.leader, back.skip_assignment) == (back.member_id, True)
@@ -100,9 +100,9 @@ def test_returning_member_with_another_subscription_triggers_a_rebalance_only_if
     first, second = subscription("t"), subscription("other")
     protocols = {"range": first, "sticky": first}
     (only,) = stable(server.bootstrap, name, group_instance_id="a", protocols=protocols)
-    same = come_back(only, wire, protocols={"range": second, "sticky": second})
+    same = rejoin_as_static(only, wire, protocols={"range": second, "sticky": second})
     assert (same.error_code, same.generation_id) == (0, only.generation)
-    other = come_back(only, wire, protocols={"sticky": second, "range": second})
+    other = rejoin_as_static(only, wire, protocols={"sticky": second, "range": second})
     assert (other.error_code, other.generation_id, other.protocol_name) == (0, only.generation + 1, "sticky")
 
 
@@ -161,7 +161,7 @@ def test_fenced_member_cannot_commit(wire: Wire, server: Server, name: str) -> N
     wire.create_topic(name)
     (only,) = stable(server.bootstrap, name, group_instance_id="a")
     assert only.commit(name, 1) == 0
-    back = come_back(only, wire)
+    back = rejoin_as_static(only, wire)
     assert only.commit(name, 2) == FENCED
     fields = {"group_id": name, "member_id": back.member_id, "generation_id_or_member_epoch": back.generation_id}
     assert commit(wire, name, {0: 3}, **fields, group_instance_id="a") == [0]

@@ -17,7 +17,7 @@ from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from oncelog.protocol.records import BatchHeader, Record, build_batch, decode_records, iter_batches
 from support.groups import offsets_of, simple_commit
 from support.servers import Server
-from support.wire import Session, Wire, code, settled, until
+from support.wire import Session, Wire, code, retried, until
 
 SETTINGS = {"log.cleaner.backoff.ms": "20"}
 COMPACTED = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "internal_segment_bytes": "700"}
@@ -59,7 +59,7 @@ def keyed(
 def write(wire: Wire, topic: str, *pairs: Pair, who: Session | None = None, **more: object) -> int:
     """Produce one batch, and return its first offset."""
     records = keyed(pairs, who, **more)  # type: ignore[arg-type]
-    answer = settled(lambda: wire.produce(topic, records))
+    answer = retried(lambda: wire.produce(topic, records))
     assert not answer.error_code, answer
     offset: int = answer.base_offset
     return offset
@@ -71,7 +71,7 @@ def transact(
     """Run one transaction with one batch, and wait until its marker is in the log."""
     assert wire.add_partitions(txn_id, who, topic) == [0]
     one = keyed(pairs, who, sequence, transactional=True)
-    assert not settled(lambda: wire.produce(topic, one, transactional_id=txn_id)).error_code
+    assert not retried(lambda: wire.produce(topic, one, transactional_id=txn_id)).error_code
     assert not wire.end(txn_id, who, commit).error_code
     until(lambda: wire.offset(topic, committed=True), lambda end: end == wire.offset(topic), "the marker is there")
 
@@ -224,7 +224,7 @@ def test_records_after_an_open_transaction_are_not_compacted(wire: Wire, name: s
     who = wire.session(name)
     assert wire.add_partitions(name, who, name) == [0]
     one = keyed([(b"open", b"0")], who, transactional=True)
-    assert not settled(lambda: wire.produce(name, one, transactional_id=name)).error_code
+    assert not retried(lambda: wire.produce(name, one, transactional_id=name)).error_code
     for value in (b"1", b"2"):
         write(wire, name, (b"b", value))
     roll(wire, name)
@@ -257,7 +257,7 @@ def test_last_batch_of_a_producer_is_kept_for_its_sequence(
     server.wait_ready()
     again = keyed([(b"a", b"1"), (b"b", b"1")], who, 4)
     with Wire(server.bootstrap) as wire:
-        assert settled(lambda: wire.produce(name, again)).base_offset == 4
+        assert retried(lambda: wire.produce(name, again)).base_offset == 4
         gap = wire.produce(name, keyed([(b"a", b"1")], who, 7))
         assert gap.error_code == code("OUT_OF_ORDER_SEQUENCE_NUMBER")
         assert [value for _, _, value in rows(wire, topic_id)] == [b"other", b"other"]

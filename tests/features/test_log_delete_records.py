@@ -12,7 +12,7 @@ from oncelog.protocol.messages.delete_records import (
 )
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from support.servers import Server
-from support.wire import Wire, batch, code, settled, until, visible
+from support.wire import Wire, batch, code, retried, until, visible
 
 EVERYTHING = -1
 
@@ -32,7 +32,7 @@ def delete(wire: Wire, topic: str, offset: int, partition: int = 0, version: int
 def fill(wire: Wire, topic: str, count: int = 10) -> None:
     for number in range(count):
         records = batch([b"%d" % number])
-        assert not settled(lambda records=records: wire.produce(topic, records)).error_code
+        assert not retried(lambda records=records: wire.produce(topic, records)).error_code
 
 
 def test_partition_starts_at_the_offset(wire: Wire, name: str) -> None:
@@ -56,7 +56,7 @@ def test_partition_starts_at_the_offset(wire: Wire, name: str) -> None:
 def test_offset_inside_a_batch(wire: Wire, name: str) -> None:
     """The batch is sent as a whole. The consumer skips its first records."""
     topic_id = wire.create_topic(name)
-    assert not settled(lambda: wire.produce(name, batch([b"0", b"1", b"2"]))).error_code
+    assert not retried(lambda: wire.produce(name, batch([b"0", b"1", b"2"]))).error_code
     assert delete(wire, name, 1) == (0, 1)
     assert visible(wire.fetch(topic_id, offset=1), 1) == [b"1", b"2"]
     assert wire.fetch(topic_id, offset=0).error_code == code("OFFSET_OUT_OF_RANGE")
@@ -95,7 +95,7 @@ def test_deleted_transactions_no_longer_hold_back_readers(wire: Wire, name: str)
     assert wire.add_partitions(name, who, name) == [0]
     for sequence in (0, 1):
         one = batch([b"%d" % sequence], who, sequence, transactional=True)
-        assert not settled(lambda one=one: wire.produce(name, one, transactional_id=name)).error_code
+        assert not retried(lambda one=one: wire.produce(name, one, transactional_id=name)).error_code
     assert delete(wire, name, 1) == (0, 1)
     assert wire.offset(name, committed=True) == 1
     assert not wire.end(name, who, False).error_code
@@ -119,7 +119,7 @@ def test_deletion_survives_a_restart_and_producer_state_is_kept(
         who = wire.session()
         for sequence in range(10):
             records = batch([bytes(100)], who, sequence)
-            assert not settled(lambda records=records: wire.produce(name, records)).error_code
+            assert not retried(lambda records=records: wire.produce(name, records)).error_code
         assert delete(wire, name, 7) == (0, 7)
         folder = server.partition_dir(name)
         until(lambda: min(path.name for path in folder.glob("*.log")), lambda first: int(first[:20]) >= 6, "files go")
@@ -129,14 +129,14 @@ def test_deletion_survives_a_restart_and_producer_state_is_kept(
         assert wire.produce(name, batch([b"next"], who, 10)).base_offset == 10
         checkpoint = server.partition_dir(name).parent / "log-start-offset-checkpoint"
 
-        def written_down() -> bool:
+        def wait_until_stored() -> bool:
             """Wait until the start offset is stored: in the checkpoint, or (if Kafka omits it there) as the name of
             the first file.
             """
             first = min(path.name for path in folder.glob("*.log"))
             return f"{name} 0 10\n" in checkpoint.read_text() or int(first[:20]) == 10
 
-        until(written_down, bool, "the start is written down")
+        until(wait_until_stored, bool, "the start is written down")
     server.kill()
     server.wait_ready()
     with Wire(server.bootstrap) as wire:

@@ -14,7 +14,7 @@ from oncelog.protocol.messages.delete_records import (
 )
 from oncelog.protocol.records import decode_records, iter_batches
 from support.servers import Server
-from support.wire import Wire, batch, code, settled, until, visible
+from support.wire import Wire, batch, code, retried, until, visible
 
 SETTINGS = {
     "log.retention.check.interval.ms": "50",
@@ -39,7 +39,7 @@ def now() -> int:
 def write(wire: Wire, topic: str, value: bytes, *, age_ms: int = 0) -> int:
     """Write each record to its own segment."""
     records = batch([value + bytes(200)], timestamp=now() - age_ms)
-    answer = settled(lambda: wire.produce(topic, records))
+    answer = retried(lambda: wire.produce(topic, records))
     assert not answer.error_code, answer
     offset: int = answer.base_offset
     return offset
@@ -107,7 +107,7 @@ def test_segment_with_an_open_transaction_is_deleted_as_usual(wire: Wire, name: 
     assert wire.add_partitions(name, who, name) == [0]
     for sequence, age in enumerate((2 * HOUR, 2 * HOUR, 0)):
         one = batch([bytes(200)], who, sequence, transactional=True, timestamp=now() - age)
-        assert not settled(lambda one=one: wire.produce(name, one, transactional_id=name)).error_code
+        assert not retried(lambda one=one: wire.produce(name, one, transactional_id=name)).error_code
     start_is(wire, name, 2)
     assert wire.offset(name, committed=True) == 2
     assert not wire.end(name, who).error_code
@@ -165,7 +165,7 @@ def test_log_append_time_is_the_brokers_clock(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, message_timestamp_type="LogAppendTime")
     before = now()
     records = batch([b"a", b"b"], timestamp=before - 9 * HOUR)
-    answer = settled(lambda: wire.produce(name, records))
+    answer = retried(lambda: wire.produce(name, records))
     assert before <= answer.log_append_time_ms <= now()
     ((header, view),) = iter_batches(wire.fetch(topic_id).records)
     assert (header.timestamp_type, header.max_timestamp) == (1, answer.log_append_time_ms)
@@ -177,7 +177,7 @@ def test_timestamps_outside_the_limits_are_rejected(wire: Wire, name: str) -> No
     topic_id = wire.create_topic(name, **limits)
     for age in (0, HOUR // 2, -HOUR // 2):
         records = batch([b"r"], timestamp=now() - age)
-        answer = settled(lambda records=records: wire.produce(name, records))
+        answer = retried(lambda records=records: wire.produce(name, records))
         assert (answer.error_code, answer.log_append_time_ms) == (0, -1)
     for age in (2 * HOUR, -2 * HOUR):
         answer = wire.produce(name, batch([b"r"], timestamp=now() - age))
@@ -190,10 +190,10 @@ def test_producer_that_claims_log_append_time(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     wire.create_topic(f"{name}-broker", message_timestamp_type="LogAppendTime")
     time_ms = now() - HOUR
-    answer = settled(lambda: wire.produce(name, batch([b"a", b"b"], timestamp=time_ms, timestamp_type=1)))
+    answer = retried(lambda: wire.produce(name, batch([b"a", b"b"], timestamp=time_ms, timestamp_type=1)))
     assert (answer.error_code, answer.log_append_time_ms) == (0, -1)
     ((header, view),) = iter_batches(wire.fetch(topic_id).records)
     assert (header.timestamp_type, header.max_timestamp) == (0, time_ms)
     assert [record.timestamp for record in decode_records(view)] == [time_ms, time_ms]
-    answer = settled(lambda: wire.produce(f"{name}-broker", batch([b"a"], timestamp_type=1)))
+    answer = retried(lambda: wire.produce(f"{name}-broker", batch([b"a"], timestamp_type=1)))
     assert answer.error_code == code("INVALID_TIMESTAMP")

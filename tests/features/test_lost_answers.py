@@ -12,7 +12,7 @@ from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequ
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.records import Record, build_batch
 from support.servers import Server
-from support.wire import Wire, code, settled
+from support.wire import Wire, code, retried
 
 LONGEST = 32_767
 """Longest string in Kafka's protocol, in bytes."""
@@ -36,7 +36,7 @@ def test_member_id_too_long_for_any_response(server: Server, name: str, version:
     """A member id is the client id and 37 more bytes."""
     with Wire(server.bootstrap, client_id="c" * (LONGEST - 7)) as wire:
         wire.find_coordinator(name, 0)
-        answer = settled(lambda: wire.call(joining(name), version))
+        answer = retried(lambda: wire.call(joining(name), version))
         assert answer.error_code == code("UNKNOWN_SERVER_ERROR")
         assert not wire.call(ApiVersionsRequest(), 0).error_code
 
@@ -44,7 +44,7 @@ def test_member_id_too_long_for_any_response(server: Server, name: str, version:
 def test_static_member_id_too_long_for_any_response(server: Server, name: str) -> None:
     with Wire(server.bootstrap) as wire:
         wire.find_coordinator(name, 0)
-        answer = settled(lambda: wire.call(joining(name, group_instance_id="i" * (LONGEST - 7)), 5))
+        answer = retried(lambda: wire.call(joining(name, group_instance_id="i" * (LONGEST - 7)), 5))
         assert answer.error_code == code("UNKNOWN_SERVER_ERROR")
         assert not wire.call(ApiVersionsRequest(), 0).error_code
 

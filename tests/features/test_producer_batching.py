@@ -137,12 +137,12 @@ def test_batch_waits_while_an_earlier_one_is_retried(wire: Wire, server: Server,
         proxy.rule = rule
         stuck = producer.send(name, b"stuck", partition=0)
         wait_until(lambda: len(proxy.seen) >= 3, "it is retried")
-        behind = [producer.send(name, b"behind", partition=0) for _ in range(3)]
+        following = [producer.send(name, b"behind", partition=0) for _ in range(3)]
         for _ in range(3):
             producer.send(name, b"other", partition=1).result(30)
         assert not stuck.done()
         opened.set()
-        assert [future.result(30).offset for future in (stuck, *behind)] == [1, 2, 3, 4]
+        assert [future.result(30).offset for future in (stuck, *following)] == [1, 2, 3, 4]
     tried = [
         request.sequence
         for request in proxy.seen

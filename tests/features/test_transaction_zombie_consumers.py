@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.groups import come_back, finish, offsets_of, pending, stable, txn_commit
+from support.groups import finish, offsets_of, pending, rejoin_as_static, stable, txn_commit
 from support.servers import Server
 from support.wire import Session, Wire, code, until
 
@@ -60,7 +60,7 @@ def test_fenced_static_member_cannot_commit(wire: Wire, server: Server, name: st
     (zombie,) = stable(server.bootstrap, name, group_instance_id="a")
     fields = {"group_id": name, "group_instance_id": "a", "generation_id": zombie.generation}
     assert txn_commit(wire, name, who, name, 1, member_id=zombie.member_id, **fields) == 0
-    back = come_back(zombie, wire)
+    back = rejoin_as_static(zombie, wire)
     assert txn_commit(wire, name, who, name, 2, member_id=zombie.member_id, **fields) == FENCED_INSTANCE_ID
     assert txn_commit(wire, name, who, name, 3, member_id=back.member_id, **fields) == 0
     assert txn_commit(wire, name, who, name, 4, **{**fields, "group_instance_id": "b"}) == UNKNOWN_MEMBER_ID

@@ -20,13 +20,13 @@ from support.transactions import (
     write,
     written,
 )
-from support.wire import Session, Wire, code, settled
+from support.wire import Session, Wire, code, retried
 
 FENCED = code("PRODUCER_FENCED")
 STALE = code("INVALID_PRODUCER_EPOCH")
 
 
-def both_ends_agree(wire: Wire, name: str) -> None:
+def check_nothing_open(wire: Wire, name: str) -> None:
     """Check that nothing is open in the partition: its last stable offset is its end."""
     assert wire.offset(name, committed=True) == wire.offset(name)
 
@@ -42,7 +42,7 @@ def test_kafka_14402_write_after_the_abort_of_its_transaction(wire: Wire, name: 
     ended(wire, name, who, commit=False)
     until_state(wire, name, "CompleteAbort")
     assert write(wire, name, who, name, [b"late"], 1, version=version).error_code == STALE
-    both_ends_agree(wire, name)
+    check_nothing_open(wire, name)
 
 
 def test_kafka_14402_old_protocol_write_after_the_end_of_its_transaction(wire: Wire, name: str) -> None:
@@ -55,7 +55,7 @@ def test_kafka_14402_old_protocol_write_after_the_end_of_its_transaction(wire: W
     until_state(wire, name, "CompleteCommit")
     assert write(wire, name, who, name, [b"late"], 1, version=11).error_code == code("TRANSACTION_ABORTABLE")
     assert write(wire, name, who, name, [b"late"], 1, version=9).error_code == code("INVALID_TXN_STATE")
-    both_ends_agree(wire, name)
+    check_nothing_open(wire, name)
 
 
 def test_kafka_12671_write_to_a_partition_that_is_not_in_the_transaction(wire: Wire, name: str) -> None:
@@ -150,7 +150,7 @@ def test_operator_can_end_a_transaction_in_a_partition(wire: Wire, name: str) ->
     assert marker(wire, who, name, partitions=[0, 1]) == [0, 0]
     assert markers(wire, topic_id) == [(who.producer_id, who.epoch, "ABORT")]
     assert wire.values(topic_id, committed=True) == []
-    both_ends_agree(wire, name)
+    check_nothing_open(wire, name)
     ended(wire, name, who)  # the coordinator does not know of it, and writes its own marker in addition
     until_state(wire, name, "CompleteCommit")
     assert [kind for _, _, kind in markers(wire, topic_id)] == ["ABORT", "COMMIT"]
@@ -223,7 +223,7 @@ def test_restarted_broker_still_fences(own_server: Server, name: str) -> None:
     own_server.wait_ready()
     with Wire(own_server.bootstrap) as wire:
         wire.find_coordinator(name)
-        assert settled(lambda: write(wire, name, old, name, [b"late"], 1)).error_code == STALE
+        assert retried(lambda: write(wire, name, old, name, [b"late"], 1)).error_code == STALE
         assert wire.end(name, old, version=5).error_code == FENCED
         written(wire, name, new, name, [b"y"])
         ended(wire, name, new)

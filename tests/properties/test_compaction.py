@@ -269,11 +269,11 @@ class CompactionMachine(RuleBasedStateMachine):
         return rows
 
     @invariant()
-    def the_end_is_where_it_was(self) -> None:
+    def log_end_is_unchanged(self) -> None:
         assert self.log.log_end_offset == self.log.high_watermark == self.end
 
     @invariant()
-    def what_is_there_was_written(self) -> None:
+    def records_equal_the_written_ones(self) -> None:
         model = {record.offset: record for each in self.written for record in each.records}
         batches = {each.first: each for each in self.written}
         before = -1
@@ -288,7 +288,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 assert all(record == model[record.offset] for record in records)
 
     @invariant()
-    def the_last_of_each_key_is_there(self) -> None:
+    def last_record_of_each_key_is_kept(self) -> None:
         start = self.log.log_start_offset
         there = {record.offset for _, records in self.found() for record in records}
         last: dict[bytes | None, tuple[Written, Record]] = {}
@@ -301,7 +301,7 @@ class CompactionMachine(RuleBasedStateMachine):
             assert record.offset in there or record.offset < start or dead
 
     @invariant()
-    def what_was_not_compacted_is_all_there(self) -> None:
+    def uncompacted_records_are_kept(self) -> None:
         """Aborted records may be removed whenever a segment is rewritten."""
         start = max(self.cleaned_to, self.log.log_start_offset)
         left = [each for each in self.written if each.outcome is not False]
@@ -312,7 +312,7 @@ class CompactionMachine(RuleBasedStateMachine):
         assert there == expected
 
     @invariant()
-    def a_marker_outlives_its_data(self) -> None:
+    def marker_is_kept_as_long_as_its_data(self) -> None:
         found = self.found()
         markers = {header.base_offset for header, records in found if header.is_control and records}
         batches = {each.first: each for each in self.written}
@@ -322,7 +322,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 assert each.marker in markers
 
     @invariant()
-    def aborted_data_is_named(self) -> None:
+    def aborted_data_is_listed(self) -> None:
         """Every aborted batch in the log belongs to a transaction in the list for consumers."""
         start = self.log.log_start_offset
         aborted = self.log.aborted_transactions(start, self.end)
@@ -351,7 +351,7 @@ class CompactionMachine(RuleBasedStateMachine):
         assert len(self.log.producers()) == len({b.producer_id for b in self.written} - {-1})
 
     @invariant()
-    def no_key_twice_in_the_clean_part(self) -> None:
+    def keys_are_unique_in_the_clean_part(self) -> None:
         """After an undisturbed round has processed it."""
         if self.checkpoint is None:
             return
@@ -365,7 +365,7 @@ class CompactionMachine(RuleBasedStateMachine):
         assert len(seen) == len(set(seen))
 
     @invariant()
-    def no_file_is_left_over(self) -> None:
+    def no_temporary_file_is_left(self) -> None:
         left = {path for path in self.disk.files if path.endswith((".cleaned", ".swap", ".deleted"))}
         assert left == self.deleted
 

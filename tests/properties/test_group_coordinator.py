@@ -94,11 +94,11 @@ class Groups(RuleBasedStateMachine):
         if not hasattr(self, "undo"):
             return
         try:
-            self.all_ends_well()
+            self.group_becomes_stable()
         finally:
             Group.transition_to = self.undo  # type: ignore[method-assign]
 
-    def all_ends_well(self) -> None:
+    def group_becomes_stable(self) -> None:
         """When all members behave and nothing fails, the group becomes stable with the living members, and stays so."""
         self.driver.refuse = None
         newest = {consumer.instance: consumer for consumer in self.alive if consumer.instance is not None}
@@ -106,10 +106,10 @@ class Groups(RuleBasedStateMachine):
         self.alive = actors
         if not actors:
             return
-        self.everybody_behaves(actors, ROUNDS_TO_REST)
+        self.run_without_faults(actors, ROUNDS_TO_REST)
         group = self.driver.group
         resting = group.generation
-        self.everybody_behaves(actors, ROUNDS_AT_REST)
+        self.run_without_faults(actors, ROUNDS_AT_REST)
         assert (group.state, group.generation) == (S.STABLE, resting)
         members = {consumer.member_id for consumer in actors if consumer.generation == resting}
         assert members == set(group.members)
@@ -117,7 +117,7 @@ class Groups(RuleBasedStateMachine):
         for member in group.members.values():
             assert self.given[resting, member.member_id] == member.assignment != b""
 
-    def everybody_behaves(self, actors: list[Consumer], rounds: int) -> None:
+    def run_without_faults(self, actors: list[Consumer], rounds: int) -> None:
         for _ in range(rounds):
             for consumer in actors:
                 if consumer.joining is not None or consumer.syncing is not None:
@@ -286,7 +286,7 @@ class Groups(RuleBasedStateMachine):
     # -- failures -----------------------------------------------------------------------------------------------------
 
     @rule(ms=st.sampled_from((0, 1, 1000, SESSION_MS // 2, SESSION_MS, 3 * SESSION_MS)))
-    def time_passes(self, ms: int) -> None:
+    def advance_time(self, ms: int) -> None:
         self.driver.refuse = None
         self.driver.pass_time(ms)
         self.expire_model()
@@ -303,7 +303,7 @@ class Groups(RuleBasedStateMachine):
             self.leaders.clear()
 
     @rule()
-    def the_next_append_fails(self) -> None:
+    def reject_next_append(self) -> None:
         self.driver.refuse = E.NOT_ENOUGH_REPLICAS
 
     @rule()
@@ -325,7 +325,7 @@ class Groups(RuleBasedStateMachine):
     # -- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
-    def offsets_are_the_models(self) -> None:
+    def offsets_equal_the_models(self) -> None:
         if not hasattr(self, "driver"):
             return
         unstable = {partition for offsets in self.pending.values() for partition in offsets}
@@ -335,7 +335,7 @@ class Groups(RuleBasedStateMachine):
             assert stable == (E.UNSTABLE_OFFSET_COMMIT if partition in unstable else self.model.get(partition, -1))
 
     @invariant()
-    def a_reload_knows_the_same(self) -> None:
+    def reload_gives_the_same_state(self) -> None:
         if not hasattr(self, "driver"):
             return
         mine, other = self.driver.coordinator, self.driver.reloaded()
@@ -348,7 +348,7 @@ class Groups(RuleBasedStateMachine):
             assert loaded.generation <= group.generation
 
     @invariant()
-    def the_group_makes_sense(self) -> None:
+    def group_is_consistent(self) -> None:
         if not hasattr(self, "driver"):
             return
         group = self.driver.coordinator.groups.get(GROUP)

@@ -160,7 +160,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.run(lambda: self.init(name, (-1, -1), timeout_ms))
 
     @rule(pick=producers, shift=st.sampled_from([0, 0, 0, 1, -1]))
-    def go_on(self, pick: int, shift: int) -> None:
+    def bump_epoch(self, pick: int, shift: int) -> None:
         name, (producer_id, epoch) = self.who(pick)
         if self.version >= 1 and epoch + shift >= 0:
             self.run(lambda: self.init(name, (producer_id, epoch + shift), 1000))
@@ -269,11 +269,11 @@ class TransactionMachine(RuleBasedStateMachine):
             assert len(self.driver.log) == before
 
     @rule(ms=st.sampled_from([0, 1, 500, 1001, 60_001, 300_001]))
-    def time_passes(self, ms: int) -> None:
+    def advance_time(self, ms: int) -> None:
         self.driver.tick(ms)
 
     @rule(version=st.sampled_from([0, 1, 2, 2]))
-    def the_level_changes(self, version: int) -> None:
+    def change_level(self, version: int) -> None:
         self.version = version
         config = replace(self.driver.config, transaction_version=version)
         self.driver.config = self.driver.coordinator.config = config
@@ -286,7 +286,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.driver.reload()
 
     @rule(pick=producers, commit=st.booleans())
-    def the_log_refuses(self, pick: int, commit: bool) -> None:
+    def reject_decision(self, pick: int, commit: bool) -> None:
         name, producer = self.who(pick)
         before = dict(self.driver.coordinator.transactions)
         self.driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -298,7 +298,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.driver.endings)
     @rule()
-    def the_log_refuses_a_completion(self) -> None:
+    def reject_completion(self) -> None:
         self.driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
         try:
             self.write_all_markers()
@@ -323,14 +323,14 @@ class TransactionMachine(RuleBasedStateMachine):
     # -- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
-    def the_log_alone_gives_the_same_state(self) -> None:
+    def reload_gives_the_same_state(self) -> None:
         successor = TransactionCoordinator(99, self.driver.ids, self.driver.config)
         for record in self.driver.log:
             successor.replay(record)
         assert successor.transactions == self.driver.coordinator.transactions
 
     @invariant()
-    def whatever_is_prepared_has_markers_under_way(self) -> None:
+    def prepared_transactions_have_pending_markers(self) -> None:
         prepared = {name for name, state in self.driver.coordinator.transactions.items() if state.prepared}
         assert prepared == set(self.driver.endings)
         under_way = {m.transactional_id for m in self.driver.markers if self.driver.coordinator.needs(m)}
@@ -342,7 +342,7 @@ class TransactionMachine(RuleBasedStateMachine):
             assert due_ms <= self.driver.now_ms + 1000
 
     @invariant()
-    def whatever_is_open_has_a_deadline(self) -> None:
+    def open_transactions_have_deadlines(self) -> None:
         due_ms = self.driver.coordinator.deadline()
         for state in self.driver.coordinator.transactions.values():
             if state.state is S.ONGOING:

@@ -171,14 +171,14 @@ def test_listing_returns_only_the_requested_ids(
     brokers.answer(op.AwaitEnded((ended,)))
     opened, _ = begin(brokers, f"{prefix}/1/0/0.0", at)
     other, _ = begin(brokers, f"{at.topic}xa_b-c/0/0/0.0", at)
-    told: list[str] = []
+    listed: list[str] = []
     call, version_for = ClientConnection.call, ClientConnection.version_for
 
     async def recorded(self: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
         response = await call(self, request, *rest, **more)
         if isinstance(response, ListTransactionsResponse):
             found = (each.transactional_id for each in response.transaction_states)
-            told.extend(each for each in found if each.startswith(at.topic))
+            listed.extend(each for each in found if each.startswith(at.topic))
         return response
 
     def older(self: ClientConnection, kind: type[Message]) -> int:
@@ -188,10 +188,10 @@ def test_listing_returns_only_the_requested_ids(
     monkeypatch.setattr(ClientConnection, "call", recorded)
     both = brokers.answer(op.ListTransactions(prefix))
     assert {t.id for t in both} == {ended.id, opened.id}
-    assert set(told) == {ended.id, opened.id} | ({other.id} if newest == 1 else set())
-    told.clear()
+    assert set(listed) == {ended.id, opened.id} | ({other.id} if newest == 1 else set())
+    listed.clear()
     assert [t.id for t in brokers.answer(op.ListTransactions(prefix, ongoing=True))] == [opened.id]
-    assert set(told) == {opened.id} | ({other.id} if newest == 1 else set())
+    assert set(listed) == {opened.id} | ({other.id} if newest == 1 else set())
     monkeypatch.undo()
     for owner in (opened, other):
         brokers.answer(op.EndTxn(owner, commit=False))

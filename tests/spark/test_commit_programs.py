@@ -456,11 +456,11 @@ def test_undone_batch_is_written_again_and_none_before_it(source: Source, before
 
 @pytest.mark.parametrize("kind", [STREAM, APP, WRITE, EACH])
 def test_only_messages_for_streams_mention_checkpoints(kind: str) -> None:
-    with pytest.raises(MisuseError) as told:
+    with pytest.raises(MisuseError) as refused:
         already_committed("p", Record(Source(APP, "one", 4)), Source(kind, "another", 0), Permission())
-    assert "takeOver=true" in str(told.value)
-    assert ("startingOffsets" in str(told.value)) == (kind == STREAM)
-    assert ("txnAppId and txnVersion" in str(told.value)) == (kind == WRITE)
+    assert "takeOver=true" in str(refused.value)
+    assert ("startingOffsets" in str(refused.value)) == (kind == STREAM)
+    assert ("txnAppId and txnVersion" in str(refused.value)) == (kind == WRITE)
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ class Case(NamedTuple):
     part_bytes: int = SINK.part_bytes
 
 
-def told(*queries: Query, by: str = ID) -> tuple[Query, ...]:
+def identified(*queries: Query, by: str = ID) -> tuple[Query, ...]:
     """Return the same case, whose plans know their query."""
-    return tuple(query._replace(told=by) for query in queries)
+    return tuple(query._replace(known_by=by) for query in queries)
 
 
 IN_PARTS = 215
@@ -95,7 +95,7 @@ CASES = {
     "an older high watermark": Case({"stale": 1}, 2, every=5),
     "an older high watermark, two drivers": Case({"stale": 1, "driver": 1}, begin="commit"),
     "an older high watermark, two queries": Case(
-        {"stale": 1, "other": 1}, queries=told(QUERY, SUCCESSOR), begin="commit", every=500
+        {"stale": 1, "other": 1}, queries=identified(QUERY, SUCCESSOR), begin="commit", every=500
     ),
     "a record that is rejected": Case({"reject": 1, "dup": 1}, 2, every=5),
     "a record in parts, rejected": Case({"reject": 1, "driver": 1}, begin="commit", part_bytes=IN_PARTS, every=5),
@@ -128,27 +128,27 @@ CASES = {
     "epochs used up, two drivers": Case({"driver": 1}, begin="commit", max_epoch=1, first_epoch=1),
     "epochs used up in the middle, two drivers": Case({"driver": 1}, begin="commit", max_epoch=2),
     "two queries": Case({"other": 1}, queries=(QUERY, SUCCESSOR), begin="commit"),
-    "two queries, told apart": Case(
-        {"other": 1}, 2, queries=told(QUERY, SUCCESSOR), begin="commit", untouched=True, every=2
+    "two queries, distinguished": Case(
+        {"other": 1}, 2, queries=identified(QUERY, SUCCESSOR), begin="commit", untouched=True, every=2
     ),
-    "two queries, told apart by their checkpoints": Case(
-        {"other": 1}, 2, queries=told(QUERY, SUCCESSOR, by=CHECKPOINT), begin="commit", untouched=True, every=2
+    "two queries, distinguished by their checkpoints": Case(
+        {"other": 1}, 2, queries=identified(QUERY, SUCCESSOR, by=CHECKPOINT), begin="commit", untouched=True, every=2
     ),
-    "two queries, told apart before a first row": Case(
-        {"other": 1}, queries=told(QUERY, SUCCESSOR, by=CHECKPOINT), begin="stage", untouched=True, every=5
+    "two queries, distinguished before a first row": Case(
+        {"other": 1}, queries=identified(QUERY, SUCCESSOR, by=CHECKPOINT), begin="stage", untouched=True, every=5
     ),
-    "a query told apart, started anew before a first row": Case(
-        {"driver": 1}, queries=told(QUERY, by=CHECKPOINT), begin="stage"
+    "a distinguished query, restarted before its first row": Case(
+        {"driver": 1}, queries=identified(QUERY, by=CHECKPOINT), begin="stage"
     ),
     "two prefixes": Case({"other": 1}, queries=TWO_PREFIXES, begin="stage", untouched=True, every=1),
     "two prefixes, two batches": Case(
         {"other": 1}, 2, queries=(QUERY, SUCCESSOR._replace(prefix="r")), begin="commit", untouched=True, every=5
     ),
-    "two queries, told apart from the start": Case({"other": 1}, queries=told(QUERY, SUCCESSOR), deep=True),
-    "a query told apart, started anew": Case({"driver": 1}, queries=told(QUERY, by=CHECKPOINT), begin="commit"),
-    "takeOver, told apart": Case({"other": 1}, queries=told(QUERY, SUCCESSOR_TAKER), begin="commit"),
+    "two queries, distinguished from the start": Case({"other": 1}, queries=identified(QUERY, SUCCESSOR), deep=True),
+    "a distinguished query, restarted": Case({"driver": 1}, queries=identified(QUERY, by=CHECKPOINT), begin="commit"),
+    "takeOver, distinguished": Case({"other": 1}, queries=identified(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="commit"),
-    "takeOver, and it starts anew": Case({"driver": 1}, queries=(TAKER,), begin="commit"),
+    "takeOver, restarted": Case({"driver": 1}, queries=(TAKER,), begin="commit"),
     "takeOver by a query that is ahead": Case(
         {"other": 1, "leap": 1}, 2, queries=(QUERY, SUCCESSOR_TAKER), begin="commit", deep=True
     ),
@@ -178,7 +178,7 @@ CASES = {
     "epochs used up at any time, two drivers": Case({"driver": 1}, max_epoch=1, deep=True),
     "two queries, from the start": Case({"other": 1}, queries=(QUERY, SUCCESSOR), deep=True),
     "takeOver, from the start": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), deep=True),
-    "takeOver by a query that starts anew": Case(
+    "takeOver by a query that restarts": Case(
         {"other": 1, "lose": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="stage", deep=True
     ),
     "adoptCheckpoint, from the start": Case({"leap": 1}, 3, queries=(MOVED,), deep=True),

@@ -70,9 +70,9 @@ OPERATORS = {
 def test_offset_filters_select_exactly_their_offsets(wanted: list[tuple[Any, int]]) -> None:
     pushed, left = take(*(kind(OFFSET, value) for kind, value in wanted))
     assert left == []
-    behind = 10 if pushed.end is None else min(pushed.end, 10)
+    after = 10 if pushed.end is None else min(pushed.end, 10)
     expected = [n for n in range(10) if all(OPERATORS[kind](n, value) for kind, value in wanted)]
-    assert list(range(pushed.first, behind)) == expected
+    assert list(range(pushed.first, after)) == expected
 
 
 @pytest.mark.parametrize(

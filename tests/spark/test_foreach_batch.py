@@ -13,7 +13,7 @@ from oncelog.spark.writing import sink as product
 from oncelog.spark.writing.sink import BATCH_ID, CALL, QUERY_ID, BatchSink, SinkMessage
 from spark.judges import create, open_producers, values
 from spark.micro_batches import SCHEMA, FakeTaskContext
-from spark.test_sink_in_spark import told
+from spark.test_sink_in_spark import cause_line
 from spark.test_spark import Pipeline, pipeline
 from support.servers import Server
 
@@ -188,7 +188,7 @@ def test_foreach_batch_replayed_by_spark_is_written_once(pipeline: Pipeline) -> 
     pipeline.check(60)
     pipeline.fill(60, 20)
     refuse = True
-    assert "could not tell the two writes apart" in told(run)
+    assert "could not tell the two writes apart" in cause_line(run)
     pipeline.check(80)
     refuse = False
     run()

@@ -113,9 +113,9 @@ def test_import_reports_what_is_missing_if_there_is_no_java(
     with pytest.raises(RuntimeError, match="Java 17 or later"):
         ensure_java()
     find_java()
-    (told,) = caplog.records
-    assert told.levelno == logging.WARNING
-    assert "pip install 'oncelog[spark]'" in told.getMessage()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "pip install 'oncelog[spark]'" in record.getMessage()
 
 
 def test_import_looks_for_no_java_without_pyspark(

@@ -30,9 +30,9 @@ def broker(monkeypatch: pytest.MonkeyPatch, answers: list[PartitionData]) -> Any
 
 @pytest.mark.parametrize("before", [None, 1])
 def test_window_extends_to_the_reported_end(monkeypatch: pytest.MonkeyPatch, before: int | None) -> None:
-    behind = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
+    outdated = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
     there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=MARKER)
-    cluster = broker(monkeypatch, [behind, behind, there])
+    cluster = broker(monkeypatch, [outdated, outdated, there])
     window = partitions.read_window(cluster, op.ReadDecisions(AT, before))
     assert (window.end, [message.commit for message in window.messages]) == (1, [True])
 
@@ -49,9 +49,9 @@ def test_end_that_is_never_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 def test_reader_waits_for_parts_that_a_restarted_broker_does_not_show_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Part(0, (TaskTransaction(Owner("p/0/0/0.0", 7, 0), (Span(AT, 0, 4),)),))
     records = bytes(partitions.decision_batch(Owner("p", 1, 0), part, 0))
-    behind = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
+    outdated = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
     there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=records)
-    cluster = broker(monkeypatch, [behind, behind, there])
+    cluster = broker(monkeypatch, [outdated, outdated, there])
     assert partitions.read_parts(cluster, op.ReadParts(AT, (0,))) == (part,)
 
 

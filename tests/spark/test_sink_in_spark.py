@@ -20,7 +20,7 @@ __all__ = ["pipeline"]
 COLUMNS = "key string, value string, topic string, partition int, headers array<struct<key: string, value: binary>>"
 
 
-def told(act: Callable[[], object]) -> str:
+def cause_line(act: Callable[[], object]) -> str:
     """Return the line of an exception that names the cause. No line of PySpark's may follow it.
 
     From Python 3.14 on, pickle adds a line with the object: "when serializing tuple item 0".
@@ -84,7 +84,7 @@ def test_row_with_an_invalid_destination_fails_all(
     good = ("k", "v", pipeline.out, 0, None)
     bad = (*row[:2], pipeline.out if row[2] == "" else row[2], *row[3:])
     rows = pipeline.spark.createDataFrame([good, bad], COLUMNS)
-    assert said in told(lambda: write_by_row(pipeline, rows))
+    assert said in cause_line(lambda: write_by_row(pipeline, rows))
     assert not values(pipeline.bootstrap, pipeline.out)
 
 
@@ -107,11 +107,11 @@ def test_rejection_is_the_last_line_and_names_the_option(
         "transactionalIdPrefix": pipeline.prefix,
         **options,
     }
-    assert said in told(lambda: rows.write.format("oncelog").mode("append").options(**given).save())
+    assert said in cause_line(lambda: rows.write.format("oncelog").mode("append").options(**given).save())
     stream = pipeline.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
     sink = stream.selectExpr("cast(value as string) as value").writeStream.format("oncelog").options(**given)
     query = sink.option("checkpointLocation", str(tmp_path / "stream")).start()
-    assert said in told(lambda: query.awaitTermination(60))
+    assert said in cause_line(lambda: query.awaitTermination(60))
     assert not values(pipeline.bootstrap, pipeline.out)
 
 
@@ -119,7 +119,7 @@ def test_deleted_checkpoint_is_rejected_and_take_over_duplicates_as_documented(p
     pipeline.fill(0, 30)
     pipeline.run()
     shutil.rmtree(pipeline.checkpoint)
-    said = told(pipeline.run)
+    said = cause_line(pipeline.run)
     assert "option transactionalIdPrefix" in said
     assert "takeOver=true" in said
     assert "startingOffsets" in said
@@ -137,7 +137,7 @@ def test_older_checkpoint_is_rejected(pipeline: Pipeline, tmp_path: Path) -> Non
         pipeline.run()
     shutil.rmtree(pipeline.checkpoint)
     shutil.copytree(tmp_path / "older", pipeline.checkpoint)
-    assert "option checkpointLocation: it is older than the sink" in told(pipeline.run)
+    assert "option checkpointLocation: it is older than the sink" in cause_line(pipeline.run)
     pipeline.check(90)
 
 

@@ -54,8 +54,8 @@ def test_decision_topic_that_deletes_old_records_is_rejected(query: Query, polic
     decisions = f"{query.prefix}-commits"
     with Admin(query.bootstrap) as admin:
         admin.alter_topic_configs(decisions, {"cleanup.policy": policy})
-        told = rf"option decisionTopic: {decisions} has cleanup.policy={policy}.*topic alter {decisions} --config"
-        with pytest.raises(MisuseError, match=told):
+        expected = rf"option decisionTopic: {decisions} has cleanup.policy={policy}.*topic alter {decisions} --config"
+        with pytest.raises(MisuseError, match=expected):
             query.plan()
         admin.alter_topic_configs(decisions, {"cleanup.policy": "compact"})
     query.run(2)
@@ -63,14 +63,14 @@ def test_decision_topic_that_deletes_old_records_is_rejected(query: Query, polic
 
 def test_commit_looks_for_a_broker_for_the_bootstrap_timeout(query: Query) -> None:
     message = query.task(query.plan(), 0, 0, ["x"])
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        dead = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{unused.getsockname()[1]}"
         given = {"kafka.bootstrap.servers": dead, "bootstrapTimeoutMs": "300", "kafka.default.api.timeout.ms": "2000"}
         writer = OncelogDataSource({**query.options, **given}).streamWriter(micro_batches.SCHEMA, False)
-        told = rf"option kafka.bootstrap.servers={dead}: .*bootstrapTimeoutMs = 300"
-        with pytest.raises(SinkError, match=told):
+        expected = rf"option kafka.bootstrap.servers={dead}: .*bootstrapTimeoutMs = 300"
+        with pytest.raises(SinkError, match=expected):
             writer.commit([message], 0)
-        with pytest.raises(SinkError, match=told):
+        with pytest.raises(SinkError, match=expected):
             writer.abort([message, None], 0)
     query.commit([message], 0)

@@ -221,12 +221,12 @@ def test_end_offset_that_decreases_is_requested_again(
     position = made.latestOffset(made.initialOffset(), ReadAllAvailable())
     asked: list[int] = []
 
-    def behind(*arguments: Any) -> dict[TopicPartition, int]:
+    def outdated(*arguments: Any) -> dict[TopicPartition, int]:
         asked.append(1)
         found = list_offsets(*arguments)
         return dict.fromkeys(found, 0) if len(asked) < 3 else found
 
-    monkeypatch.setattr(partitions, "list_offsets", behind)
+    monkeypatch.setattr(partitions, "list_offsets", outdated)
     assert made.latestOffset(position, ReadAllAvailable()) == position
     assert len(asked) == 3, "fetchOffset.numRetries"
     made.stop()
@@ -259,13 +259,13 @@ def test_offset_temporarily_out_of_range_is_not_data_loss(
     end = made.latestOffset(start, ReadAllAvailable())
     fetch, asked = partitions.fetch_async, []
 
-    async def behind(*arguments: Any) -> PartitionData:
+    async def outdated(*arguments: Any) -> PartitionData:
         asked.append(1)
         if len(asked) == 1:
             return PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         return await fetch(*arguments)
 
-    monkeypatch.setattr(partitions, "fetch_async", behind)
+    monkeypatch.setattr(partitions, "fetch_async", outdated)
     assert read(made, start, end) == ["one"]
     made.stop()
 

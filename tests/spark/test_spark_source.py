@@ -65,9 +65,9 @@ def last_words(error: BaseException) -> str:
 def test_load_reports_invalid_options(spark: SparkSession, server: Server, topic: str, kind: Any) -> None:
     from pyspark.errors import AnalysisException
 
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        dead = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{unused.getsockname()[1]}"
         for options, said in (
             ({"startingOffsets": "first"}, "MisuseError: option startingOffsets='first': earliest, latest, or offsets"),
             ({"maxOffsetsPerTrigger": "-1"}, "MisuseError: option maxOffsetsPerTrigger='-1': a whole number from 1"),

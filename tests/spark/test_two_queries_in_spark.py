@@ -11,7 +11,7 @@ import pytest
 
 from oncelog.spark.writing.driver import look
 from oncelog.spark.writing.options import sink_options
-from spark.test_sink_in_spark import told
+from spark.test_sink_in_spark import cause_line
 from spark.test_spark import Pipeline, pipeline
 from support.processes import wait_until
 
@@ -62,7 +62,7 @@ def test_two_spark_queries_with_one_prefix(pipeline: Pipeline, tmp_path: Path, b
     wait_until(lambda: not (tmp_path / "hold").exists(), "a task that waits", timeout=180)
     wait_until(lambda: bool(look(sink_options(options, streaming=True))[1]), "a task that has written", timeout=180)
     second = start(pipeline, tmp_path / f"other-{uuid.uuid4().hex}", tmp_path)
-    said = told(lambda: second.awaitTermination(180))
+    said = cause_line(lambda: second.awaitTermination(180))
     (tmp_path / "go").touch()
     assert f"option transactionalIdPrefix={pipeline.prefix}: " in said
     assert str(pipeline.checkpoint) in said

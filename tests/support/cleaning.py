@@ -27,11 +27,11 @@ def clean(
     log: Log, disk: CrashDisk, *, checkpoint: int | None = None, now_ms: int = NOW, max_keys: int = 100
 ) -> CleaningResult:
     cleaning = Cleaning(make_plan(log, checkpoint, now_ms), disk, now_ms, max_keys=max_keys)
-    carry_out(cleaning.run())
+    run_steps(cleaning.run())
     return cleaning.result
 
 
-def carry_out(steps: CleaningSteps, count: int | None = None) -> None:
+def run_steps(steps: CleaningSteps, count: int | None = None) -> None:
     """Run the next steps, or all."""
     try:
         for step in itertools.islice(steps, count):

@@ -11,7 +11,7 @@ from oncelog.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from support.wire import Wire, code, settled, until
+from support.wire import Wire, code, retried, until
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -63,24 +63,24 @@ def value(wire: Wire, kind: int, name: str, key: str) -> tuple[str, int]:
     return entry.value, entry.config_source
 
 
-def becomes(wire: Wire, kind: int, name: str, key: str, wanted: tuple[str, int]) -> None:
+def wait_until_value(wire: Wire, kind: int, name: str, key: str, wanted: tuple[str, int]) -> None:
     """Wait until a setting has that value from that source."""
     until(lambda: value(wire, kind, name, key), lambda found: found == wanted, f"{key} is {wanted}")
 
 
 def put(wire: Wire, topic: str, records: bytes | bytearray) -> Any:
     """Produce as soon as the partition has a leader."""
-    answer = settled(lambda: wire.produce(topic, records))
+    answer = retried(lambda: wire.produce(topic, records))
     assert not answer.error_code, answer
     return answer
 
 
-def refuses(wire: Wire, topic: str, records: bytes | bytearray, error: str) -> None:
+def wait_until_rejected(wire: Wire, topic: str, records: bytes | bytearray, error: str) -> None:
     """Wait until the records are rejected. In Kafka, logs apply a change a little later than the metadata."""
     until(lambda: wire.produce(topic, records).error_code, lambda found: found == code(error), f"refused with {error}")
 
 
-def takes(wire: Wire, topic: str, records: bytes | bytearray) -> Any:
+def wait_until_accepted(wire: Wire, topic: str, records: bytes | bytearray) -> Any:
     """Wait until the records are accepted."""
     return until(lambda: wire.produce(topic, records), lambda answer: not answer.error_code, "taken")
 

@@ -45,7 +45,7 @@ class Shop:
             assert done.returncode == 0, done.stderr
         return done.returncode
 
-    def crash_and_go_on(self, program: str, fault: str, *arguments: str) -> None:
+    def crash_and_restart(self, program: str, fault: str, *arguments: str) -> None:
         """Run a program that is killed at this step, then once more without a fault."""
         assert self.run(program, *arguments, fault=fault) == -signal.SIGKILL
         self.run(program, *arguments)
@@ -78,7 +78,7 @@ class Shop:
 
 def check_manual_commit(shop: Shop, *, naive: bool) -> None:
     shop.fill()
-    shop.crash_and_go_on("manual_commit", "shipped:5", *["--naive"] * naive)
+    shop.crash_and_restart("manual_commit", "shipped:5", *["--naive"] * naive)
     assert shop.shipped() == ((NUMBER - 5, 0) if naive else (0, 1))
 
 
@@ -93,7 +93,7 @@ def check_commit_on_exit(shop: Shop, *, naive: bool) -> None:
 def check_offset_in_database(shop: Shop, *, naive: bool) -> None:
     shop.fill()
     if naive:
-        shop.crash_and_go_on("offset_in_database", "booked:5", "--naive")
+        shop.crash_and_restart("offset_in_database", "booked:5", "--naive")
         assert shop.balance_error() == 5  # the fifth order's amount
         return
     for fault in ("added:3", "moved:3", "booked:3"):
@@ -106,7 +106,7 @@ def check_offset_in_database(shop: Shop, *, naive: bool) -> None:
 def check_unique_id(shop: Shop, *, naive: bool) -> None:
     shop.fill(twice=2)
     if naive:
-        shop.crash_and_go_on("unique_id", "booked:5", "--naive")
+        shop.crash_and_restart("unique_id", "booked:5", "--naive")
         assert shop.balance_error() == 1 + 2 + 5  # sent twice, sent twice, booked twice
         return
     for fault in ("inserted:3", "booked:3"):
@@ -117,7 +117,7 @@ def check_unique_id(shop: Shop, *, naive: bool) -> None:
 
 def check_optimistic_lock(shop: Shop, *, naive: bool) -> None:
     shop.fill()
-    shop.crash_and_go_on("optimistic_lock", "booked:5", *["--naive"] * naive)
+    shop.crash_and_restart("optimistic_lock", "booked:5", *["--naive"] * naive)
     assert shop.balance_error() == (5 if naive else 0)
 
 
@@ -132,7 +132,7 @@ def check_failed_sends(shop: Shop, *, naive: bool) -> None:
         assert [number for (number,) in shop.query("SELECT number FROM unsent ORDER BY number")] == [3, 10, 17]
         assert {bool(error) for (error,) in shop.query("SELECT error FROM unsent")} == {True}
         admin.alter_topic_configs(shop.topic, {"max.message.bytes": "20000"})
-    shop.crash_and_go_on("failed_sends", "acknowledged:2", "--again")
+    shop.crash_and_restart("failed_sends", "acknowledged:2", "--again")
     assert shop.query("SELECT number FROM unsent") == []
     assert _lost_orders(shop) == 0
 

@@ -33,7 +33,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from oncelog.protocol.schema import NO_UUID, encode_versioned
-from support.wire import Session, Wire, code, settled, until
+from support.wire import Session, Wire, code, retried, until
 
 SESSION_MS = 30_000
 SHORT_REBALANCE_MS = 3_000
@@ -100,7 +100,7 @@ class Member:
         self.options |= changed
         if not self.member_id and self.instance is None:
             self.wire.find_coordinator(self.group, 0)
-            answer = settled(lambda: self.wire.call(join_request(self.group, **self.options)))
+            answer = retried(lambda: self.wire.call(join_request(self.group, **self.options)))
             assert answer.error_code == MEMBER_ID_REQUIRED, answer
             self.member_id = answer.member_id
         request = join_request(self.group, self.member_id, **self.options)
@@ -152,7 +152,7 @@ class Member:
     # -- heartbeat and leave ---
 
     def heartbeat(self, **changed: Any) -> int:
-        error: int = settled(lambda: self.wire.call(HeartbeatRequest(**{**self.identity, **changed}))).error_code
+        error: int = retried(lambda: self.wire.call(HeartbeatRequest(**{**self.identity, **changed}))).error_code
         return error
 
     def leave(self, reason: str | None = None) -> Any:
@@ -218,10 +218,10 @@ def stable(bootstrap: str, group: str, count: int = 1, **options: Any) -> list[M
     return found
 
 
-def come_back(member: Member, wire: Wire, version: int = NEW_JOIN, **options: Any) -> Any:
+def rejoin_as_static(member: Member, wire: Wire, version: int = NEW_JOIN, **options: Any) -> Any:
     """Join as the next process of a static member, which knows only its instance id."""
     request = join_request(member.group, group_instance_id=member.instance, **options)
-    return settled(lambda: wire.call(request, version))
+    return retried(lambda: wire.call(request, version))
 
 
 # -- offsets ---------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def commit(wire: Wire, topic: str, offsets: Mapping[int, int], *, metadata: str 
     topic_id = fields.pop("topic_id", NO_UUID)
     topics = [OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=partitions)]
     request = OffsetCommitRequest(**fields, topics=topics)
-    answer = settled(lambda: wire.call(request, version), lambda found: found.topics[0].partitions[0].error_code)
+    answer = retried(lambda: wire.call(request, version), lambda found: found.topics[0].partitions[0].error_code)
     return [partition.error_code for partition in answer.topics[0].partitions]
 
 
@@ -260,7 +260,7 @@ def txn_commit(
         topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=parts)],
         **fields,
     )
-    answer = settled(lambda: wire.call(request, version), lambda found: found.topics[0].partitions[0].error_code)
+    answer = retried(lambda: wire.call(request, version), lambda found: found.topics[0].partitions[0].error_code)
     error: int = answer.topics[0].partitions[0].error_code
     return error
 
@@ -292,7 +292,7 @@ def fetch_group(
     if topics is not None:
         asked = [OffsetFetchRequestTopics(name=name, partition_indexes=list(of)) for name, of in topics.items()]
     request = OffsetFetchRequest(require_stable=stable, groups=[OffsetFetchRequestGroup(group_id=group, topics=asked)])
-    return settled(lambda: wire.call(request, version).groups[0])
+    return retried(lambda: wire.call(request, version).groups[0])
 
 
 def offsets_of(wire: Wire, group: str) -> dict[tuple[str, int], int]:
@@ -314,7 +314,7 @@ def delete_offsets(wire: Wire, group: str, topics: Mapping[str, Iterable[int]]) 
         )
         for name, of in topics.items()
     ]
-    answer = settled(lambda: wire.call(OffsetDeleteRequest(group_id=group, topics=asked)))
+    answer = retried(lambda: wire.call(OffsetDeleteRequest(group_id=group, topics=asked)))
     if answer.error_code:
         return answer.error_code
     return {
@@ -331,7 +331,7 @@ def describe(wire: Wire, group: str, **fields: Any) -> DescribedGroup:
     """Describe one group."""
     version = fields.pop("version", None)
     request = DescribeGroupsRequest(groups=[group], **fields)
-    found: DescribedGroup = settled(lambda: wire.call(request, version).groups[0])
+    found: DescribedGroup = retried(lambda: wire.call(request, version).groups[0])
     return found
 
 

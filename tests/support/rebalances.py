@@ -26,20 +26,20 @@ class Watched:
 
     def __init__(self, bootstrap: str, group: str, **options: Any) -> None:
         self.consumer = Consumer(bootstrap, group_id=group, **options)
-        self.told: list[tuple[str, list[TopicPartition]]] = []
+        self.calls: list[tuple[str, list[TopicPartition]]] = []
 
     def subscribe(self, topics: Sequence[str] | str) -> None:
         """Subscribe with listeners that record their calls."""
         self.consumer.subscribe(
             topics,
-            on_assigned=lambda tps: self.told.append(("assigned", tps)),
-            on_revoked=lambda tps: self.told.append(("revoked", tps)),
-            on_lost=lambda tps: self.told.append(("lost", tps)),
+            on_assigned=lambda tps: self.calls.append(("assigned", tps)),
+            on_revoked=lambda tps: self.calls.append(("revoked", tps)),
+            on_lost=lambda tps: self.calls.append(("lost", tps)),
         )
 
     def of(self, kind: str) -> list[TopicPartition]:
         """Return all partitions of calls of this kind, in order."""
-        return [tp for what, tps in self.told if what == kind for tp in tps]
+        return [tp for what, tps in self.calls if what == kind for tp in tps]
 
 
 @contextmanager

@@ -50,7 +50,7 @@ COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 
 
 @dataclass
-class Told:
+class Written:
     """One transaction as its writer knows it. `value` is what it wrote to each partition and as the group's offset."""
 
     value: int
@@ -144,7 +144,7 @@ class TransactionWorld:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = world.fork()
-        self.history: list[Told] = []
+        self.history: list[Written] = []
         self.seen: list[list[bytes | None]] = [[] for _ in range(PARTITIONS)]
         self.topic = UUID(int=0)
         self.over = False
@@ -188,21 +188,21 @@ class TransactionWorld:
                 self.outcomes[error.code.name] += 1
 
     async def transaction(self, writer: Any, name: str) -> None:
-        told = Told(len(self.history) + 1, name)
-        self.history.append(told)
+        written = Written(len(self.history) + 1, name)
+        self.history.append(written)
         for partition in self.rng.sample(range(PARTITIONS), self.rng.randrange(1, PARTITIONS + 1)):
-            told.partitions.add(partition)
-            value = str(told.value).encode()
+            written.partitions.add(partition)
+            value = str(written.value).encode()
             await writer.write(self.topic, partition, [value, value + b"+"], self.world.now_ms())
-            told.acknowledged.add(partition)
+            written.acknowledged.add(partition)
         if self.rng.random() < 0.5:
-            told.offset = True
-            await writer.commit_offset(name, told.value)
+            written.offset = True
+            await writer.commit_offset(name, written.value)
         if self.rng.random() < 0.15:
             await asyncio.sleep(self.rng.uniform(0, 1.5))  # it stalls; the timeout may expire meanwhile
         commit = self.rng.random() < 0.7
         await writer.end(commit)
-        told.outcome = COMMITTED if commit else ABORTED
+        written.outcome = COMMITTED if commit else ABORTED
 
     async def late_write(self, writer: OldWriter) -> None:
         """Check that a write delayed until after its transaction is rejected (KAFKA-14402).
@@ -247,30 +247,30 @@ class TransactionWorld:
         for partition in range(PARTITIONS):
             await self.look(reader, partition, until_stable=True)
         counts = [Counter(values) for values in self.seen]
-        for told in self.history:
-            self.check_transaction(told, counts)
+        for written in self.history:
+            self.check_transaction(written, counts)
         for name in set(IDS):
             await self.check_offset(reader, name)
 
-    def check_transaction(self, told: Told, counts: list[Counter[bytes | None]]) -> None:
-        value = str(told.value).encode()
+    def check_transaction(self, written: Written, counts: list[Counter[bytes | None]]) -> None:
+        value = str(written.value).encode()
         found = {
             (partition, each): counts[partition][each]
             for partition in range(PARTITIONS)
             for each in (value, value + b"+")
         }
-        assert max(found.values()) <= 1, f"{told} is there twice: {found}"
+        assert max(found.values()) <= 1, f"{written} is there twice: {found}"
         visible = {partition for (partition, _), count in found.items() if count}
-        whole = visible == told.partitions and sum(found.values()) == 2 * len(told.partitions)
-        if told.outcome is COMMITTED:
-            assert whole, f"{told} is committed, and not all there: {found}"
-        elif told.outcome is ABORTED:
-            assert not visible, f"{told} is aborted, and there: {found}"
+        whole = visible == written.partitions and sum(found.values()) == 2 * len(written.partitions)
+        if written.outcome is COMMITTED:
+            assert whole, f"{written} is committed, and not all there: {found}"
+        elif written.outcome is ABORTED:
+            assert not visible, f"{written} is aborted, and there: {found}"
         else:
             # A write without an answer may be present or not. Of the others, all are present, or none.
-            assert not visible or told.acknowledged <= visible <= told.partitions, f"torn: {told}: {found}"
-            assert all(found[p, value] == found[p, value + b"+"] for p in visible), f"torn: {told}: {found}"
-        self.outcomes[told.outcome] += 1
+            assert not visible or written.acknowledged <= visible <= written.partitions, f"torn: {written}: {found}"
+            assert all(found[p, value] == found[p, value + b"+"] for p in visible), f"torn: {written}: {found}"
+        self.outcomes[written.outcome] += 1
 
     async def check_offset(self, reader: RawWriter, name: str) -> None:
         """Check that the group's offset is that of the last transaction of the id that committed one."""
@@ -280,7 +280,7 @@ class TransactionWorld:
         )
         response = await reader.call(request, lambda r: r.groups[0].topics[0].partitions[0].error_code, 8)
         offset = response.groups[0].topics[0].partitions[0].committed_offset
-        with_offsets = {told.value: told for told in self.history if told.name == name and told.offset}
+        with_offsets = {written.value: written for written in self.history if written.name == name and written.offset}
         in_order = [int(value) for value in self.seen_in_order() if value in {str(each) for each in with_offsets}]
         certain = [value for value in in_order if with_offsets[value].outcome is COMMITTED]
         assert offset == -1 or with_offsets[offset].outcome is not ABORTED, f"{name}: {offset} was aborted"

@@ -37,7 +37,7 @@ from oncelog.protocol.messages.write_txn_markers import (
 )
 from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import encode_versioned, read_version
-from support.wire import Session, Wire, batch, settled, until
+from support.wire import Session, Wire, batch, retried, until
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 TRANSACTION_VERSION = "transaction.version"
@@ -51,7 +51,7 @@ UNSTABLE = 88
 def describe(wire: Wire, transactional_id: str) -> Any:
     """Send DescribeTransactions for one id."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    return settled(lambda: wire.call(request).transaction_states[0])
+    return retried(lambda: wire.call(request).transaction_states[0])
 
 
 def state(wire: Wire, transactional_id: str) -> str:
@@ -69,7 +69,7 @@ def until_state(wire: Wire, transactional_id: str, *wanted: str) -> Any:
 
 def listed(wire: Wire, version: int | None = None, **filters: Any) -> Any:
     """Send ListTransactions."""
-    return settled(lambda: wire.call(ListTransactionsRequest(**filters), version))
+    return retried(lambda: wire.call(ListTransactionsRequest(**filters), version))
 
 
 def producers(wire: Wire, topic: str, partition: int = 0) -> Mapping[int, Any]:
@@ -115,7 +115,7 @@ def write(
 
 def written(*arguments: Any, **options: Any) -> Any:
     """Write as `write`, with retries while the previous transaction's markers are pending. It must succeed."""
-    answer = settled(lambda: write(*arguments, **options))
+    answer = retried(lambda: write(*arguments, **options))
     assert not answer.error_code, answer
     return answer
 
@@ -175,7 +175,7 @@ def commit_offset(
             )
         ],
     )
-    answer = settled(lambda: wire.call(request, version), lambda response: response.topics[0].partitions[0].error_code)
+    answer = retried(lambda: wire.call(request, version), lambda response: response.topics[0].partitions[0].error_code)
     code: int = answer.topics[0].partitions[0].error_code
     return code
 
@@ -190,7 +190,7 @@ def committed(wire: Wire, group: str, topic: str, *, stable: bool = True) -> tup
         ],
         require_stable=stable,
     )
-    found = settled(lambda: wire.call(request, 8).groups[0])
+    found = retried(lambda: wire.call(request, 8).groups[0])
     assert not found.error_code, found
     partition = found.topics[0].partitions[0]
     return partition.committed_offset, partition.error_code
@@ -298,7 +298,7 @@ def seed(
     key = encode_versioned(TransactionLogKey(transactional_id=transactional_id), 0)
     data = build_batch([Record(0, now, key, encode_versioned(value, 1))])
     where = state_partition(transactional_id)
-    answer = settled(lambda: wire.produce("__transaction_state", data, partition=where))
+    answer = retried(lambda: wire.produce("__transaction_state", data, partition=where))
     assert not answer.error_code, answer
 
 

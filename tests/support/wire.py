@@ -71,7 +71,7 @@ def until(ask: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
         time.sleep(0.02)
 
 
-def settled(ask: Callable[[], T], code: Callable[[T], int] = lambda answer: answer.error_code) -> T:  # type: ignore[attr-defined]
+def retried(ask: Callable[[], T], code: Callable[[T], int] = lambda answer: answer.error_code) -> T:  # type: ignore[attr-defined]
     """Repeat a request until the answer has no temporary error."""
     return until(ask, lambda answer: code(answer) not in LOADING, "an error that passes")
 
@@ -223,7 +223,7 @@ class Wire:
     def find_coordinator(self, key: str, key_type: int = 1) -> Any:
         """Wait until the coordinator (0 of a group, 1 of a transaction) is available."""
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        return settled(lambda: self.call(request), lambda answer: answer.coordinators[0].error_code)
+        return retried(lambda: self.call(request), lambda answer: answer.coordinators[0].error_code)
 
     def init_producer(
         self,
@@ -242,7 +242,7 @@ class Wire:
             producer_id=session.producer_id,
             producer_epoch=session.epoch,
         )
-        return settled(lambda: self.call(request, version))
+        return retried(lambda: self.call(request, version))
 
     def session(self, transactional_id: str | None = None, *, timeout_ms: int = 60_000) -> Session:
         """Return a new producer's id and epoch."""
@@ -272,14 +272,14 @@ class Wire:
         request = AddOffsetsToTxnRequest(
             transactional_id=transactional_id, producer_id=who.producer_id, producer_epoch=who.epoch, group_id=group
         )
-        return settled(lambda: self.call(request, 3))
+        return retried(lambda: self.call(request, 3))
 
     def end(self, transactional_id: str, who: Session, commit: bool = True, *, version: int = 3) -> Any:
         """Send EndTxn. From version 5 on (KIP-890), the answer has the next epoch."""
         request = EndTxnRequest(
             transactional_id=transactional_id, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commit
         )
-        return settled(lambda: self.call(request, version))
+        return retried(lambda: self.call(request, version))
 
 
 def batch(

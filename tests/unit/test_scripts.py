@@ -92,18 +92,18 @@ def begin(checkout: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 @pytest.mark.parametrize("arguments", [("--help",), ("something", "-h")], ids=" ".join)
 def test_help_installs_nothing(checkout: Path, script: str, arguments: tuple[str, ...]) -> None:
     before = sorted(checkout.iterdir())
-    told = subprocess.run(
+    shown = subprocess.run(
         [checkout / "scripts" / script, *arguments],
         cwd="/",
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 0
-    assert told.stderr == ""
+    assert shown.returncode == 0
+    assert shown.stderr == ""
     first = (ROOT / "scripts" / script).read_text().splitlines()[1]
-    assert told.stdout.splitlines()[0] == first.removeprefix("# ")
-    assert "set -" not in told.stdout
+    assert shown.stdout.splitlines()[0] == first.removeprefix("# ")
+    assert "set -" not in shown.stdout
     assert sorted(checkout.iterdir()) == before
 
 

@@ -84,7 +84,7 @@ def clear_open(state: Any) -> Any:
     return state
 
 
-def older_goes_on(state: Any) -> Any:
+def older_accepted(state: Any) -> Any:
     """K1 without "later than b"."""
     if state.carried.record.source.batch > state.source.batch:
         return replace(state, skip=False)

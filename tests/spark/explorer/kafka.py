@@ -391,8 +391,8 @@ class Cluster:
         wanted = (PREPARE_COMMIT, COMPLETE_COMMIT) if commit else (PREPARE_ABORT, COMPLETE_ABORT)
         if txn.state == ONGOING and current:
             after = self._prepared(txn, wanted[0], bump=True)
-            told = self._completed(owner.id, after) if after.rotate else after
-            return _with(kafka, owner.id, after), op.RequestOutcome.DONE, told.pid, told.epoch
+            completed = self._completed(owner.id, after) if after.rotate else after
+            return _with(kafka, owner.id, after), op.RequestOutcome.DONE, completed.pid, completed.epoch
         if txn.state in (PREPARE_COMMIT, PREPARE_ABORT) and retry:
             return None if txn.state == wanted[0] else (kafka, op.RequestOutcome.INVALID_STATE, *same)
         if txn.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and retry:

@@ -89,10 +89,10 @@ def _move(phases: tuple[Any, ...], phase: Any, before: Any) -> tuple[Any, ...]:
     return tuple(rest)
 
 
-TOLD = (QUERY._replace(told=ID), SUCCESSOR._replace(told=ID))
+IDENTIFIED = (QUERY._replace(known_by=ID), SUCCESSOR._replace(known_by=ID))
 
 
-def _admitting(phases: tuple[Any, ...], begin: str = "commit", queries: tuple[Query, ...] = TOLD) -> Mutant:
+def _admitting(phases: tuple[Any, ...], begin: str = "commit", queries: tuple[Query, ...] = IDENTIFIED) -> Mutant:
     return Mutant(Rules(plan=phases), {"other": 1}, 2, begin=begin, every=0, queries=queries, untouched=True)
 
 
@@ -138,7 +138,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "P4 nothing cleared": Mutant(Rules(plan=_plan(abort_leftovers=None)), {"driver": 1}),
     "P4 no second look": Mutant(Rules(plan=_plan(abort_leftovers=altered.clear_open)), {"driver": 1, "lose": 1}),
-    "K1 later than b": Mutant(Rules(task=_task(compare_record=altered.older_goes_on)), {"rewind": 1}, 2),
+    "K1 later than b": Mutant(Rules(task=_task(compare_record=altered.older_accepted)), {"rewind": 1}, 2),
     "K1 not compared": Mutant(
         Rules(task=_task(compare_record=altered.not_compared)), {"driver": 1}, begin="stage", every=0
     ),

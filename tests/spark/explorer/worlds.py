@@ -63,7 +63,7 @@ class Query(NamedTuple):
 
     EACH: a query that writes in foreachBatch. Each plan is another call of the function.
 
-    `first`: its first batch or version. `told`: how a plan identifies its query, "" if it cannot. `prefix`: everything
+    `first`: its first batch or version. `known_by`: how a plan identifies its query, "" if it cannot. `prefix`: everything
     that it writes has the same decision topic.
     """
 
@@ -71,20 +71,20 @@ class Query(NamedTuple):
     name: str = "q"
     permission: Permission = NO_PERMISSION
     first: int = 0
-    told: str = ""
+    known_by: str = ""
     prefix: str = SINK.prefix
 
     def source(self, batch: int, plan: int = 0) -> Source:
         """Return the source of the rows as stored in the record."""
         call = str(plan) if self.kind == EACH else ""
-        return Source(self.kind, self.name, batch, f"/{self.name}" if self.told else "", call)
+        return Source(self.kind, self.name, batch, f"/{self.name}" if self.known_by else "", call)
 
     @property
     def applicant(self) -> Source:
         """Return the query of a plan, as far as the plan knows it."""
         if self.kind == EACH:
             return Source(WRITE, self.name, 0)
-        return self.source(-1)._replace(query=self.name if self.told == ID else "") if self.told else NOBODY
+        return self.source(-1)._replace(query=self.name if self.known_by == ID else "") if self.known_by else NOBODY
 
     @property
     def repeats(self) -> bool:

@@ -363,8 +363,8 @@ def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplo
     with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
         file.write(acl)
     live(data, store, life)
-    told = [each.getMessage() for each in caplog.records if "not taken over" in each.getMessage()]
-    assert told == [
+    refusals = [each.getMessage() for each in caplog.records if "not taken over" in each.getMessage()]
+    assert refusals == [
         "settings of broker 7 are not taken over: max.connections",
         "settings of group g are not taken over: consumer.session.timeout.ms",
         "ACLs are not taken over: every client may do everything",

@@ -237,8 +237,8 @@ def test_answer_without_records_waits_for_earlier_records() -> None:
 def test_read_waits_until_its_data_is_committed() -> None:
     """Otherwise, a reader could continue from an offset that a power loss removes."""
     stub = BrokerStub(LogConfig(flush_messages=1))
-    nobody: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
-    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=nobody)
+    flusher: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
+    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=flusher)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -266,8 +266,8 @@ def test_read_after_loading_waits_until_its_data_is_committed() -> None:
 
     stub.run(killed)
     stub.log = open_log(stub.disk, config)
-    nobody: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
-    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=nobody)
+    flusher: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
+    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=flusher)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()

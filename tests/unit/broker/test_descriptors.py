@@ -19,7 +19,7 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from support.processes import accepts, gone, wait_until
 from support.servers import OncelogCluster
 from support.transactions import until_state, written
-from support.wire import Wire, batch, code, settled, visible
+from support.wire import Wire, batch, code, retried, visible
 
 PARTITIONS = 600
 """More than a broker keeps open."""
@@ -97,7 +97,7 @@ def test_deletion_of_records_is_reported_only_when_it_is_durable(cluster: Oncelo
         cluster.wait_ready()
     with Wire(cluster.bootstrap) as wire:
         wire.leaders_serve("t")
-        assert visible(settled(lambda: wire.fetch(topic_id, offset=2)), 2) == [b"c"]
+        assert visible(retried(lambda: wire.fetch(topic_id, offset=2)), 2) == [b"c"]
         assert wire.offset("t", -2) == 2
 
 
@@ -128,7 +128,7 @@ def test_shortage_while_clients_connect_does_not_stop_the_broker(cluster: Oncelo
     pid = cluster.broker_pid()
     with Wire(cluster.bootstrap) as wire:
         wire.create_topic("t")
-        assert not settled(lambda: wire.produce("t", batch([b"x"]))).error_code
+        assert not retried(lambda: wire.produce("t", batch([b"x"]))).error_code
         highest = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir())
         with Shortage(cluster, limit=highest + 3):
             waiting = connections(cluster, 20)
@@ -153,7 +153,7 @@ def test_connections_leave_descriptors_for_files(cluster: OncelogCluster) -> Non
         assert cpu_s(pid) - before < SHORTAGE_S / 2
         wire.create_topic("t", 20)
         for partition in range(20):
-            assert not settled(lambda p=partition: wire.produce("t", batch([b"x"]), partition=p)).error_code
+            assert not retried(lambda p=partition: wire.produce("t", batch([b"x"]), partition=p)).error_code
         for each in waiting:
             each.close()
     wait_until(lambda: accepts(cluster.bootstrap), "the broker accepts connections again")

@@ -132,14 +132,14 @@ def test_epoch_wraps_to_one() -> None:
 
 
 def test_only_changed_partitions_are_returned() -> None:
-    told = position(0)
-    assert told.changed(0, 5, 0, False)
-    assert not told.changed(0, 5, 0, False)
-    assert told.changed(0, 5, 0, True)
-    assert told.changed(0, 6, 0, False)
-    assert told.changed(0, 6, 1, False)
-    assert told.changed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, False)
-    assert told.changed(0, 6, 1, False)
+    known = position(0)
+    assert known.changed(0, 5, 0, False)
+    assert not known.changed(0, 5, 0, False)
+    assert known.changed(0, 5, 0, True)
+    assert known.changed(0, 6, 0, False)
+    assert known.changed(0, 6, 1, False)
+    assert known.changed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, False)
+    assert known.changed(0, 6, 1, False)
 
 
 def test_partition_dropped_while_a_fetch_waits_is_still_served() -> None:

@@ -349,15 +349,15 @@ def test_marker_counts_as_written_after_its_sync(tmp_path: Path) -> None:
         broker.partitions.append_marker(
             "t", 0, commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=1
         )
-        told: list[object] = []
-        broker.partitions.when_committed([("t", 0)], told.append)
+        outcomes: list[object] = []
+        broker.partitions.when_committed([("t", 0)], outcomes.append)
         await asyncio.sleep(0)
-        assert told == []
+        assert outcomes == []
         disk.gate.set()
-        while not told:
+        while not outcomes:
             await asyncio.sleep(0.001)
-        assert told == [{}]
-        broker.partitions.when_committed([("t", 0), ("gone", 0)], told.append)
-        assert told[1] == {("gone", 0): ErrorCode.KAFKA_STORAGE_ERROR}
+        assert outcomes == [{}]
+        broker.partitions.when_committed([("t", 0), ("gone", 0)], outcomes.append)
+        assert outcomes[1] == {("gone", 0): ErrorCode.KAFKA_STORAGE_ERROR}
 
     live(tmp_path, life, log_flush_interval_messages="1")

@@ -111,8 +111,8 @@ def test_failed_round_is_logged_and_the_next_one_runs(
         assert seen[:4] == [0, 1, 0, 1]
 
     asyncio.run(run())
-    told = [record for record in caplog.records if record.exc_info]
-    assert sorted(str(record.exc_info[1]) for record in told if record.exc_info) == [
+    logged = [record for record in caplog.records if record.exc_info]
+    assert sorted(str(record.exc_info[1]) for record in logged if record.exc_info) == [
         "nobody thought of that",
         "nor of this",
     ]

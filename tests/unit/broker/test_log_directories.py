@@ -143,14 +143,14 @@ def test_directory_removed_from_the_settings_prevents_the_start(storage: BrokerS
 
 
 def test_lost_directory_starts_empty_on_request(storage: BrokerStorage) -> None:
-    async def anew(broker: Broker) -> None:
+    async def after_the_loss(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 0
         assert broker.partitions.find("t", 1).log.log_end_offset == 1
 
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     shutil.rmtree(storage.paths[0])
-    storage.run_broker(anew, lost_log_dirs=storage.paths[0])
-    storage.run_broker(anew)
+    storage.run_broker(after_the_loss, lost_log_dirs=storage.paths[0])
+    storage.run_broker(after_the_loss)
     gone = storage.paths.pop()
     refused(storage)
     storage.run_broker(nothing, lost_log_dirs=gone)

@@ -196,7 +196,7 @@ async def filled(broker: Broker, partitions: int) -> TopicInfo:
     return topic
 
 
-async def begun_deletion(broker: Broker, topic: TopicInfo) -> asyncio.Future[None]:
+async def start_deletion(broker: Broker, topic: TopicInfo) -> asyncio.Future[None]:
     """Delete a topic until its metadata is erased, and some of its partitions are not dropped yet."""
     deleting = asyncio.ensure_future(broker.topics.delete(topic))
     while broker.metadata.image.topic(topic.name) is not None:
@@ -227,7 +227,7 @@ def test_deletion_of_a_topic_yields_to_other_requests(storage: CrashStorage) -> 
 def test_topic_is_created_only_after_the_deleted_one_of_its_name_is_gone(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
-        deleting = await begun_deletion(broker, topic)
+        deleting = await start_deletion(broker, topic)
         created = await broker.topics.create("t", partitions=PARTITIONS)
         assert len(broker.partitions) == 0
         for partition in range(PARTITIONS):
@@ -247,7 +247,7 @@ def test_topic_is_created_only_after_the_deleted_one_of_its_name_is_gone(storage
 def test_cancelled_deletion_leaves_no_folder_without_a_topic(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
-        deleting = await begun_deletion(broker, topic)
+        deleting = await start_deletion(broker, topic)
         deleting.cancel()
         await asyncio.gather(deleting, return_exceptions=True)
 

@@ -41,7 +41,7 @@ def name(wire: Wire) -> str:
 
 
 @pytest.fixture
-def name_there(module_server: Server) -> str:
+def name_on_own_server(module_server: Server) -> str:
     """Return the same on the module's own server."""
     made = f"cli-{uuid.uuid4().hex[:8]}"
     with Wire(module_server.bootstrap) as connection:
@@ -136,8 +136,8 @@ def test_old_transaction_that_its_coordinator_knows_is_not_hanging(tool: Tool, w
     ended(wire, name, who, commit=False)
 
 
-def test_hanging_transaction_is_found_and_aborted(module_server: Server, name_there: str) -> None:
-    tool, name = Tool(module_server.bootstrap), name_there
+def test_hanging_transaction_is_found_and_aborted(module_server: Server, name_on_own_server: str) -> None:
+    tool, name = Tool(module_server.bootstrap), name_on_own_server
     with Wire(module_server.bootstrap) as wire:
         who = write_old(wire, name, 11)
         row = {
@@ -176,8 +176,8 @@ def test_hanging_transaction_is_found_and_aborted(module_server: Server, name_th
         assert tool.json("txn", "find-hanging", "--topic", name) == []
 
 
-def test_abort_by_producer(module_server: Server, name_there: str) -> None:
-    tool, name = Tool(module_server.bootstrap), name_there
+def test_abort_by_producer(module_server: Server, name_on_own_server: str) -> None:
+    tool, name = Tool(module_server.bootstrap), name_on_own_server
     with Wire(module_server.bootstrap) as wire:
         wire.session(name)
         who = write_old(wire, name, 11)

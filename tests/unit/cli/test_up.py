@@ -333,12 +333,12 @@ def test_idle_broker_uses_little_memory(new_cluster: NewCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "address"),
     [("box", "box:0"), ("box:9", "box:9"), ("::1", "[::1]:0"), ("[::1]", "[::1]:0"), ("[::1]:9", "[::1]:9")],
 )
-def test_advertise_option(given: str, told: str) -> None:
+def test_advertise_option(given: str, address: str) -> None:
     settings = with_address({}, host=None, port=None, advertise=given)
-    assert settings["advertised.listeners"] == f"PLAINTEXT://{told}"
+    assert settings["advertised.listeners"] == f"PLAINTEXT://{address}"
 
 
 INNER = {"listeners": "INNER://127.0.0.1:1", "listener.security.protocol.map": "INNER:PLAINTEXT,OUTER:PLAINTEXT"}

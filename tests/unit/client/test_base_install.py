@@ -58,17 +58,17 @@ for name, do in doings.items():
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, str]:
+def messages() -> dict[str, str]:
     done = subprocess.run([sys.executable, "-c", ABSENT], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return dict(line.split("|", 1) for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize("name", ["send", "send_async", "read", "read_async", "formats"])
-def test_missing_extra_for_tables_is_named(told: dict[str, str], name: str) -> None:
-    assert told[name] == "ImportError: tables need numba, which `pip install 'oncelog[arrow]'` brings"
+def test_missing_extra_for_tables_is_named(messages: dict[str, str], name: str) -> None:
+    assert messages[name] == "ImportError: tables need numba, which `pip install 'oncelog[arrow]'` brings"
 
 
-def test_missing_extra_for_spark_is_named(told: dict[str, str]) -> None:
+def test_missing_extra_for_spark_is_named(messages: dict[str, str]) -> None:
     expected = "ImportError: Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
-    assert told["register"] == expected
+    assert messages["register"] == expected

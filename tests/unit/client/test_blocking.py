@@ -45,7 +45,7 @@ class Awaited:
         await asyncio.sleep(0)
         return threading.current_thread().name, [value, value] if twice else value
 
-    async def for_ever(self) -> None:
+    async def forever(self) -> None:
         """Wait until the caller cancels."""
         self.begun.set()
         try:
@@ -63,7 +63,7 @@ class Waiting(Blocking[Awaited]):
         super().__init__(Awaited())
 
     echo = blocking(Awaited.echo)
-    for_ever = blocking(Awaited.for_ever)
+    forever = blocking(Awaited.forever)
     at_once = on_loop(Awaited.at_once)
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ def test_interrupted_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(waiting._thread, "start", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        waiting.for_ever()
+        waiting.forever()
     assert waiting._awaited.ended.wait(10), "nobody waits for it any more"
 
 

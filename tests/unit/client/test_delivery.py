@@ -30,9 +30,9 @@ def test_failures_beyond_the_remembered_ones_are_counted(monkeypatch: pytest.Mon
         failures.add(each)
     for each in first:
         each.seen = True
-    told = failures.first_unseen()
-    assert str(told) == "three"
-    assert "2 records" in told.__notes__[0]  # type: ignore[union-attr]
+    error = failures.first_unseen()
+    assert str(error) == "three"
+    assert "2 records" in error.__notes__[0]  # type: ignore[union-attr]
     assert failures.first_unseen() is None
 
 

@@ -14,7 +14,7 @@ from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.blocking import LoopThread
 
 
-def told_in_a_child(work: Callable[[], object]) -> bool:
+def raises_in_a_child(work: Callable[[], object]) -> bool:
     """Return whether `work` raises UsageError, and names the fork, in a child of this process."""
     with warnings.catch_warnings():  # newer Pythons warn of every fork in a process with threads
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -33,13 +33,13 @@ def told_in_a_child(work: Callable[[], object]) -> bool:
 def test_starting_work_on_the_parents_loop_raises_in_forked_child() -> None:
     thread = LoopThread.shared()
     thread.run(asyncio.sleep(0))
-    assert told_in_a_child(lambda: thread.start(asyncio.sleep(0)))
+    assert raises_in_a_child(lambda: thread.start(asyncio.sleep(0)))
 
 
 def test_parents_producer_raises_in_forked_child() -> None:
     producer = Producer("nobody:1")
     producer._core.counts["t"] = 1
-    assert told_in_a_child(lambda: producer.send("t", b"x"))
+    assert raises_in_a_child(lambda: producer.send("t", b"x"))
     assert not producer.send("t", b"x").done()
     producer._thread.run(producer._core.sender.close())
 
@@ -63,25 +63,25 @@ CONSUMER: dict[str, Callable[[Consumer], Any]] = {
 def test_parents_consumer_raises_in_forked_child(name: str) -> None:
     with Consumer("localhost:1", group_id="g") as consumer:
         consumer.assign([TP])
-        assert told_in_a_child(lambda: CONSUMER[name](consumer))
+        assert raises_in_a_child(lambda: CONSUMER[name](consumer))
         assert consumer.assignment() == [TP], "the parent's is as before"
 
 
 def test_parents_admin_and_producer_raise_in_forked_child() -> None:
     with Admin("localhost:1") as admin:
-        assert told_in_a_child(admin.list_topics)
+        assert raises_in_a_child(admin.list_topics)
     with Producer("localhost:1") as producer:
-        assert told_in_a_child(producer.flush)
-        assert told_in_a_child(lambda: producer.partitions_for("t"))
-        assert told_in_a_child(lambda: producer.producer_id)
-        assert told_in_a_child(producer.close)
+        assert raises_in_a_child(producer.flush)
+        assert raises_in_a_child(lambda: producer.partitions_for("t"))
+        assert raises_in_a_child(lambda: producer.producer_id)
+        assert raises_in_a_child(producer.close)
 
 
 def test_waiting_for_the_parents_record_raises_in_forked_child() -> None:
     producer = Producer("localhost:1")
     producer._core.counts["t"] = 1
     future = producer.send("t", b"x")
-    assert told_in_a_child(future.result)
+    assert raises_in_a_child(future.result)
     with pytest.raises(errors.TimedOutError):
         producer.close(0)
 
@@ -102,7 +102,7 @@ def test_parents_asyncio_clients_raise_in_forked_child() -> None:
         lambda: producer.flush(),
         lambda: admin.list_topics(),
     ):
-        assert told_in_a_child(lambda call=call: asyncio.run(awaited(call)))
+        assert raises_in_a_child(lambda call=call: asyncio.run(awaited(call)))
 
 
 async def awaited(call: Callable[[], Any]) -> None:

@@ -101,7 +101,7 @@ def test_memory_freed_before_the_wait_starts_is_noticed() -> None:
         append, wait = producer._append, core.buffer.wait_for_memory
         refused = 0
 
-        def freed_behind(*arguments: Any) -> Any:
+        def freed_after(*arguments: Any) -> Any:
             nonlocal refused
             try:
                 return append(*arguments)
@@ -115,7 +115,7 @@ def test_memory_freed_before_the_wait_starts_is_noticed() -> None:
             waits.append(wait(timeout, releases))
             return waits[-1]
 
-        producer._append = freed_behind
+        producer._append = freed_after
         core.buffer.wait_for_memory = waited  # type: ignore[method-assign]
         for _ in range(RECORDS):
             producer.send("t", RECORD)
@@ -128,7 +128,7 @@ def test_memory_freed_before_the_wait_for_a_table_starts_is_noticed() -> None:
     with made() as (producer, core):
         append, wait = core.buffer.append_encoded, core.buffer.wait_for_memory
 
-        def freed_behind(*arguments: Any) -> Any:
+        def freed_after(*arguments: Any) -> Any:
             try:
                 return append(*arguments)
             except NoRoomError:
@@ -139,7 +139,7 @@ def test_memory_freed_before_the_wait_for_a_table_starts_is_noticed() -> None:
             waits.append(wait(timeout, releases))
             return waits[-1]
 
-        core.buffer.append_encoded = freed_behind  # type: ignore[method-assign]
+        core.buffer.append_encoded = freed_after  # type: ignore[method-assign]
         core.buffer.wait_for_memory = waited  # type: ignore[method-assign]
         producer.send_table("t", pa.table({"value": [RECORD] * RECORDS}))
     assert waits

@@ -47,11 +47,11 @@ def test_recovered_records_are_committed_after_their_sync(monkeypatch: pytest.Mo
     asked = Asked()
     replica = Replica("t", 0, UUID(int=1), log, 0, flush=asked)
     assert (log.high_watermark, replica.synced_offset, asked.calls) == (0, 0, ["now"])
-    told: list[tuple[ErrorCode, int]] = []
-    replica.when_committed(0, lambda error: told.append((error, log.high_watermark)))
-    assert not told
+    outcomes: list[tuple[ErrorCode, int]] = []
+    replica.when_committed(0, lambda error: outcomes.append((error, log.high_watermark)))
+    assert not outcomes
     replica.synced(1)
-    assert (log.high_watermark, replica.synced_offset, told, asked.calls) == (1, 1, [(ErrorCode.NONE, 1)], ["now"])
+    assert (log.high_watermark, replica.synced_offset, outcomes, asked.calls) == (1, 1, [(ErrorCode.NONE, 1)], ["now"])
 
 
 def test_recovered_records_are_committed_at_once_without_flush_messages() -> None:

@@ -47,9 +47,9 @@ def imported(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
 
 
 def test_numba_is_imported_once_per_machine_and_pandas_never(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    heavy, told = used(monkeypatch, tmp_path / "cache")
+    heavy, log_text = used(monkeypatch, tmp_path / "cache")
     assert heavy == "numba"
-    assert told == (
+    assert log_text == (
         "compiling the kernels of tables for this processor, once: some seconds; they are kept in "
         f"{tmp_path / 'cache'} (NUMBA_CACHE_DIR names another folder)"
     )
@@ -92,9 +92,11 @@ def test_processes_that_start_together_compile_and_log_once(tmp_path: Path) -> N
 def test_process_without_a_cache_folder_compiles_its_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     taken = tmp_path / "a file"
     taken.touch()
-    heavy, told = used(monkeypatch, taken)
+    heavy, log_text = used(monkeypatch, taken)
     assert heavy == "numba"
-    assert told.endswith("they are kept nowhere, for no folder can be written (NUMBA_CACHE_DIR names another folder)")
+    assert log_text.endswith(
+        "they are kept nowhere, for no folder can be written (NUMBA_CACHE_DIR names another folder)"
+    )
 
 
 def test_compiled_code_is_cached_in_the_users_folder_for_other_installations(

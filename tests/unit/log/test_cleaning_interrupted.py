@@ -14,7 +14,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from support.cleaning import COMPACT, LEFTOVERS, carry_out, clean, committed, filled, put, rows
+from support.cleaning import COMPACT, LEFTOVERS, clean, committed, filled, put, rows, run_steps
 from support.crashdisk import CrashDisk
 from support.logs import FOLDER, NOW, end_txn, new_log, open_log
 from support.tracebacks import depth
@@ -28,11 +28,11 @@ def test_change_of_the_log_ends_the_round(number: int) -> None:
     disk, log = filled(count=20)
     cleaning = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100)
     work = cleaning.run()
-    carry_out(work, number)
+    run_steps(work, number)
     log.advance_log_start(log.segments.active.base_offset)
     log.delete_old_segments()
     with pytest.raises(CleaningAbortedError):
-        carry_out(work)
+        run_steps(work)
     assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
     assert rows(log) == [row for row in rows(open_log(disk, COMPACT)) if row[0] >= log.log_start_offset]
 
@@ -45,13 +45,13 @@ def test_segment_deleted_between_two_chunks_is_not_restored() -> None:
         for each in range(80):
             put(log, (b"%d" % (each % 7), bytes(3000)))
         work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
-        carry_out(work, number)
+        run_steps(work, number)
         first = log.segments.active.base_offset
         log.advance_log_start(first)
         log.delete_old_segments()
         whole = True
         try:
-            carry_out(work)
+            run_steps(work)
         except CleaningAbortedError:
             whole = False
         assert [name for name in disk.listdir(FOLDER) if name.endswith(".log")] == [f"{first:020d}.log"], number
@@ -66,7 +66,7 @@ def test_closed_log_ends_the_round() -> None:
     next(work).run()
     log.close()
     with pytest.raises(CleaningAbortedError):
-        carry_out(work)
+        run_steps(work)
 
 
 def test_cancelled_round_leaves_no_files() -> None:

@@ -156,11 +156,11 @@ def test_missing_answer_closes_the_connection() -> None:
         pass
 
     async def body(connection: ClientConnection) -> None:
-        behind = connection.send(beat(2), timeout_ms=60_000)
+        following = connection.send(beat(2), timeout_ms=60_000)
         with pytest.raises(RequestTimeoutError):
             await connection.call(beat(1), timeout_ms=20)
         with pytest.raises(ConnectionLostError):
-            await behind
+            await following
         assert connection.closed
         with pytest.raises(ConnectionLostError):
             connection.send(beat(3))
