@@ -237,7 +237,7 @@ def transaction_partitions(target: Target) -> None:
         assert not wire.end("wide transaction", who).error_code
         end = time.monotonic() + PATIENCE_S
         while describe(wire, "wide transaction") != "CompleteCommit":
-            assert time.monotonic() < end, "the markers are not written"
+            assert time.monotonic() < end, "the markers are written"
             time.sleep(0.5)
         wire.init_producer("wide transaction")
 

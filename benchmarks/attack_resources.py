@@ -61,8 +61,8 @@ def refused_produces(target: Target) -> None:
 
 
 def refused_syncs(target: Target) -> None:
-    assignments = [SyncGroupRequestAssignment(member_id="nobody", assignment=bytes(10 * MB))]
-    request = SyncGroupRequest(group_id="a group", generation_id=1, member_id="nobody", assignments=assignments)
+    assignments = [SyncGroupRequestAssignment(member_id="unknown", assignment=bytes(10 * MB))]
+    request = SyncGroupRequest(group_id="a group", generation_id=1, member_id="unknown", assignments=assignments)
     for _ in range(90):
         with target.wire() as wire:
             assert wire.call(request, 3).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -184,7 +184,7 @@ def deleted_topic(target: Target) -> None:
         _fill(wire, "gigabyte", 1024)
         request = DeleteTopicsRequest(topic_names=["gigabyte"], timeout_ms=30_000)
         check(wire.call(request, 5), "responses", 1)
-    wait_until(lambda: _disk_mb(target, "gigabyte") < 1, "the topic's files are gone", timeout=KEPT_S)
+    wait_until(lambda: _disk_mb(target, "gigabyte") < 1, "the topic's files are deleted", timeout=KEPT_S)
 
 
 def deleted_records(target: Target) -> None:

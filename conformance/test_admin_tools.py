@@ -218,11 +218,11 @@ def test_terminate_a_transaction(server: Server, name: str) -> None:
     producer = client.transactions(f"{name}-id")
     producer.begin()
     producer.send(name, [Outgoing(b"left open")])
-    client.send(name, [Outgoing(b"behind")])
+    client.send(name, [Outgoing(b"after")])
     listed = tool(server, "TransactionsCommand", "list", "--duration-filter", "0")
     assert f"{name}-id" in listed
     tool(server, "TransactionsCommand", "forceTerminateTransaction", "--transactionalId", f"{name}-id")
-    assert [record.value for record in client.read(name, committed=True)][-1] == b"behind"
+    assert [record.value for record in client.read(name, committed=True)][-1] == b"after"
     producer.close()
 
 

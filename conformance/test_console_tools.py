@@ -128,10 +128,10 @@ def test_transactions_command_aborts(server: Server, name: str) -> None:
     producer = client.transactions(f"{name}-id")
     producer.begin()
     producer.send(name, [Outgoing(b"hanging")])
-    client.send(name, [Outgoing(b"behind")])
+    client.send(name, [Outgoing(b"after")])
     assert client.read(name, committed=True) == []
     tool(server, "TransactionsCommand", "abort", "--topic", name, "--partition", "0", "--start-offset", "0")
-    assert [record.value for record in client.read(name, committed=True)] == [b"behind"]
+    assert [record.value for record in client.read(name, committed=True)] == [b"after"]
     producer.close()
 
 

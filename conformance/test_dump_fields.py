@@ -130,7 +130,7 @@ def as_kafka_shows(files: list[Path], *options: str, internal: bool = False) -> 
 
 def as_oncelog_shows(files: list[Path], *options: str) -> dict[str, list[Row]]:
     """Return our entries by file, with only the names of headers, as in the other tool."""
-    dumped = Tool("nobody:1").json("log", "dump", *map(str, files), "--records", *options)
+    dumped = Tool("nowhere:1").json("log", "dump", *map(str, files), "--records", *options)
     for item in dumped:
         for row in item["entries"]:
             for each in row.get("records", ()):

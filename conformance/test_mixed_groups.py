@@ -128,7 +128,7 @@ def test_all_members_keep_their_partitions(server: Server, name: str, tmp_path: 
                     places.update(partition for partition, _ in found)
                 return len(came) == sent
 
-            wait_until(all_came, "all has come")
+            wait_until(all_came, "all records have arrived")
             return gave
 
         def until_even(polls: list[Poll]) -> list[set[int]]:
@@ -146,7 +146,7 @@ def test_all_members_keep_their_partitions(server: Server, name: str, tmp_path: 
                 shares = [len(member.assignment or ()) for member in group.members]
                 return group.state == "Stable" and shares == [share] * len(polls)
 
-            wait_until(even, "each has its share")
+            wait_until(even, "each member has its share")
             gave = turn(polls)
             assert {len(places) for places in gave} == {share}
             return gave
@@ -158,9 +158,11 @@ def test_all_members_keep_their_partitions(server: Server, name: str, tmp_path: 
                 before = until_even([one, two])
                 with MEMBERS[others[1]](server, name, tmp_path) as three:
                     after = until_even([one, two, three])
-                    assert all(now < then for now, then in zip(after, before, strict=False)), "they keep theirs"
+                    assert all(now < then for now, then in zip(after, before, strict=False)), (
+                        "the members keep their partitions"
+                    )
                     members = admin.describe_group(name).members
                     assert len(members) == 3
                 until_even([one, two])
             turn([one])
-        assert set(came.values()) == {1}, "nothing came twice: what was read is committed before it goes"
+        assert set(came.values()) == {1}, "no duplicates: records are committed before their partition is revoked"

@@ -64,13 +64,13 @@ def test_members_share_partitions_and_take_over(
             seen += len(first.consumer.poll(30))
         second.subscribe([name])
         settle(group, partitions)
-        assert sorted(first.of("revoked")) == second.consumer.assignment(), "told only what goes"
+        assert sorted(first.of("revoked")) == second.consumer.assignment(), "only the revoked partitions are reported"
         assert first.of("assigned") == partitions
         kept = first.consumer.assignment()
         assert first.consumer.positions() == dict.fromkeys(kept, 5)
         assert {tp: second.consumer.position(*tp) for tp in second.consumer.assignment()} == dict.fromkeys(
             second.consumer.assignment(), 5
-        ), "committed before they went"
+        ), "committed before the revocation"
         assert first.consumer.group_metadata().generation_id > 0
         first.consumer.close()
         settle([second], partitions)
@@ -118,11 +118,13 @@ def test_fenced_members_rejoin(apache_kafka: ApacheKafka, admin: Admin, name: st
     assert slow.consumer.poll(30)
     with members(apache_kafka.bootstrap, name, 1, **MODERN) as (other,):
         other.subscribe([name])
-        settle([other], partitions, "the other has everything")
+        settle([other], partitions, "the other member has all partitions")
         stale = slow.consumer.group_metadata()
         with pytest.raises(errors.GroupError):
             slow.consumer.commit()
-        wait_until(lambda: slow.consumer.poll(0.05) is not None and bool(slow.of("lost")), "the slow one is told")
+        wait_until(
+            lambda: slow.consumer.poll(0.05) is not None and bool(slow.of("lost")), "the slow member is notified"
+        )
         assert slow.of("lost") == partitions
         settle([slow, other], partitions)
         assert slow.consumer.group_metadata().member_id == stale.member_id, "one id for the consumer's life (KIP-1082)"
@@ -184,7 +186,7 @@ def test_static_members(apache_kafka: ApacheKafka, admin: Admin, name: str) -> N
             second.subscribe([name])
             settle([other, second], partitions)
             assert second.consumer.assignment() == mine
-            assert other.calls == calls, "nothing moved"
+            assert other.calls == calls, "no partition moved"
 
 
 def test_classic_members_migrate_one_by_one(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:

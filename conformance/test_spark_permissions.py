@@ -108,7 +108,7 @@ def test_missing_permission_to_write_a_marker_names_cluster_action(
     began = time.monotonic()
     with pytest.raises(NotVerifiedError, match="ClusterAction"):
         ran.run(2)
-    print(f"told after {time.monotonic() - began:.1f} s")
+    print(f"reported after {time.monotonic() - began:.1f} s")
     guarded.grant(ResourceType.BROKER, "kafka-cluster", (AclOperation.CLUSTER_ACTION,))
     driver.settle(options)
     ran.log(1)

@@ -21,4 +21,4 @@ def test_speculative_task_on_a_standalone_cluster_duplicates_nothing(server: Ser
         check(server, cluster.url, name, tmp_path)
     finally:
         cluster.stop()
-    assert {"0", "1"} <= {path.name for path in tmp_path.iterdir()}, "the first task had a twin"
+    assert {"0", "1"} <= {path.name for path in tmp_path.iterdir()}, "the first task had a speculative twin"

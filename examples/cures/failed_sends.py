@@ -53,7 +53,7 @@ def main() -> None:
                 producer.send(options.topic, value(number, amount), key=key.encode())
             with contextlib.suppress(errors.OncelogError):
                 producer.close()
-            print(f"sent: {len(ORDERS)} orders, and nobody asked what became of them")
+            print(f"sent: {len(ORDERS)} orders, without a check of their outcomes")
             return
         if not options.again:
             with db.transaction():

@@ -216,7 +216,9 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="The flights demo.")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults: the same again")
-    parser.add_argument("--data", type=Path, default=Path(".oncelog/demo"), help="folder, made anew (.oncelog/demo)")
+    parser.add_argument(
+        "--data", type=Path, default=Path(".oncelog/demo"), help="folder, replaced at each start (.oncelog/demo)"
+    )
     arguments = parser.parse_args()
     clean(arguments.data)
     run = Run(arguments.data.resolve(), Console(), arguments.seed)

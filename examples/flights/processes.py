@@ -1,4 +1,4 @@
-"""The demo's processes: start them, kill them, and leave none behind."""
+"""The demo's processes: start, kill and stop them."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_wrong_port_fails_before_the_call_times_out(
             asked.set()
 
         threading.Thread(target=ask, daemon=True).start()
-        assert asked.wait(30), "a call's own 60 s were waited for"
+        assert asked.wait(30), "the call waited its own 60 s"
 
 
 # -- topics ----------------------------------------------------------------------------------------------
@@ -127,18 +127,18 @@ def test_topics_are_created_checked_and_described(admin: Admin, name: str) -> No
     with pytest.raises(errors.KafkaError) as existing:
         admin.create_topics([name, f"{name}-beside"])
     assert code(existing) is ErrorCode.TOPIC_ALREADY_EXISTS
-    wait_until(lambda: f"{name}-beside" in admin.list_topics(), "the other one was made all the same")
+    wait_until(lambda: f"{name}-beside" in admin.list_topics(), "the other topic was created nevertheless")
     (found,) = admin.describe_topics(name)
     assert (found.topic_id, [p.partition for p in found.partitions]) == (made.topic_id, [0, 1])
     assert found.partitions[0][1:] == (1, 0, (1,), (1,), 0, 0, 0, 0)
     admin.create_partitions(name, 4, validate_only=True)
     admin.create_partitions(name, 3, assignments=[[1]])
-    wait_until(lambda: admin.list_topics()[name] == 3, "there is another partition")
+    wait_until(lambda: admin.list_topics()[name] == 3, "the new partition is visible")
     with pytest.raises(errors.KafkaError) as fewer:
         admin.create_partitions(name, 1)
     assert code(fewer) is ErrorCode.INVALID_PARTITIONS
     admin.delete_topics([name, f"{name}-beside"])
-    wait_until(lambda: name not in admin.list_topics(), "it is gone")
+    wait_until(lambda: name not in admin.list_topics(), "the topic is deleted")
     with pytest.raises(errors.UnknownTopicError):
         admin.delete_topics(name)
 
@@ -166,10 +166,10 @@ def test_settings(admin: Admin, name: str) -> None:
     admin.alter_configs("topic", name, {"retention.ms": "5", "flush.ms": "7"})
     wait_until(
         lambda: own() == {"retention.ms": "5", "flush.ms": "7"},
-        "both are set",
+        "both settings are set",
     )
     admin.alter_topic_configs(name, {"flush.ms": "8"}, ["retention.ms"])
-    wait_until(lambda: own() == {"flush.ms": "8"}, "one is left")
+    wait_until(lambda: own() == {"flush.ms": "8"}, "one setting is left")
     assert admin.describe_configs("topic", name, all_=False)["flush.ms"] == "8"
     (entry,) = [item for item in admin.describe_config_entries("topic", name) if item.name == "flush.ms"]
     assert (entry.value, entry.source, entry.read_only, entry.sensitive) == ("8", 1, False, False)
@@ -201,7 +201,7 @@ def test_the_cluster_its_features_and_directories(admin: Admin, server: Server, 
     with pytest.raises(errors.KafkaError):
         admin.update_features({"transaction.version": 99})
     admin.create_topics(name)
-    wait_until(lambda: admin.describe_log_dirs([1], [(name, 0)])[0].replicas, "Kafka has made its folder")
+    wait_until(lambda: admin.describe_log_dirs([1], [(name, 0)])[0].replicas, "Kafka has created its folder")
     (directory,) = admin.describe_log_dirs([1], [(name, 0)])
     assert (directory.broker, directory.online, set(directory.replicas)) == (1, True, {(name, 0)})
     with pytest.raises(errors.KafkaError, match="no broker 7"):
@@ -217,7 +217,9 @@ def test_a_group_and_its_members(admin: Admin, server: Server, name: str) -> Non
     options = {"group_id": name, "group_instance_id": f"{name}-i", "session_timeout_ms": 10_000}
     with Consumer(server.bootstrap, auto_offset_reset="earliest", **options) as consumer:
         consumer.subscribe([name])
-        wait_until(lambda: consumer.poll(0.1) is not None and len(consumer.assignment()) == 2, "it has both partitions")
+        wait_until(
+            lambda: consumer.poll(0.1) is not None and len(consumer.assignment()) == 2, "the member has both partitions"
+        )
         found = admin.describe_group(name)
         (member,) = found.members
         assert (found.state, found.type, found.coordinator) == ("Stable", "Classic", 1)
@@ -230,7 +232,7 @@ def test_a_group_and_its_members(admin: Admin, server: Server, name: str) -> Non
             admin.remove_members(name, ["stranger"])
         assert code(stranger) is ErrorCode.UNKNOWN_MEMBER_ID
     assert admin.remove_members(name, all_=True) == [f"{name}-i"]  # a static member stays in the group when it closes
-    wait_until(lambda: admin.describe_group(name).state == "Empty", "nobody is left")
+    wait_until(lambda: admin.describe_group(name).state == "Empty", "the group has no members")
     assert admin.remove_members(name, all_=True) == []
     for wrong in ({"states": ["Stabel"]}, {"types": ["Klassik"]}):
         with pytest.raises(errors.ConfigError, match=r"did you mean (Stable|Classic)\?"):
@@ -279,7 +281,9 @@ def test_transactions_are_listed_described_and_terminated(admin: Admin, server: 
         assert (info.producer_id, info.transaction_start) == (listed.producer_id, 0)
         assert admin.find_hanging_transactions(name, older_than_ms=-1) == []
         admin.terminate_transaction(name)
-        wait_until(lambda: admin.describe_transaction(name).state in ("CompleteAbort", "Empty"), "it was aborted")
+        wait_until(
+            lambda: admin.describe_transaction(name).state in ("CompleteAbort", "Empty"), "the transaction was aborted"
+        )
         with pytest.raises(errors.KafkaError):
             producer.commit_transaction()
     assert admin.offsets({(name, 0): -1}, committed_only=True) == {(name, 0): 2}

@@ -51,11 +51,11 @@ def test_consumer_waiting_in_poll_can_be_closed_by_another_thread(
     wait_until(lambda: consumer.poll(0.1), "the consumer has joined and read")
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(READS[how], consumer)
-        wait_until(lambda: consumer._core.polls._under_way, "it waits for more")
+        wait_until(lambda: consumer._core.polls._under_way, "the poll waits for more records")
         consumer.close()
         with pytest.raises(errors.ClientClosedError):
             reading.result(WITHIN_S)
-    assert not admin.describe_group(topic).members, "it has left its group"
+    assert not admin.describe_group(topic).members, "the member has left its group"
 
 
 def test_thread_that_closes_a_polling_consumer_calls_its_listener(server: Server, admin: Admin, topic: str) -> None:
@@ -65,7 +65,7 @@ def test_thread_that_closes_a_polling_consumer_calls_its_listener(server: Server
     wait_until(lambda: consumer.poll(0.1), "the consumer has joined and read")
     with ThreadPoolExecutor(1) as pool:
         polling = pool.submit(consumer.poll, None)
-        wait_until(lambda: consumer._core.polls._under_way, "it waits for more")
+        wait_until(lambda: consumer._core.polls._under_way, "the poll waits for more records")
         consumer.close()
         with pytest.raises(errors.ClientClosedError):
             polling.result(WITHIN_S)
@@ -139,7 +139,7 @@ def commit_elsewhere(producer: Producer, topic: str, pool: ThreadPoolExecutor) -
     producer.begin_transaction()
     producer.send(topic, b"in a transaction")
     committing = pool.submit(producer.commit_transaction, WITHIN_S)
-    wait_until(lambda: producer._core._ending, "the commit is under way")
+    wait_until(lambda: producer._core._ending, "the commit is in flight")
     return committing
 
 
@@ -160,7 +160,7 @@ def test_close_waits_for_a_commit_that_can_complete(server: Server, admin: Admin
     with ThreadPoolExecutor(2) as pool:
         committing = commit_elsewhere(producer, name, pool)
         closing = pool.submit(producer.close)
-        wait_until(lambda: producer._core.closing, "close() has begun")
+        wait_until(lambda: producer._core.closing, "close() has started")
         proxy.rule = lambda request: PASS
         closing.result(WITHIN_S)
         committing.result(WITHIN_S)
@@ -179,9 +179,9 @@ def test_close_aborts_the_transaction_if_its_commit_fails(
         producer.send(name, b"written").result(WITHIN_S)
         producer.send(name, b"rejected")
         committing = pool.submit(producer.commit_transaction, WITHIN_S)
-        wait_until(lambda: producer._core._ending, "the commit is under way")
+        wait_until(lambda: producer._core._ending, "the commit is in flight")
         closing = pool.submit(producer.close)
-        wait_until(lambda: producer._core.closing, "close() has begun")
+        wait_until(lambda: producer._core.closing, "close() has started")
         proxy.rule = lambda request: ErrorCode.INVALID_RECORD
         with pytest.raises(errors.KafkaError):
             committing.result(WITHIN_S)

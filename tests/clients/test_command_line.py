@@ -44,7 +44,7 @@ def test_topics(tool: Tool, name: str) -> None:
     assert tool.json("topic", "alter", name, "--config", "flush.ms=8", "--unset", "retention.ms")["altered"]
     missing = tool.fails(1, "topic", "delete", name, f"{name}-missing")
     assert f"there is no topic '{name}-missing'; `oncelog topic list`" in missing
-    wait_until(lambda: name not in {item["name"] for item in tool.json("topic", "list")}, "the other one is gone")
+    wait_until(lambda: name not in {item["name"] for item in tool.json("topic", "list")}, "the other topic is deleted")
 
 
 def test_unset_rejects_unknown_settings(tool: Tool, name: str) -> None:
@@ -108,7 +108,7 @@ def test_all_formats_of_start_and_end_offsets(tool: Tool, server: Server, name: 
     assert consumed(tool, name) == consumed(tool, name, "-o", "beginning") == consumed(tool, name, "-o", "s@0")
     assert consumed(tool, name, "-o", "-2") == consumed(tool, name, "-o", "4") == ["4", "5"]
     assert consumed(tool, name, "-o", "s@1001", "-o", "e@1004") == ["1", "2", "3"]
-    assert tool("topic", "consume", name, "-o", "e@1002").split() == ["0", "1"]  # an option that stops by itself
+    assert tool("topic", "consume", name, "-o", "e@1002").split() == ["0", "1"]  # -o with an end stops there
     assert consumed(tool, name, "-o", "e@9999") == everything
     assert consumed(tool, name, "-o", "6") == consumed(tool, name, "-o", "end") == []
     said = tool.fails(1, "topic", "consume", name, "-o", "9999", "-e")
@@ -149,8 +149,8 @@ def test_groups(tool: Tool, server: Server, name: str) -> None:
     assert last["value"]["data"]["offset"] == 0
     assert tool.json("group", "delete", name) == [{"group": name, "deleted": "all"}]
     for words in (["describe"], ["log"], ["log", "--groups"]):
-        said = tool.fails(1, "group", *words, f"{name}-nobody")
-        assert f"'{name}-nobody'; `oncelog group list` shows" in said
+        said = tool.fails(1, "group", *words, f"{name}-missing")
+        assert f"'{name}-missing'; `oncelog group list` shows" in said
 
 
 def test_members_are_removed(tool: Tool, server: Server, name: str) -> None:
@@ -158,7 +158,7 @@ def test_members_are_removed(tool: Tool, server: Server, name: str) -> None:
     options = {"group_id": name, "group_instance_id": f"{name}-i", "session_timeout_ms": 30_000}
     with Consumer(server.bootstrap, **options) as consumer:
         consumer.subscribe([name])
-        wait_until(lambda: consumer.poll(0.1) is not None and consumer.assignment(), "it is a member")
+        wait_until(lambda: consumer.poll(0.1) is not None and consumer.assignment(), "the consumer is a member")
         (member,) = tool.json("group", "describe", name)["members"]
         assert (member["group_instance_id"], member["partitions"]) == (f"{name}-i", [f"{name}-0"])
         assert "(UNKNOWN_MEMBER_ID)" in tool.fails(1, "group", "remove-members", name, "-i", "stranger")
@@ -191,7 +191,10 @@ def test_ongoing_transaction_is_not_reported_as_hanging(tool: Tool, server: Serv
         assert "add --yes" in tool.fails(2, "txn", "terminate", name)
         done = tool.json("txn", "terminate", name, "--yes")
         assert done == {"transactional_id": name, "producer_id": row["producer_id"], "terminated": True}
-        wait_until(lambda: tool.json("txn", "describe", name)["state"] in ("CompleteAbort", "Empty"), "it was aborted")
+        wait_until(
+            lambda: tool.json("txn", "describe", name)["state"] in ("CompleteAbort", "Empty"),
+            "the transaction was aborted",
+        )
         producer.detach()
     assert consumed(tool, name, "--read-committed") == []
 
@@ -242,7 +245,7 @@ def test_transaction_that_holds_back_a_partition_is_described(tool: Tool, server
         )
         producer.abort_transaction()
     wait_until(
-        lambda: tool.json("topic", "describe", name)[0]["partitions"][1]["held_by"] is None, "the marker is there"
+        lambda: tool.json("topic", "describe", name)[0]["partitions"][1]["held_by"] is None, "the marker is written"
     )
 
 
@@ -265,7 +268,7 @@ def test_the_cluster(tool: Tool, name: str) -> None:
     found = tool.json("cluster", "describe")
     assert [(item["id"], item["controller"]) for item in found["brokers"]] == [(1, True)]
     there = ("cluster", "log-dirs", "--broker", "1", "-t", name)
-    wait_until(lambda: tool.json(*there)[0]["partitions"], "Kafka has made its folder")
+    wait_until(lambda: tool.json(*there)[0]["partitions"], "Kafka has created its folder")
     (directory,) = tool.json(*there)
     assert directory["online"]
     assert [(item["topic"], item["partition"]) for item in directory["partitions"]] == [(name, 0)]
@@ -309,7 +312,7 @@ def test_the_files_of_a_partition_are_dumped(tool: Tool, server: Server, name: s
         producer.send(name, b"\xff")
         producer.flush()
         producer.abort_transaction()
-    wait_until(lambda: tool.json("topic", "describe", name)[0]["partitions"][0]["lso"] == 4, "the marker is there")
+    wait_until(lambda: tool.json("topic", "describe", name)[0]["partitions"][0]["lso"] == 4, "the marker is written")
     segment = server.partition_dir(name) / f"{0:020}.log"
     ((first, second, marker),) = (item["entries"] for item in tool.json("log", "dump", str(segment), "--records"))
     assert (first["base_offset"], first["count"], first["codec"], first["valid"]) == (0, 2, "gzip", True)
@@ -360,7 +363,7 @@ def test_the_files_of_a_partition_are_dumped(tool: Tool, server: Server, name: s
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_other_files_are_dumped(tmp_path: Path, suffix: str, content: bytes, entries: list[dict[str, int]]) -> None:
-    tool = Tool("nobody:1")
+    tool = Tool("nowhere:1")
     path = tmp_path / f"{5:020}{suffix}"
     path.write_bytes(content)
     assert tool.json("log", "dump", str(path)) == [{"file": str(path), "entries": entries}]

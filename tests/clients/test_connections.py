@@ -28,13 +28,16 @@ def test_idle_connection_is_closed_and_reopened(server: Server, admin: Admin, na
             assert producer.send(name, b"%d" % number).result(30).offset == number
             wait_until(lambda: hung_up(producer._core.cluster), "idle connections are closed")
         assert producer._core.manager is not None
-        assert producer._core.manager.producer_epoch == 0, "no sequence was in doubt over it"
+        assert producer._core.manager.producer_epoch == 0, "no sequence was in doubt because of it"
     with Consumer(server.bootstrap, group_id=name, auto_offset_reset="earliest", **IDLE) as consumer:
         consumer.assign([(name, 0)])
         assert [record.value for record in consumer.poll(30)] == [b"0", b"1", b"2"]
         consumer.pause()
         consumer.commit()
-        wait_until(lambda: consumer.poll(0) == [] and hung_up(consumer._core.cluster), "the consumer's, too")
+        wait_until(
+            lambda: consumer.poll(0) == [] and hung_up(consumer._core.cluster),
+            "the broker has the consumer's session, too",
+        )
         other = Producer(server.bootstrap)
         other.send(name, b"3").result(30)
         other.close()
@@ -62,7 +65,7 @@ def test_brokers_drop_the_fetch_sessions_of_a_closed_consumer(server: Server, ad
         (session,) = consumer._core.fetcher._sessions.values()
         wait_until(lambda: consumer.poll(0) == [] and session.session_id, "a session")
         session_id = session.session_id
-        assert session_error(session_id) is ErrorCode.INVALID_FETCH_SESSION_EPOCH, "the session is there"
+        assert session_error(session_id) is ErrorCode.INVALID_FETCH_SESSION_EPOCH, "the broker has the session"
     assert session_error(session_id) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -84,7 +87,7 @@ def test_concurrent_first_calls_share_a_connection(server: Server, admin: Admin,
             asked: list[Awaitable[Any]] = [cluster.topic(topic) for topic in topics]
             found = await asyncio.gather(*asked)
             assert [topic.name for topic in found] == topics
-            assert len(made) == 1, "whoever asks while one is made waits for that one"
+            assert len(made) == 1, "concurrent calls wait for the same connection"
             assert not made[0].closed
 
     asyncio.run(body())

@@ -106,7 +106,7 @@ def test_reset_by_duration(server: Server, admin: Admin, name: str) -> None:
     with Consumer(server.bootstrap, auto_offset_reset="by_duration:PT1H") as consumer:
         consumer.assign([(name, 0), (name, 1)])
         assert [record.value for record in consumer.poll(30)] == [b"1800000", b"0"]
-        assert consumer.position(name, 1) == 1, "nothing is that new: the end"
+        assert consumer.position(name, 1) == 1, "no record is that new: the end"
 
 
 def test_wakeup_ends_a_poll(server: Server, admin: Admin, name: str) -> None:
@@ -157,7 +157,9 @@ def test_server_side_assignor_needs_broker_support(server: Server, admin: Admin,
             with pytest.raises(errors.UnsupportedError, match="group_protocol = 'classic' works here"):
                 consumer.poll(30)
         else:
-            wait_until(lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "it is a member")
+            wait_until(
+                lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "the consumer is a member"
+            )
 
 
 def test_consumer_survives_a_broker_restart(own_server: Server) -> None:
@@ -184,7 +186,7 @@ def test_consumer_survives_a_broker_restart(own_server: Server) -> None:
 def test_missing_topic_is_created_if_allowed(server: Server, admin: Admin, name: str) -> None:
     with Consumer(server.bootstrap, group_id=name, allow_auto_create_topics=True, **EARLIEST) as consumer:
         consumer.subscribe([name])
-        wait_until(lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "it is there")
+        wait_until(lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "the topic exists")
 
 
 def test_misuse_errors_say_what_to_do(server: Server, admin: Admin, name: str) -> None:

@@ -78,10 +78,10 @@ def test_failed_heartbeat_is_raised_once_and_the_next_poll_succeeds(
                 raised.append(error)
             return bool(raised)
 
-        wait_until(has_raised, "the user is told")
+        wait_until(has_raised, "poll raises the error")
         assert "for once" in str(raised[0])
         before = beats.count
-        wait_until(lambda: consumer.poll(0.05) == [] and beats.count > before + 1, "it is a member still")
+        wait_until(lambda: consumer.poll(0.05) == [] and beats.count > before + 1, "the consumer is still a member")
         assert member.of("lost") == []
         consumer.commit()
 
@@ -145,7 +145,7 @@ def test_records_of_an_interrupted_call_are_returned_again(
             patch.setattr(blocking, "SimpleQueue", Interrupted)
             with pytest.raises(KeyboardInterrupt):
                 read(consumer)
-        assert consumer.position(topic, 0) == 0, "what closing would commit"
+        assert consumer.position(topic, 0) == 0, "the position that close() would commit"
         assert len(read(consumer)) == RECORDS
 
 
@@ -158,7 +158,7 @@ def test_rejected_auto_commits_are_logged_once(server: Server, topic: str, caplo
         with caplog.at_level(logging.WARNING), Consumer(server.bootstrap, group_id=topic, **options) as consumer:
             consumer.assign([(topic, 0)])
             assert consumer.poll(30)
-            wait_until(lambda: consumer.poll(0.05) == [] and bool(caplog.messages), "it is told")
+            wait_until(lambda: consumer.poll(0.05) == [] and bool(caplog.messages), "the warning is logged")
     (raised,) = [message for message in caplog.messages if "are not committed" in message]
     assert repr(topic) in raised
     assert "UNKNOWN_MEMBER_ID" in raised

@@ -33,7 +33,7 @@ def test_two_members_share_the_partitions(client: Client, name: str) -> None:
     client.create_topic(name, 4)
     group = f"{name}-group"
     with client.member(group, name) as first:
-        wait_until(lambda: first.assignment() == {0, 1, 2, 3}, "the first member holds all")
+        wait_until(lambda: first.assignment() == {0, 1, 2, 3}, "the first member has all partitions")
         with client.member(group, name) as second:
 
             def shared() -> bool:
@@ -42,7 +42,7 @@ def test_two_members_share_the_partitions(client: Client, name: str) -> None:
 
             wait_until(shared, "each member holds two", timeout=60)
             assert client.group_state(group) == ("Stable", 2)
-        wait_until(lambda: first.assignment() == {0, 1, 2, 3}, "the first member holds all again", timeout=60)
+        wait_until(lambda: first.assignment() == {0, 1, 2, 3}, "the first member has all partitions again", timeout=60)
     assert client.group_state(group) == ("Empty", 0)
     assert group in client.groups()
 
@@ -83,7 +83,7 @@ def test_all_libraries_in_one_group(server: Server, name: str) -> None:
             wait_until(lambda: share(members, 6), f"{len(members)} members share 6 partitions", timeout=60)
         assert clients[0].group_state(group) == ("Stable", len(clients))
         members.pop().close()
-        wait_until(lambda: share(members, 6), "those who are left share them", timeout=60)
+        wait_until(lambda: share(members, 6), "the remaining members share the partitions", timeout=60)
 
 
 def test_static_member_returns_to_its_partitions(client: Client, name: str) -> None:
@@ -96,7 +96,7 @@ def test_static_member_returns_to_its_partitions(client: Client, name: str) -> N
         second.close()
         assert client.group_state(group) == ("Stable", 2)
         with client.member(group, name, "two") as again:
-            wait_until(lambda: again.assignment() == before[1], "it has what it had", timeout=60)
+            wait_until(lambda: again.assignment() == before[1], "the member has its previous partitions", timeout=60)
             assert first.assignment() == before[0]
             assert client.group_state(group) == ("Stable", 2)
 
@@ -105,10 +105,10 @@ def test_a_silent_member_is_replaced(client: Client, name: str) -> None:
     client.create_topic(name, 4)
     group = f"{name}-group"
     gone = client.member(group, name, "gone")  # a static member does not leave when it is closed
-    wait_until(lambda: gone.assignment() == {0, 1, 2, 3}, "it holds all")
+    wait_until(lambda: gone.assignment() == {0, 1, 2, 3}, "the member has all partitions")
     gone.close()
     with client.member(group, name) as heir:
-        wait_until(lambda: heir.assignment() == {0, 1, 2, 3}, "its session is over", timeout=60)
+        wait_until(lambda: heir.assignment() == {0, 1, 2, 3}, "the session has expired", timeout=60)
         assert client.group_state(group) == ("Stable", 1)
 
 

@@ -35,7 +35,7 @@ def test_member_with_a_delayed_join_leaves(server: Server, admin: Admin, name: s
         first.subscribe([name])
         settle([first], partitions)
         second.subscribe([name])  # waits for the first member, which does not poll
-        wait_until(lambda: second.consumer.poll(0.05) == [] and count(admin, name) == 2, "the second is on its way in")
+        wait_until(lambda: second.consumer.poll(0.05) == [] and count(admin, name) == 2, "the second member is joining")
         second.consumer.close()
         assert count(admin, name) == 1
         settle([first], partitions)
@@ -48,8 +48,10 @@ def test_member_with_a_delayed_rejoin_leaves(server: Server, admin: Admin, name:
             each.subscribe([name])
         settle([first, second], partitions)
         third.subscribe([name])
-        wait_until(lambda: third.consumer.poll(0.05) == [] and count(admin, name) == 3, "the third is on its way in")
-        wait_until(lambda: second.consumer.poll(0.05) == [] == second.consumer.assignment(), "the second joins anew")
+        wait_until(lambda: third.consumer.poll(0.05) == [] and count(admin, name) == 3, "the third member is joining")
+        wait_until(
+            lambda: second.consumer.poll(0.05) == [] == second.consumer.assignment(), "the second member rejoins"
+        )
         second.consumer.close()
         assert count(admin, name) == 2
         settle([first, third], partitions)
@@ -72,4 +74,4 @@ def test_member_closed_during_its_join_leaves(
     with members(server.bootstrap, name, 2, **LASTING) as group:
         for each in group:
             each.subscribe([name])
-        settle(group, partitions, "nobody waits for a member that was only given a name, either")
+        settle(group, partitions, "the group does not wait for a member that only got an id")

@@ -85,7 +85,7 @@ def test_unread_responses_stay_within_the_budget(cluster: OncelogCluster, grown_
         everything = FetchRequest(max_wait_ms=60_000, min_bytes=MB, max_bytes=50 * MB, session_epoch=-1, topics=topics)
         slow = [sent(cluster, everything, 16) for _ in range(25)]
         for connection in slow:
-            assert connection.recv(1), "the answer has begun"
+            assert connection.recv(1), "the answer has started"
         missing = set(range(partitions))
         while missing:
             topics[0].partitions = [wanted[index] for index in sorted(missing)]
@@ -114,7 +114,7 @@ def test_waiting_requests_hold_no_read_buffer(cluster: OncelogCluster, grown_mb:
         wire.find_coordinator("g", 0)
         assert not retried(lambda: wire.call(request, 3)).error_code  # this member leads, and the others wait for it
         waiting = [sent(cluster, request, 3) for _ in range(count)]
-        wait_until(lambda: len(describe(wire, "g").members) == count + 1, "all are in the group")
+        wait_until(lambda: len(describe(wire, "g").members) == count + 1, "all members are in the group")
         assert grown_mb() < LIMIT_MB / 2
         for connection in waiting:
             connection.close()

@@ -84,10 +84,10 @@ def test_metadata_requests_for_recreated_topic_back_off(server: Server, admin: A
 
         updater._refresh = counted  # type: ignore[method-assign, assignment]
         admin.delete_topics(name)
-        wait_until(lambda: name not in admin.list_topics(), "the topic is gone")
+        wait_until(lambda: name not in admin.list_topics(), "the topic is deleted")
         admin.create_topics(name, 1)
         producer.send(name, b"late", partition=2)
-        wait_until(lambda: producer.partitions_for(name) == 1, "the producer has learned of the new topic")
+        wait_until(lambda: producer.partitions_for(name) == 1, "the producer knows the new topic")
         producer.send(name, b"new").result(WITHIN_S)
         before = len(asked)
         with pytest.raises(errors.TimedOutError):

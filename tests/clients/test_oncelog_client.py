@@ -223,7 +223,7 @@ def test_members_share_and_take_over(server: Server, admin: Admin, name: str) ->
         on_revoked=lambda tps: seen.append(("revoked", sorted(tps))),
     )
     one.poll(0.1)
-    wait_until(lambda: one.poll(0.05) == [] and len(one.assignment()) == 4, "the first member has all")
+    wait_until(lambda: one.poll(0.05) == [] and len(one.assignment()) == 4, "the first member has all partitions")
     two.subscribe([name])
 
     def shared() -> bool:
@@ -231,11 +231,11 @@ def test_members_share_and_take_over(server: Server, admin: Admin, name: str) ->
         two.poll(0.05)
         return len(one.assignment()) == len(two.assignment()) == 2
 
-    wait_until(shared, "both have their half")
+    wait_until(shared, "each member has half of the partitions")
     assert sorted(one.assignment() + two.assignment()) == [(name, index) for index in range(4)]
     assert [member.client_id for member in admin.describe_group(name).members] == ["oncelog", "oncelog"]
     two.close()
-    wait_until(lambda: one.poll(0.05) == [] and len(one.assignment()) == 4, "the first member has all again")
+    wait_until(lambda: one.poll(0.05) == [] and len(one.assignment()) == 4, "the first member has all partitions again")
     everything = [(name, index) for index in range(4)]
     assert seen[0] == ("assigned", everything)
     assert seen[1] == ("revoked", everything)
@@ -248,9 +248,9 @@ def test_static_member_is_fenced_by_its_successor(server: Server, admin: Admin, 
     options = {"group_id": name, "group_instance_id": "it", "heartbeat_interval_ms": 100, **COMMITTED}
     with Consumer(server.bootstrap, **options) as old, Consumer(server.bootstrap, **options) as new:
         old.subscribe([name])
-        wait_until(lambda: old.poll(0.05) == [] and old.assignment(), "the first has joined")
+        wait_until(lambda: old.poll(0.05) == [] and old.assignment(), "the first member has joined")
         new.subscribe([name])
-        wait_until(lambda: new.poll(0.05) == [] and new.assignment(), "the second has joined")
+        wait_until(lambda: new.poll(0.05) == [] and new.assignment(), "the second member has joined")
 
         def fenced() -> bool:
             try:
@@ -259,7 +259,7 @@ def test_static_member_is_fenced_by_its_successor(server: Server, admin: Admin, 
                 return True
             return False
 
-        wait_until(fenced, "the first is told")
+        wait_until(fenced, "the first member is fenced")
 
 
 # -- blocking and asyncio ---------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_admin(server: Server, admin: Admin, name: str) -> None:
     assert name in {group.group_id for group in admin.list_groups()}
     assert admin.committed(name) == {(name, 1): 0}
     admin.delete_topics(name)
-    wait_until(lambda: name not in admin.list_topics(), "Apache Kafka's broker sees what its controller has done")
+    wait_until(lambda: name not in admin.list_topics(), "Apache Kafka's broker has its controller's changes")
     with pytest.raises(errors.UnknownTopicError):
         admin.delete_topics(name)
     with pytest.raises(errors.KafkaError) as caught_too:

@@ -49,7 +49,11 @@ def prepared(bootstrap: str, topic: str, *values: bytes, **options: object) -> P
 
 def check_committed(wire: Wire, topic_id: UUID, *expected: bytes, partition: int = 0) -> None:
     """Check the records of a read_committed consumer, once the markers are written."""
-    until(lambda: wire.values(topic_id, partition, committed=True), lambda found: found == [*expected], "it is visible")
+    until(
+        lambda: wire.values(topic_id, partition, committed=True),
+        lambda found: found == [*expected],
+        "the record is visible",
+    )
 
 
 # -- any process, any time --------------------------------------------------------------------------------------------
@@ -85,7 +89,7 @@ def test_prepared_transaction_is_completed_after_its_process_dies(
         check_committed(wire, topic_id, *([b"0"] if decision == "commit" else []))
         check_committed(wire, topic_id, *([b"1"] if decision == "commit" else []), partition=1)
         offsets = {(name, 0): 7} if decision == "commit" else {}
-        until(lambda: admin.committed(f"group-{name}"), lambda found: found == offsets, "so are the offsets")
+        until(lambda: admin.committed(f"group-{name}"), lambda found: found == offsets, "the offsets are visible, too")
         assert transaction.outcome() is (
             TransactionOutcome.COMMITTED if decision == "commit" else TransactionOutcome.ABORTED
         )
@@ -120,7 +124,7 @@ def test_prepared_transaction_with_offsets_only(wire: Wire, bootstrap: str, name
     with Admin(bootstrap) as admin, Transaction.resume(handle, bootstrap) as transaction:
         assert transaction.outcome() is TransactionOutcome.OPEN
         transaction.commit()
-        until(lambda: admin.committed(name), lambda found: found == {(name, 0): 5}, "the offset is there")
+        until(lambda: admin.committed(name), lambda found: found == {(name, 0): 5}, "the offset is visible")
         assert transaction.outcome() is TransactionOutcome.COMMITTED
         with pytest.raises(errors.TransactionCommittedError):
             transaction.abort()
@@ -307,7 +311,7 @@ def test_transaction_with_failed_records_cannot_be_prepared(wire: Wire, bootstra
     until(
         lambda: [each.current_txn_start_offset for each in producers(wire, name).values()],
         lambda found: found == [-1],
-        "nothing is left open",
+        "no transaction is open",
     )
 
 

@@ -105,7 +105,11 @@ def test_every_error_within_a_transaction(
                 within.send(name, values[2])
             expected += values[2:]
     # The proxy rejected the records of a transaction with a fatal error, so they were never written.
-    until(lambda: wire.values(topic_id, committed=True), lambda found: found == expected, "all that was committed")
+    until(
+        lambda: wire.values(topic_id, committed=True),
+        lambda found: found == expected,
+        "all committed records are visible",
+    )
 
 
 RENEWED = ("OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH")
@@ -174,7 +178,11 @@ def test_batches_after_a_rejected_one_do_not_delay_the_abort(
         producer.abort_transaction(30)
         with producer.transaction() as within:
             within.send(name, b"next")
-    until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"first", b"next"], "both are visible")
+    until(
+        lambda: wire.values(topic_id, committed=True),
+        lambda found: found == [b"first", b"next"],
+        "both records are visible",
+    )
 
 
 @pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
@@ -202,5 +210,7 @@ def test_transaction_with_an_expired_batch_is_aborted_without_a_retry(
         producer.abort_transaction()
         with producer.transaction() as within:
             within.send(name, b"after")
-    found = until(lambda: wire.values(topic_id, committed=True), lambda found: len(found) == 2, "both are visible")
+    found = until(
+        lambda: wire.values(topic_id, committed=True), lambda found: len(found) == 2, "both records are visible"
+    )
     assert found == [b"before", b"after"]

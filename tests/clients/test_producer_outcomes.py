@@ -96,7 +96,7 @@ def test_batch_is_split_within_a_transaction_and_as_tables(wire: Wire, server: S
         assert first == {(name, 0): 0}
         future = within.send(name, b"last")
     assert future.result(0).offset == 300
-    until(lambda: len(wire.values(topic, committed=True)), lambda count: count == 301, "all is visible")
+    until(lambda: len(wire.values(topic, committed=True)), lambda count: count == 301, "all records are visible")
     assert [int(value or b"") for value in wire.values(topic)[:300]] == list(range(300))
 
 
@@ -230,7 +230,7 @@ def test_close_with_a_short_timeout_reports_what_may_be_in_the_log(
     producer.send(name, b"before", partition=0).result(30)
     proxy.rule = lambda request: HOLD
     sent = producer.send(name, b"sent", partition=0)
-    until(lambda: len(proxy.seen), lambda count: count == 2, "the second is at the proxy")
+    until(lambda: len(proxy.seen), lambda count: count == 2, "the second request is at the proxy")
     waiting = producer.send(name, b"waiting", partition=0)
     with pytest.raises(errors.TimedOutError):
         producer.flush(0.01)
@@ -268,7 +268,7 @@ def test_send_waits_at_most_max_block_ms_and_never_in_a_callback(
     proxy.rule = rule
     with Producer(server.bootstrap, **options) as producer:
         producer.send(name, b"x", on_delivery=more)
-        until(lambda: raised, bool, "the callback is told")
+        until(lambda: raised, bool, "the callback has raised")
         assert "buffer memory in a callback" in str(raised[0])
         producer.flush()
         held = True

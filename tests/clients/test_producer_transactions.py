@@ -88,7 +88,10 @@ def test_producer_recovers_from_a_transaction_timeout(server: Server, admin: Adm
     with Producer(server.bootstrap, transactional_id=name, transaction_timeout_ms=1_000) as producer:
         producer.begin_transaction()
         producer.send(name, b"too slow").result(30)
-        wait_until(lambda: admin.describe_transaction(name).state == "CompleteAbort", "the time-out aborts")
+        wait_until(
+            lambda: admin.describe_transaction(name).state == "CompleteAbort",
+            "the transaction is aborted after its timeout",
+        )
         with pytest.raises(errors.AbortableError):
             producer.commit_transaction()
         producer.abort_transaction()
@@ -176,14 +179,14 @@ def test_commit_that_the_group_rejects_leaves_nothing_to_abort(server: Server, a
         Producer(server.bootstrap, transactional_id=name) as producer,
     ):
         consumer.subscribe([name])
-        wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), "the assignment")
+        wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), "the member has its assignment")
         former = consumer.group_metadata()._replace(generation_id=99)
         for early in (False, True):  # whether the rejection arrives before the commit
             with pytest.raises(errors.AbortableError), producer.transaction() as txn:  # noqa: PT012
                 txn.send(name, b"refused")
                 txn.send_offsets(former, {(name, 0): 1})
                 if early:
-                    wait_until(lambda: producer._core.manager.error, "the refusal")  # type: ignore[union-attr]
+                    wait_until(lambda: producer._core.manager.error, "the commit is rejected")  # type: ignore[union-attr]
             with producer.transaction() as txn:
                 txn.send(name, b"after it")
     assert read(server, name, 1) == [b"after it", b"after it"]

@@ -50,15 +50,18 @@ def test_cooperative_members_keep_their_partitions(server: Server, admin: Admin,
         first.subscribe([name])
         settle([first], partitions)
         wait_until(
-            lambda: not first.consumer.poll(0.1) and sum(first.consumer.positions().values()) == 20, "all is read"
+            lambda: not first.consumer.poll(0.1) and sum(first.consumer.positions().values()) == 20,
+            "all records are read",
         )
         second.subscribe([name])
         settle(group, partitions)
         moved = first.of("revoked")
-        assert sorted(moved) == second.consumer.assignment(), "told only what goes"
-        assert first.of("assigned") == partitions, "what stays is not assigned anew"
+        assert sorted(moved) == second.consumer.assignment(), "only the revoked partitions are reported"
+        assert first.of("assigned") == partitions, "kept partitions are not assigned again"
         kept = first.consumer.assignment()
-        assert first.consumer.positions() == dict.fromkeys(kept, 5), "positions stay, though nothing was committed"
+        assert first.consumer.positions() == dict.fromkeys(kept, 5), (
+            "positions are kept, although nothing was committed"
+        )
         second.consumer.close()
         settle([first], partitions)
         assert sorted(first.of("assigned")[4:]) == sorted(moved)
@@ -78,7 +81,8 @@ def test_cooperative_members_continue_reading_during_a_rebalance(server: Server,
         joining = threading.Thread(target=lambda: (second.consumer.poll(1), held.wait()))
         joining.start()
         wait_until(
-            lambda: first.consumer.poll(0.05) == [] and len(first.consumer.assignment()) == 2, "two are given up"
+            lambda: first.consumer.poll(0.05) == [] and len(first.consumer.assignment()) == 2,
+            "two partitions are revoked",
         )
         fill(server, first.consumer.assignment(), 1)
         found = 0
@@ -88,7 +92,7 @@ def test_cooperative_members_continue_reading_during_a_rebalance(server: Server,
             found += len(first.consumer.poll(0.1))
             return found == 2
 
-        wait_until(read, "the first reads on")
+        wait_until(read, "the first member continues to read")
         held.set()
         joining.join()
         settle(group, partitions)
@@ -153,8 +157,8 @@ def test_member_that_does_not_poll_loses_its_partitions(server: Server, admin: A
     assert slow.consumer.poll(30)
     with members(server.bootstrap, name, 1, **CLASSIC) as (quick,):
         quick.subscribe([name])
-        settle([quick], partitions, "the other has everything")
-        wait_until(lambda: slow.consumer.poll(0.05) is not None and bool(slow.calls), "the slow one is told")
+        settle([quick], partitions, "the other member has all partitions")
+        wait_until(lambda: slow.consumer.poll(0.05) is not None and bool(slow.calls), "the slow member is notified")
         assert slow.calls[0] == ("lost", partitions)
         assert len(refused) == 1
         settle([slow, quick], partitions)
@@ -219,7 +223,7 @@ def test_auto_commit_at_revocation_and_close(server: Server, admin: Admin, name:
         fill(server, partitions, 2)
         while seen < 14:
             seen += len(first.consumer.poll(0.1)) + len(second.consumer.poll(0.1))
-    assert seen == 14, "nothing came twice"
+    assert seen == 14, "no record is duplicated"
     assert admin.committed(name) == dict.fromkeys(partitions, 7)
 
 
@@ -232,7 +236,8 @@ def test_new_partitions_and_topics_are_discovered(
         by_name.subscribe([name])
         by_name.consumer.poll(0.5)
         wait_until(
-            lambda: not by_name.consumer.poll(0.1) and f"subscribed to topic {name!r}" in caplog.text, "it is warned of"
+            lambda: not by_name.consumer.poll(0.1) and f"subscribed to topic {name!r}" in caplog.text,
+            "the warning is logged",
         )
         partitions = partitions_of(admin, name, 1)
         settle([by_name], partitions)

@@ -22,11 +22,11 @@ def test_member_stays_alive_until_the_user_polls_its_assignment(module_server: S
         admin.create_topics(name, 2)
         member.subscribe([name])
         member.consumer.poll(0)
-        wait_until(lambda: admin.describe_group(name).state == "Stable", "it has joined")
+        wait_until(lambda: admin.describe_group(name).state == "Stable", "the member has joined")
         before = admin.describe_group(name).members
         # The session's time has passed once a silent member of another group is removed.
         (silent,) = stable(module_server.bootstrap, f"{name}-silent", 1, session_timeout_ms=round(SESSION_S * 1000))
-        wait_until(lambda: not admin.describe_group(silent.group).members, "the silent one is out")
+        wait_until(lambda: not admin.describe_group(silent.group).members, "the silent member is removed")
         silent.close()
         assert admin.describe_group(name).members == before
         settle([member], [(name, 0), (name, 1)])

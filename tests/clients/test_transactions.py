@@ -75,7 +75,7 @@ def one_of_each(client: Client, topic: str) -> Transactions:
     still_open = client.transactions(f"{topic}-open", timeout_ms=600_000)
     still_open.begin()
     still_open.send(topic, [Outgoing(b"open-%d" % i) for i in range(3)])
-    client.send(topic, [Outgoing(b"behind")])
+    client.send(topic, [Outgoing(b"after")])
     return still_open
 
 
@@ -84,7 +84,7 @@ EVERYTHING = [
     *COMMITTED,
     *(b"aborted-0", b"aborted-1", b"aborted-2"),
     *(b"open-0", b"open-1", b"open-2"),
-    b"behind",
+    b"after",
 ]
 
 
@@ -118,7 +118,7 @@ def test_three_clients_agree_before_and_after_kill(own_server: Server) -> None:
         producer.close()
         client.send(topic, [Outgoing(b"last")])
     agree(
-        committed=[*COMMITTED, b"open-0", b"open-1", b"open-2", b"behind", b"last"],
+        committed=[*COMMITTED, b"open-0", b"open-1", b"open-2", b"after", b"last"],
         everything=[*EVERYTHING, b"last"],
     )
 

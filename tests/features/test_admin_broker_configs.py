@@ -60,7 +60,7 @@ def clean(wire: Wire) -> Iterator[Wire]:
     until(
         lambda: {entry.config_source for key, entry in shown(wire, BROKER, ME).items() if key not in KEPT},
         lambda found: not found & {DYNAMIC_BROKER, DYNAMIC_DEFAULT},
-        "the broker's settings are as before",
+        "the broker's settings are unset",
     )
 
 
@@ -119,7 +119,11 @@ def test_settings_that_change_while_a_broker_runs(clean: Wire, broker: str) -> N
         return {key: (entries[key].value, entries[key].config_source) for key in DYNAMIC}
 
     # Kafka shows the new source a little before the new value.
-    until(current, lambda found: found == {key: (text, source) for key, text in DYNAMIC.items()}, "all are changed")
+    until(
+        current,
+        lambda found: found == {key: (text, source) for key, text in DYNAMIC.items()},
+        "all settings are changed",
+    )
     described = shown(clean, BROKER, ME)
     assert not any(described[key].read_only for key in DYNAMIC)
     assert described["log.dirs"].read_only
@@ -190,7 +194,7 @@ def test_max_connections_takes_effect_at_once(own_server: Server) -> None:
             assert not alter(wire, BROKER, ME, ("max.connections", DELETE, None)).error_code
             wait_until_value(wire, BROKER, ME, "max.connections", (str(2**31 - 1), DEFAULT))
             if own_server.name != "oncelog":
-                assert other.recv(1), "the answer, as soon as there may be another connection"
+                assert other.recv(1), "the answer, once another connection is accepted"
         with Wire(own_server.bootstrap):
             pass
 

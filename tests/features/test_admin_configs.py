@@ -303,7 +303,7 @@ def test_compression_type_and_level_take_effect_at_once(wire: Wire, name: str) -
     set_topic(wire, name, "compression.gzip.level", "9")
     until(stored, lambda found: found[1] < quick, "smaller at level 9")
     set_topic(wire, name, "compression.type", "producer")
-    until(stored, lambda found: found[0] == Codec.NONE, "stored as it came")
+    until(stored, lambda found: found[0] == Codec.NONE, "stored unchanged")
 
 
 def segments(server: Server, name: str) -> int:
@@ -318,7 +318,9 @@ def test_segment_bytes_takes_effect_at_once(wire: Wire, server: Server, name: st
         put(wire, name, data)
     assert segments(server, name) == 1
     set_topic(wire, name, "segment.bytes", str(MIB))
-    until(lambda: (put(wire, name, data), segments(server, name))[1], lambda found: found == 2, "a second segment")
+    until(
+        lambda: (put(wire, name, data), segments(server, name))[1], lambda found: found == 2, "a second segment exists"
+    )
     put(wire, name, data)
     assert segments(server, name) == 3
 
@@ -331,7 +333,9 @@ def test_segment_ms_takes_effect_at_once(wire: Wire, server: Server, name: str) 
     assert segments(server, name) == 1
     set_topic(wire, name, "segment.ms", "500")
     last = batch([b"x"], timestamp=now + 3000)
-    until(lambda: (put(wire, name, last), segments(server, name))[1], lambda found: found == 2, "a second segment")
+    until(
+        lambda: (put(wire, name, last), segments(server, name))[1], lambda found: found == 2, "a second segment exists"
+    )
     put(wire, name, batch([b"x"], timestamp=now + 4000))
     assert segments(server, name) == 3
 
@@ -342,7 +346,7 @@ def test_segment_jitter_is_subtracted(wire: Wire, server: Server, name: str) -> 
     now = int(time.time() * 1000) - 20_000_000
     for step in range(20):
         put(wire, name, batch([b"x"], timestamp=now + step * 900_000))
-    assert segments(server, name) > 11, "without jitter, each holds two"
+    assert segments(server, name) > 11, "without jitter, each partition has two segments"
 
 
 def test_segments_of_different_partitions_roll_at_different_times(wire: Wire, server: Server, name: str) -> None:
@@ -384,8 +388,8 @@ def test_retention_takes_effect_at_once_and_settings_survive_a_restart(
         assert wire.offset(name, -2) == wire.offset(f"{name}-b", -2) == 0
         set_topic(wire, name, "retention.ms", "1000")
         set_topic(wire, f"{name}-b", "retention.bytes", "700000")
-        until(lambda: wire.offset(name, -2), lambda start: start == 1, "the old record is gone")
-        until(lambda: wire.offset(f"{name}-b", -2), lambda start: start >= 1, "what does not fit is gone")
+        until(lambda: wire.offset(name, -2), lambda start: start == 1, "the old record is deleted")
+        until(lambda: wire.offset(f"{name}-b", -2), lambda start: start >= 1, "the excess segments are deleted")
         assert not alter(wire, BROKER, ME, ("message.max.bytes", SET, "4000")).error_code
         assert not alter(wire, BROKER, "", ("log.segment.bytes", SET, str(2 * MIB))).error_code
         wait_until_value(wire, BROKER, ME, "log.segment.bytes", (str(2 * MIB), DYNAMIC_DEFAULT))

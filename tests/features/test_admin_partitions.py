@@ -157,7 +157,7 @@ def test_added_partitions_survive_a_restart(own_server: Server, name: str) -> No
     own_server.wait_ready()
     with Wire(own_server.bootstrap) as wire:
         has(wire, name, 3)
-        until(lambda: wire.fetch(topic_id, 2).error_code, lambda found: not found, "the partition is led")
+        until(lambda: wire.fetch(topic_id, 2).error_code, lambda found: not found, "the partition has a leader")
         assert wire.values(topic_id, 2) == [b"x"]
         assert not grow(wire, (name, 4, None))[name].error_code
         has(wire, name, 4)
@@ -270,7 +270,9 @@ def end_of(
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_end_offset_of_a_leader_epoch(wire: Wire, name: str, version: int) -> None:
     wire.create_topic(name)
-    until(lambda: end_of(wire, name, 0, version=version), lambda found: found == (0, 0, 0), "an empty log is known")
+    until(
+        lambda: end_of(wire, name, 0, version=version), lambda found: found == (0, 0, 0), "the log is known and empty"
+    )
     assert not retried(lambda: wire.produce(name, batch([b"a", b"b", b"c"]))).error_code
     assert end_of(wire, name, 0, version=version) == (0, 0, 3)
     assert end_of(wire, name, 0, 0, version=version) == (0, 0, 3)

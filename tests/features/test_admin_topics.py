@@ -268,7 +268,9 @@ def test_recreated_topic_is_empty_and_has_another_id(wire: Wire, name: str) -> N
     assert not retried(lambda: wire.produce(name, batch([b"old"]))).error_code
     assert not delete(wire, name).error_code
     until(
-        lambda: metadata(wire, name).error_code, lambda found: found == code("UNKNOWN_TOPIC_OR_PARTITION"), "it is gone"
+        lambda: metadata(wire, name).error_code,
+        lambda found: found == code("UNKNOWN_TOPIC_OR_PARTITION"),
+        "the topic is deleted",
     )
     after = wire.create_topic(name)
     assert after != before

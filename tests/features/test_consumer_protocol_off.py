@@ -48,7 +48,7 @@ def fatal(consumer: Consumer) -> KafkaError:
             error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError._FATAL:
             return error
-    raise AssertionError("nothing is told in half a minute")
+    raise AssertionError("poll() raises no error in half a minute")
 
 
 def test_consumer_protocol_is_rejected_at_once_and_classic_groups_still_work(classic: Server, name: str) -> None:

@@ -208,7 +208,7 @@ def test_transaction_in_another_partition_does_not_complete_the_fetch(wire: Wire
         assert not answer.error_code, answer
     waiting.fetch((topic_id, 0, 0), min_bytes=100, committed=True)
     assert not wire.end(f"{name}-1", first).error_code
-    until(lambda: wire.offset(name, committed=True), lambda found: found == 1, "the first is stable")
+    until(lambda: wire.offset(name, committed=True), lambda found: found == 1, "the first record is stable")
     assert not waiting.answered
     assert not wire.end(f"{name}-2", second).error_code
     assert waiting.values() == [b"x", b"x"]

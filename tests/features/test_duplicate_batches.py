@@ -86,4 +86,6 @@ def test_duplicate_in_a_transaction(wire: Wire, name: str) -> None:
     offsets = [written(wire, name, who, name, [b"a", b"b"], 0).base_offset for _ in range(3)]
     assert offsets == [0, 0, 0]
     ended(wire, name, who)
-    until(lambda: wire.values(topic, committed=True), lambda values: values == [b"a", b"b"], "they are committed")
+    until(
+        lambda: wire.values(topic, committed=True), lambda values: values == [b"a", b"b"], "the records are committed"
+    )

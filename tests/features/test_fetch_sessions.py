@@ -51,7 +51,9 @@ def test_deleted_topic_can_be_forgotten(wire: Wire, name: str) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=f"{name}-goes")], timeout_ms=10_000)
     assert not wire.call(request).responses[0].error_code
     gone = {code("UNKNOWN_TOPIC_OR_PARTITION"), code("UNKNOWN_TOPIC_ID")}
-    until(lambda: errors_by_topic(client.fetch()).get(goes), lambda error: error in gone, "it is gone")
-    until(lambda: wire.fetch(goes).error_code, lambda error: error == code("UNKNOWN_TOPIC_ID"), "its id, too")
+    until(lambda: errors_by_topic(client.fetch()).get(goes), lambda error: error in gone, "the topic is deleted")
+    until(
+        lambda: wire.fetch(goes).error_code, lambda error: error == code("UNKNOWN_TOPIC_ID"), "its id is unknown, too"
+    )
     assert errors_by_topic(client.fetch(forget=(goes,))) == {stays: 0}
     assert errors_by_topic(client.fetch()) == {stays: 0}

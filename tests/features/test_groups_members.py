@@ -159,7 +159,7 @@ def test_rejoin_of_the_leader_or_a_changed_follower_triggers_a_rebalance(
     generation = leader.generation
     first, second = (leader, follower) if who == "leader" else (follower, leader)
     first.ask_to_join(**({} if who == "leader" else {"protocols": {"range": subscription("other")}}))
-    until(second.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "the rebalance is told")
+    until(second.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "the member is told to rebalance")
     second.ask_to_join()
     answers = [first.take(), second.take()]
     assert [(each.error_code, each.generation_id) for each in answers] == [(0, generation + 1)] * 2
@@ -236,7 +236,7 @@ def test_silent_member_is_removed_after_its_session_timeout(wire: Wire, module_s
     for each in (leader, follower):
         assert not each.take().error_code
     finish(sorted((leader, follower), key=lambda each: not each.leads))
-    until(leader.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "the silent member is out")
+    until(leader.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "the silent member is removed")
     assert follower.heartbeat() == UNKNOWN_MEMBER_ID
     assert len(leader.join().members) == 1
 
@@ -250,7 +250,7 @@ def test_unknown_members_and_old_generations_are_rejected(wire: Wire, module_ser
     assert only.heartbeat(generation_id=2) == ILLEGAL_GENERATION
     assert only.heartbeat(member_id="stranger") == UNKNOWN_MEMBER_ID
     assert only.heartbeat(group_id=f"{name}-none") == UNKNOWN_MEMBER_ID
-    assert only.heartbeat(group_instance_id="nobody") == UNKNOWN_MEMBER_ID
+    assert only.heartbeat(group_instance_id="unknown") == UNKNOWN_MEMBER_ID
     assert only.sync(generation_id=0).error_code == ILLEGAL_GENERATION
     assert only.sync(member_id="stranger").error_code == UNKNOWN_MEMBER_ID
     assert only.sync(group_id=f"{name}-none").error_code == UNKNOWN_MEMBER_ID

@@ -87,7 +87,7 @@ def test_members_commit_only_in_their_generation(wire: Wire, module_server: Serv
     assert only.commit(topic, 2, generation_id_or_member_epoch=only.generation - 1) == ILLEGAL_GENERATION
     assert only.commit(topic, 2, generation_id_or_member_epoch=only.generation + 1) == ILLEGAL_GENERATION
     assert only.commit(topic, 2, member_id="stranger") == UNKNOWN_MEMBER_ID
-    assert only.commit(topic, 2, group_instance_id="nobody") == UNKNOWN_MEMBER_ID
+    assert only.commit(topic, 2, group_instance_id="unknown") == UNKNOWN_MEMBER_ID
     # A consumer with manual assignment would overwrite what members commit.
     assert commit(wire, topic, {0: 2}, group_id=topic) == [UNKNOWN_MEMBER_ID]
     assert offsets_of(wire, topic) == {(topic, 0): 1}
@@ -235,7 +235,7 @@ def test_offsets_of_a_deleted_topic_are_dropped(wire: Wire, topic: str) -> None:
     who = pending(wire, topic, 9)
     deleted = wire.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000))
     assert not deleted.responses[0].error_code
-    until(lambda: offsets_of(wire, topic), lambda found: found == {(other, 0): 2}, "the topic's offsets are gone")
+    until(lambda: offsets_of(wire, topic), lambda found: found == {(other, 0): 2}, "the topic's offsets are deleted")
     assert not wire.end(topic, who).error_code
     assert offsets_of(wire, topic) == {(other, 0): 2}
 
@@ -243,7 +243,7 @@ def test_offsets_of_a_deleted_topic_are_dropped(wire: Wire, topic: str) -> None:
 def test_clients_own_retention_time_is_used(wire: Wire, topic: str) -> None:
     """Versions up to 4 contain a retention time. The group expires with its last offset."""
     assert commit(wire, topic, {0: 1}, group_id=topic, version=4, retention_time_ms=1) == [0]
-    until(lambda: describe(wire, topic).group_state, lambda found: found == "Dead", "offset and group are gone")
+    until(lambda: describe(wire, topic).group_state, lambda found: found == "Dead", "offset and group are deleted")
     assert offsets_of(wire, topic) == {}
 
 
@@ -256,17 +256,17 @@ def test_offsets_do_not_expire_while_a_member_reads_the_topic(wire: Wire, module
     assert only.commit(kept, 1, **fields) == only.commit(gone, 1, **fields) == 0
     until(lambda: offsets_of(wire, topic), lambda found: found == {(kept, 0): 1}, "the other topic's offset expires")
     only.leave()
-    until(lambda: offsets_of(wire, topic), lambda found: found == {}, "now this one's, too")
+    until(lambda: offsets_of(wire, topic), lambda found: found == {}, "this topic's offset expires, too")
 
 
 def test_offsets_do_not_expire_while_a_transaction_has_one_pending(wire: Wire, topic: str) -> None:
     """KAFKA-14505."""
     who = pending(wire, topic, 9)
     assert commit(wire, topic, {0: 1, 1: 1}, group_id=topic, version=4, retention_time_ms=1) == [0, 0]
-    left = until(lambda: offsets_of(wire, topic), lambda found: (topic, 1) not in found, "the other one expires")
+    left = until(lambda: offsets_of(wire, topic), lambda found: (topic, 1) not in found, "the other offset expires")
     assert left == {(topic, 0): 1}
     assert not wire.end(topic, who, commit=False).error_code
-    until(lambda: offsets_of(wire, topic), lambda found: found == {}, "now this one's, too")
+    until(lambda: offsets_of(wire, topic), lambda found: found == {}, "this offset expires, too")
 
 
 # -- OffsetDelete ----------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_deletion_drops_pending_offsets(wire: Wire, topic: str, how: str) -> Non
     until(
         lambda: fetch_group(wire, topic, {topic: [0]}, stable=True).topics[0].partitions[0],
         lambda found: (found.error_code, found.committed_offset) == (0, -1),
-        "no offset",
+        "the group has no offset",
     )
 
 

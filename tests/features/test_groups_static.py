@@ -123,13 +123,13 @@ def test_an_administrator_removes_members_by_instance(wire: Wire, pair: Callable
     leader, follower = pair()
     leaving = [
         MemberIdentity(member_id="", group_instance_id=follower.instance, reason="the host is gone"),
-        MemberIdentity(member_id="", group_instance_id="nobody"),
+        MemberIdentity(member_id="", group_instance_id="unknown"),
         MemberIdentity(member_id="made-up", group_instance_id=leader.instance),
     ]
     answer = wire.call(LeaveGroupRequest(group_id=leader.group, members=leaving))
     assert [(each.group_instance_id, each.error_code) for each in answer.members] == [
         (follower.instance, 0),
-        ("nobody", UNKNOWN_MEMBER_ID),
+        ("unknown", UNKNOWN_MEMBER_ID),
         (leader.instance, FENCED),
     ]
     assert follower.heartbeat() == UNKNOWN_MEMBER_ID

@@ -63,7 +63,7 @@ def test_kafka_14920_no_batch_overtakes_one_that_failed_its_check(wire: Wire, na
     assert [produce(first), produce(first + 1)] == [0, 0]
     ended(wire, name, who)
     expected = [b"%d" % first, b"%d" % (first + 1)]
-    until(lambda: wire.values(topic, committed=True), lambda found: found == expected, "it is committed")
+    until(lambda: wire.values(topic, committed=True), lambda found: found == expected, "the transaction is committed")
 
 
 def test_kafka_14920_when_the_sequences_wrap(wire: Wire, server: Server, name: str) -> None:
@@ -153,7 +153,11 @@ def test_kafka_19690_stalled_producer_gets_its_epoch_error_before_verification(
     old = wire.session(name)
     written(wire, name, old, name, [b"lost"])
     wire.session(name)  # aborts it, with a newer epoch
-    until(lambda: producers(wire, name)[old.producer_id].producer_epoch, lambda epoch: epoch > old.epoch, "a marker")
+    until(
+        lambda: producers(wire, name)[old.producer_id].producer_epoch,
+        lambda epoch: epoch > old.epoch,
+        "a marker is written",
+    )
     for sequence in (0, 1, 5):
         late = batch([b"late"], old, sequence, transactional=True)
         assert wire.produce(name, late, transactional_id=name, version=version).error_code == INVALID_EPOCH
@@ -169,7 +173,7 @@ def test_kafka_14402_12671_late_write_does_not_leave_a_hanging_transaction(wire:
     assert wire.add_partitions(name, who, name) == [0]
     assert not wire.produce(name, batch([b"a"], who, 0, transactional=True), transactional_id=name).error_code
     assert not wire.end(name, who, commit).error_code
-    until(lambda: wire.offset(name, committed=True), lambda offset: offset == 2, "it has ended")
+    until(lambda: wire.offset(name, committed=True), lambda offset: offset == 2, "the transaction has ended")
     late = batch([b"late"], who, 1, transactional=True)
     assert wire.produce(name, late, transactional_id=name).error_code in NOT_IN_TRANSACTION
     assert wire.produce(name, late, partition=1, transactional_id=name).error_code in NOT_IN_TRANSACTION

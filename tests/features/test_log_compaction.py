@@ -73,7 +73,7 @@ def transact(
     one = keyed(pairs, who, sequence, transactional=True)
     assert not retried(lambda: wire.produce(topic, one, transactional_id=txn_id)).error_code
     assert not wire.end(txn_id, who, commit).error_code
-    until(lambda: wire.offset(topic, committed=True), lambda end: end == wire.offset(topic), "the marker is there")
+    until(lambda: wire.offset(topic, committed=True), lambda end: end == wire.offset(topic), "the marker is written")
 
 
 def roll(wire: Wire, topic: str) -> None:
@@ -171,7 +171,7 @@ def test_tombstone_keeps_its_delete_horizon(wire: Wire, name: str) -> None:
     write(wire, name, (b"a", b"1"), timestamp=before - 7200_000)
     write(wire, name, (b"a", None), (b"c", b"1"), timestamp=before - 7200_000)
     roll(wire, name)
-    found = until(lambda: rows(wire, topic_id), lambda got: len(got) == 2, "the value is gone")
+    found = until(lambda: rows(wire, topic_id), lambda got: len(got) == 2, "the value is removed")
     assert found == [(1, b"a", None), (2, b"c", b"1")]
     header, records = next((h, r) for h, r in batches(wire, topic_id) if h.base_offset == 1)
     assert header.delete_horizon_ms is not None
@@ -192,7 +192,7 @@ def test_records_of_aborted_transactions_are_removed_whatever_their_keys(wire: W
     def gone(found: list[Row]) -> bool:
         return not any(value == b"0" for _, _, value in found)
 
-    found = until(compacting(wire, name, lambda: rows(wire, topic_id)), gone, "the aborted record is gone")
+    found = until(compacting(wire, name, lambda: rows(wire, topic_id)), gone, "the aborted record is removed")
     assert found == [(0, b"a", b"kept"), (3, b"b", b"1")]
     assert wire.values(topic_id, committed=True)[:2] == [b"kept", b"1"]
     # Both producers still have state, so the aborted batch is kept as a header, and so is its marker (KAFKA-14055).
@@ -228,7 +228,9 @@ def test_records_after_an_open_transaction_are_not_compacted(wire: Wire, name: s
     for value in (b"1", b"2"):
         write(wire, name, (b"b", value))
     roll(wire, name)
-    found = until(lambda: rows(wire, topic_id), lambda got: got[0][0] == 1, "what lies before is compacted")
+    found = until(
+        lambda: rows(wire, topic_id), lambda got: got[0][0] == 1, "the records before the transaction are compacted"
+    )
     # The segment in which the transaction starts is not changed, including the records before the transaction.
     assert [value for _, key, value in found if key == b"b"] == [b"1", b"2"]
     assert not wire.end(name, who, True).error_code
@@ -302,8 +304,8 @@ def test_compact_and_delete_does_both(wire: Wire, name: str) -> None:
     for value in (b"1", b"2"):
         write(wire, name, (b"a", value))
     roll(wire, name)
-    until(lambda: wire.offset(name, -2), lambda start: start == 2, "the old are gone")
-    found = until(lambda: rows(wire, topic_id, 2), lambda got: len(got) == 1, "the key is there once")
+    until(lambda: wire.offset(name, -2), lambda start: start == 2, "the old records are removed")
+    found = until(lambda: rows(wire, topic_id, 2), lambda got: len(got) == 1, "the key has one record")
     assert found == [(3, b"a", b"2")]
 
 

@@ -99,7 +99,7 @@ def test_deleted_transactions_no_longer_hold_back_readers(wire: Wire, name: str)
     assert delete(wire, name, 1) == (0, 1)
     assert wire.offset(name, committed=True) == 1
     assert not wire.end(name, who, False).error_code
-    until(lambda: wire.offset(name, committed=True), lambda end: end == 3, "the marker is there")
+    until(lambda: wire.offset(name, committed=True), lambda end: end == 3, "the marker is written")
     assert visible(wire.fetch(topic_id, offset=1, committed=True), 1) == []
 
 
@@ -122,7 +122,11 @@ def test_deletion_survives_a_restart_and_producer_state_is_kept(
             assert not retried(lambda records=records: wire.produce(name, records)).error_code
         assert delete(wire, name, 7) == (0, 7)
         folder = server.partition_dir(name)
-        until(lambda: min(path.name for path in folder.glob("*.log")), lambda first: int(first[:20]) >= 6, "files go")
+        until(
+            lambda: min(path.name for path in folder.glob("*.log")),
+            lambda first: int(first[:20]) >= 6,
+            "files are deleted",
+        )
         assert delete(wire, name, EVERYTHING) == (0, 10)
         assert wire.produce(name, batch([b"gap"], who, 11)).error_code == code("OUT_OF_ORDER_SEQUENCE_NUMBER")
         assert wire.produce(name, batch([bytes(100)], who, 9)).base_offset == 9
@@ -136,11 +140,13 @@ def test_deletion_survives_a_restart_and_producer_state_is_kept(
             first = min(path.name for path in folder.glob("*.log"))
             return f"{name} 0 10\n" in checkpoint.read_text() or int(first[:20]) == 10
 
-        until(wait_until_stored, bool, "the start is written down")
+        until(wait_until_stored, bool, "the start offset is stored")
     server.kill()
     server.wait_ready()
     with Wire(server.bootstrap) as wire:
-        start = until(lambda: wire.fetch(topic_id, offset=10), lambda answer: not answer.error_code, "it is up")
+        start = until(
+            lambda: wire.fetch(topic_id, offset=10), lambda answer: not answer.error_code, "the directory is online"
+        )
         assert start.log_start_offset == 10
         assert wire.fetch(topic_id, offset=9).error_code == code("OFFSET_OUT_OF_RANGE")
         assert wire.produce(name, batch([b"gap"], who, 12)).error_code == code("OUT_OF_ORDER_SEQUENCE_NUMBER")

@@ -97,12 +97,14 @@ def test_failed_disk_takes_only_its_own_partitions_offline(
             if found.error_code:
                 break
             values.append(value)
-            assert len(values) * BATCH < LIMIT + 2 * BATCH, "the limit does not hold"
+            assert len(values) * BATCH < LIMIT + 2 * BATCH, "the limit has no effect"
         assert found.error_code == STORAGE
         resource.prlimit(pid_of(server), resource.RLIMIT_FSIZE, (hard, hard))
 
         # The disk works again, but the directory stays offline, because the outcome of the last write is unknown.
-        shown = until(lambda: partition_of(wire, name, bad), lambda each: each.leader_id == -1, "it has no leader")
+        shown = until(
+            lambda: partition_of(wire, name, bad), lambda each: each.leader_id == -1, "the partition has no leader"
+        )
         assert (shown.error_code, shown.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, [1])
         assert (shown.replica_nodes, shown.isr_nodes) == ([1], [])
         asked = [TopicRequest(name=name)]

@@ -111,7 +111,7 @@ def test_segment_with_an_open_transaction_is_deleted_as_usual(wire: Wire, name: 
     start_is(wire, name, 2)
     assert wire.offset(name, committed=True) == 2
     assert not wire.end(name, who).error_code
-    until(lambda: wire.offset(name, committed=True), lambda end: end == 4, "the marker is there")
+    until(lambda: wire.offset(name, committed=True), lambda end: end == 4, "the marker is written")
 
 
 def test_deleted_records_free_disk_space_of_an_idle_partition(module_server: Server, wire: Wire, name: str) -> None:
@@ -128,7 +128,7 @@ def test_deleted_records_free_disk_space_of_an_idle_partition(module_server: Ser
     until(
         lambda: [file for file in folder.glob("*.log*") if file.stat().st_size],
         lambda files: len(files) == left,
-        "the segments of deleted records are gone",
+        "the segments of deleted records are removed",
     )
     assert write(wire, name, b"r") == 5
 
@@ -145,7 +145,7 @@ def test_deleted_segments_are_renamed_and_kept_for_a_delay(
     until(
         lambda: sorted(file.name for file in module_server.partition_dir(name).glob("*.log.deleted")),
         lambda found: found == deleted,
-        "the deleted segments are renamed or gone",
+        "the deleted segments are renamed or removed",
     )
 
 

@@ -60,7 +60,7 @@ def test_keys_are_assigned_as_by_the_java_client(wire: Wire, server: Server, nam
     assert confluent.flush(30) == 0
     expected = [sorted(map(bytes, filter(None, found))) for found in keys_by_partition(wire, theirs)]
     assert [sorted(filter(None, found)) for found in keys_by_partition(wire, ours)] == expected
-    assert all(expected), "every partition has some"
+    assert all(expected), "every partition has records"
     if server.name == "apache-kafka":
         assert kafka_libs().is_dir()
         javas = wire.create_topic(f"{name}-java", PARTITIONS)
@@ -92,7 +92,7 @@ def test_records_without_a_key_stay_in_a_partition_for_one_batch(wire: Wire, ser
             runs[-1] += 1
         else:
             runs.append(1)
-    assert set(runs) == {10}, "a batch's worth of bytes each, and never the same partition twice in a row"
+    assert set(runs) == {10}, "about a batch of bytes each, and never the same partition twice in a row"
 
 
 def test_round_robin_is_even(wire: Wire, server: Server, name: str) -> None:

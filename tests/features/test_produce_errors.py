@@ -58,7 +58,7 @@ def test_transactional_records_without_a_transactional_id_fail_the_whole_request
         ("no-such-topic", 0): batch([b"v"]),
     }
     assert codes(wire, parts) == dict.fromkeys(parts, NO_TRANSACTIONAL_ID)
-    assert codes(wire, parts, acks=7) == dict.fromkeys(parts, NO_TRANSACTIONAL_ID), "it comes before acks"
+    assert codes(wire, parts, acks=7) == dict.fromkeys(parts, NO_TRANSACTIONAL_ID), "this setting precedes acks"
     assert [wire.offset(name, partition=index) for index in range(3)] == [0, 0, 0]
 
 
@@ -93,7 +93,7 @@ def test_batch_of_a_missing_partition_is_ignored(wire: Wire, name: str) -> None:
         (name, 1): batch([b"v"], SOMEBODY, 0, transactional=True),
     }
     found = until(
-        lambda: codes(wire, parts, transactional_id=name, version=12), lambda c: not c[name, 0], "it is taken"
+        lambda: codes(wire, parts, transactional_id=name, version=12), lambda c: not c[name, 0], "the batch is accepted"
     )
     assert found == {(name, 0): 0, (name, 1): code("UNKNOWN_TOPIC_OR_PARTITION")}
     ended(wire, name, who)
@@ -104,7 +104,9 @@ def test_plain_records_in_a_transactional_request_stay_plain(wire: Wire, name: s
     who = wire.session(name)
     parts: Parts = {(name, 0): batch([b"plain"]), (name, 1): batch([b"v"], who, 0, transactional=True)}
     found = until(
-        lambda: codes(wire, parts, transactional_id=name, version=12), lambda c: not any(c.values()), "it is taken"
+        lambda: codes(wire, parts, transactional_id=name, version=12),
+        lambda c: not any(c.values()),
+        "the batch is accepted",
     )
     assert found == dict.fromkeys(parts, 0)
     assert b"plain" in wire.values(topic, 0, committed=True)
@@ -205,7 +207,7 @@ def test_batches_that_no_producer_may_write(wire: Wire, name: str, what: str) ->
     assert wire.produce(name, make(who)).error_code == expected
     assert wire.offset(name) == 0
     assert producers(wire, name) == {}
-    assert wire.produce(name, batch([b"v"], who, 0)).base_offset == 0, "nothing has changed"
+    assert wire.produce(name, batch([b"v"], who, 0)).base_offset == 0, "the state is unchanged"
 
 
 @pytest.mark.parametrize("magic", [3, 127, 255])
@@ -254,7 +256,7 @@ def test_version_2_transaction_of_an_unknown_producer_starts_at_sequence_zero(wi
     refused = until(
         lambda: wire.produce(name, batch([b"v"], who, 3, transactional=True), transactional_id=name, version=12),
         lambda answer: answer.error_code != code("CONCURRENT_TRANSACTIONS"),
-        "the coordinator has no other one",
+        "the coordinator has no other partition",
     )
     assert refused.error_code == OUT_OF_ORDER
     written(wire, name, who, name, [b"v"], 0)

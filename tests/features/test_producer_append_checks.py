@@ -24,7 +24,7 @@ def test_sequence_wraps_to_zero(wire: Wire, name: str, count: int) -> None:
     assert wire.produce(name, straddling).base_offset == 1
     following = (MAX_SEQUENCE - 1 + count) & MAX_SEQUENCE
     assert wire.produce(name, batch([b"v"], who, following)).base_offset == 1 + count
-    assert wire.produce(name, straddling).base_offset == 1, "it is remembered"
+    assert wire.produce(name, straddling).base_offset == 1, "the batch is remembered"
     for wrong in {(following + 2) & MAX_SEQUENCE, (following - 1) & MAX_SEQUENCE, (following + 5) & MAX_SEQUENCE}:
         assert wire.produce(name, batch([b"v", b"v"], who, wrong)).error_code == OUT_OF_ORDER
     assert wire.produce(name, batch([b"v"], who, (following + 1) & MAX_SEQUENCE)).base_offset == 2 + count
@@ -47,7 +47,7 @@ def test_new_epoch_starts_at_sequence_zero(wire: Wire, name: str) -> None:
     assert wire.produce(name, batch([b"v"], who, 0)).base_offset == 0
     for sequence in (1, 7, MAX_SEQUENCE):
         assert wire.produce(name, batch([b"v"], newer, sequence)).error_code == OUT_OF_ORDER
-    assert wire.produce(name, batch([b"v"], who, 1)).base_offset == 1, "what was refused has changed nothing"
+    assert wire.produce(name, batch([b"v"], who, 1)).base_offset == 1, "the rejected batch has changed nothing"
     assert wire.produce(name, batch([b"v"], newer, 0)).base_offset == 2
 
 
@@ -98,12 +98,12 @@ def test_group_offset_batches_are_checked_by_epoch_only(wire: Wire, name: str) -
     for offset in (1, 2, 3, 2):  # the coordinator's records have no sequences
         assert commit_offset(wire, name, who, name, name, offset) == 0
     successor = ended(wire, name, who)
-    until(lambda: committed(wire, name, name)[0], lambda offset: offset == 2, "it is committed")
+    until(lambda: committed(wire, name, name)[0], lambda offset: offset == 2, "the record is committed")
     assert not wire.add_offsets(name, successor, name).error_code
     assert commit_offset(wire, name, successor, name, name, 4) == 0
     assert commit_offset(wire, name, who, name, name, 5) == INVALID_EPOCH
     ended(wire, name, successor)
-    until(lambda: committed(wire, name, name)[0], lambda offset: offset == 4, "it is committed")
+    until(lambda: committed(wire, name, name)[0], lambda offset: offset == 4, "the record is committed")
 
 
 def test_plain_batch_inside_a_transaction_is_rejected(wire: Wire, name: str) -> None:

@@ -33,7 +33,7 @@ def test_records_of_a_partition_linger_together(wire: Wire, server: Server, prox
         producer.flush()
         assert all(future.done() for future in futures)
     (request,) = proxy.seen
-    assert [header.count for header in request.batches] == [10, 10], "one request, one batch a partition"
+    assert [header.count for header in request.batches] == [10, 10], "one request, with one batch for each partition"
 
 
 def test_full_batch_is_sent_at_once(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
@@ -136,8 +136,8 @@ def test_batch_waits_while_an_earlier_one_is_retried(wire: Wire, server: Server,
         producer.send(name, b"first", partition=0).result(30)
         proxy.rule = rule
         stuck = producer.send(name, b"stuck", partition=0)
-        wait_until(lambda: len(proxy.seen) >= 3, "it is retried")
-        following = [producer.send(name, b"behind", partition=0) for _ in range(3)]
+        wait_until(lambda: len(proxy.seen) >= 3, "the batch is retried")
+        following = [producer.send(name, b"after", partition=0) for _ in range(3)]
         for _ in range(3):
             producer.send(name, b"other", partition=1).result(30)
         assert not stuck.done()
@@ -161,7 +161,11 @@ def test_delivery_timeout_is_reported(wire: Wire, server: Server, proxy: Proxy, 
     with Producer(server.bootstrap, None, **options) as producer:
         with pytest.raises(errors.TimedOutError, match="not in the log") as caught:
             producer.send(name, b"v").result(30)
-        assert not isinstance(caught.value, errors.DeliveryTimeoutError), "it was refused each time: no doubt"
+        assert not isinstance(caught.value, errors.DeliveryTimeoutError), (
+            "it was rejected each time, so the outcome is certain"
+        )
         proxy.rule = lambda request: PASS
-        until(lambda: producer.send(name, b"w").exception(30), lambda error: error is None, "the next one is delivered")
+        until(
+            lambda: producer.send(name, b"w").exception(30), lambda error: error is None, "the next batch is delivered"
+        )
     assert wire.offset(name) >= 1

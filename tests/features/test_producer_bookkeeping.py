@@ -105,7 +105,7 @@ def test_transactions_continue_their_sequences_within_an_epoch(wire: Wire, serve
     assert len({header.producer_id for header in headers}) == 1
     by_epoch = {epoch: [each for each in headers if each.producer_epoch == epoch] for epoch in range(10)}
     used = [epoch for epoch, found in by_epoch.items() if found]
-    assert used == [0, 1, 2], "transaction.version 2: an epoch a transaction"
+    assert used == [0, 1, 2], "transaction.version 2: a new epoch for each transaction"
     for epoch in used:
         check_sequences(by_epoch[epoch])
 

@@ -30,8 +30,8 @@ def test_state_of_a_long_idle_producer_is_dropped(module_wire: Wire, name: str) 
     wire.produce(name, batch([b"v"], who, 0))
     assert known(wire, name, who)
     assert wire.produce(name, batch([b"v"], who, 7)).error_code == OUT_OF_ORDER
-    until(lambda: known(wire, name, who), lambda found: not found, "it is forgotten")
-    assert wire.produce(name, batch([b"v"], who, 7)).base_offset == 1, "any sequence will do as its first"
+    until(lambda: known(wire, name, who), lambda found: not found, "the producer has expired")
+    assert wire.produce(name, batch([b"v"], who, 7)).base_offset == 1, "any first sequence is accepted"
     assert wire.produce(name, batch([b"v"], who, 9)).error_code == OUT_OF_ORDER
 
 
@@ -51,7 +51,7 @@ def test_marker_keeps_the_producer_state_alive(module_wire: Wire, name: str) -> 
     assert state is not None
     assert state.producer_epoch == successor.epoch
     assert state.last_timestamp > LONG_AGO + EXPIRY_MS
-    until(lambda: known(wire, name, who), lambda found: not found, "it is forgotten")
+    until(lambda: known(wire, name, who), lambda found: not found, "the producer has expired")
 
 
 def test_open_transaction_keeps_its_producer_state(module_wire: Wire, name: str) -> None:
@@ -63,7 +63,7 @@ def test_open_transaction_keeps_its_producer_state(module_wire: Wire, name: str)
         lambda: wire.produce(name, data, transactional_id=name, version=12).error_code, lambda found: not found, "taken"
     )
     wire.produce(name, batch([b"v"], idle, 0))
-    until(lambda: known(wire, name, idle), lambda found: not found, "a younger one is forgotten")
+    until(lambda: known(wire, name, idle), lambda found: not found, "the other producer has expired")
     assert producers(wire, name)[who.producer_id].current_txn_start_offset == 0
     ended(wire, name, who, False)
 
@@ -76,7 +76,7 @@ def test_old_record_timestamps_do_not_expire_the_producer(module_wire: Wire, mod
     wire.produce(name, batch([b"v"], idle, 0))
     wire.produce(name, batch([b"v"], who, 0, timestamp=LONG_AGO))
     if not isinstance(module_server, OncelogCluster):
-        until(lambda: known(wire, name, who), lambda found: not found, "it is forgotten at once")
+        until(lambda: known(wire, name, who), lambda found: not found, "it expires at once")
         return
     written_batches = 1
 
@@ -88,8 +88,8 @@ def test_old_record_timestamps_do_not_expire_the_producer(module_wire: Wire, mod
         wire.produce(name, batch([b"v"], who, written_batches - 1, timestamp=LONG_AGO))
         return known(wire, name, idle)
 
-    until(work, lambda found: not found, "a producer is forgotten that was idle meanwhile")
-    until(lambda: known(wire, name, who), lambda found: not found, "so is this one when it does nothing")
+    until(work, lambda found: not found, "the idle producer has expired")
+    until(lambda: known(wire, name, who), lambda found: not found, "the producer expires when it is idle")
 
 
 def test_retention_deletes_records_but_keeps_producer_state(module_wire: Wire, name: str) -> None:
@@ -101,7 +101,7 @@ def test_retention_deletes_records_but_keeps_producer_state(module_wire: Wire, n
     ended(wire, name, who)
     successor = wire.session(name)
     written(wire, name, successor, name, [b"v"])
-    start = until(lambda: wire.offset(name, -2), lambda offset: offset >= 3, "the first segment is gone")
+    start = until(lambda: wire.offset(name, -2), lambda offset: offset >= 3, "the first segment is deleted")
     assert producers(wire, name)[who.producer_id].last_sequence == 0
     answer = wire.produce(name, batch([b"v"], successor, 3, transactional=True), transactional_id=name)
     assert answer.error_code == OUT_OF_ORDER

@@ -53,8 +53,8 @@ def test_blocks_follow_each_other_and_no_id_is_reused_after_kill_9(own_server: S
     with Wire(own_server.bootstrap) as wire:
         after = ids(wire, 3)
         again = wire.session(name).producer_id
-    assert after == [2 * BLOCK, 2 * BLOCK + 1, 2 * BLOCK + 2], "what a crash leaves of a block is lost"
-    assert again == seen[-1], "a transactional id keeps its own"
+    assert after == [2 * BLOCK, 2 * BLOCK + 1, 2 * BLOCK + 2], "a crash loses the rest of a block"
+    assert again == seen[-1], "a transactional id keeps its producer id"
 
 
 @pytest.mark.parametrize("session", [Session(5, -1), Session(-1, 5)])

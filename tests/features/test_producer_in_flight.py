@@ -46,8 +46,8 @@ def test_max_in_flight_requests_is_respected(wire: Wire, server: Server, proxy: 
         try:
             producer.send(name, b"first").result(30)
             futures = [producer.send(name, b"%d" % number) for number in range(12)]
-            wait_until(lambda: producer._core.sender.in_flight.get(1, 0) == limit, "as many as allowed are sent")
-            assert len(waiting) == 1, "the proxy holds the first, the others wait behind it"
+            wait_until(lambda: producer._core.sender.in_flight.get(1, 0) == limit, "as many as allowed are in flight")
+            assert len(waiting) == 1, "the proxy holds the first request, and the others wait for it"
         finally:
             gate.set()
         assert [future.result(30).offset for future in futures] == list(range(1, 13))
@@ -81,7 +81,7 @@ def test_only_one_request_is_in_flight_during_a_retry(wire: Wire, server: Server
     sequences = [request.sequence for request in proxy.seen]
     first_retry = next(index for index in range(2, len(sequences)) if sequences[index] == 1)
     last_of_it = max(index for index, sequence in enumerate(sequences) if sequence == 1)
-    assert set(sequences[first_retry : last_of_it + 1]) == {1}, "nothing goes between its retries"
+    assert set(sequences[first_retry : last_of_it + 1]) == {1}, "no batch is sent between its retries"
 
 
 def test_more_than_five_is_rejected_with_idempotence(server: Server) -> None:

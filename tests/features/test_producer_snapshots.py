@@ -39,7 +39,9 @@ def test_snapshot_is_written_when_a_segment_rolls(wire: Wire, server: Server, na
     for sequence in range(4):
         assert wire.produce(name, batch([BIG], who, sequence)).base_offset == sequence
     assert snapshots(server, name) == [1, 2, 3]
-    assert wire.produce(name, batch([BIG], who, 1)).base_offset == 1, "what is in memory is not cut to the last batch"
+    assert wire.produce(name, batch([BIG], who, 1)).base_offset == 1, (
+        "producer state in memory is not reduced to the last batch"
+    )
 
 
 # -- a clean stop ------------------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ def test_clean_stop_stores_each_producers_last_batch(restarted: Restarted) -> No
         assert wire.produce(topic, batch([b"v"], who, 4)).base_offset == 4
         assert wire.produce(topic, batch([b"v"] * 3, other, 0)).base_offset == 5
         assert wire.produce(topic, batch([b"v"], restarted.other, 3)).error_code == INVALID_EPOCH
-        assert wire.produce(topic, batch([b"v"], who, 3)).error_code == OUT_OF_ORDER, "only the last one is kept"
+        assert wire.produce(topic, batch([b"v"], who, 3)).error_code == OUT_OF_ORDER, "only the last batch is kept"
         assert wire.produce(topic, batch([b"v"], who, 6)).error_code == OUT_OF_ORDER
         assert wire.produce(topic, batch([b"v"], who, 5)).base_offset == 8
 

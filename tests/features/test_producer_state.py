@@ -39,7 +39,7 @@ def test_new_epoch_clears_the_five_batches(wire: Wire, name: str) -> None:
         assert wire.produce(name, batch([b"v"], who, sequence)).base_offset == sequence
     assert wire.produce(name, batch([b"v"], newer, 0)).base_offset == 3
     answer = wire.produce(name, batch([b"v"], newer, 2))
-    assert answer.error_code == OUT_OF_ORDER, "the five of the former epoch do not count"
+    assert answer.error_code == OUT_OF_ORDER, "the five batches of the previous epoch do not count"
     assert [wire.produce(name, batch([b"v"], newer, sequence)).base_offset for sequence in (1, 2, 0)] == [4, 5, 3]
     assert wire.produce(name, batch([b"v"], who, 2)).error_code == code("INVALID_PRODUCER_EPOCH")
     assert wire.offset(name) == 6
@@ -64,7 +64,7 @@ def test_describe_producers_shows_the_state(wire: Wire, name: str) -> None:
     wire.produce(name, batch([b"a", b"b"], who, 0, timestamp=1_000_000_000_000))
     wire.produce(name, batch([b"c"], who, 2, timestamp=1_000_000_000_007))
     wire.produce(name, batch([b"d"], other, 41))
-    wire.produce(name, batch([b"nobody's"]))
+    wire.produce(name, batch([b"plain"]))
     found = producers(wire, name)
     assert set(found) == {who.producer_id, other.producer_id}
     assert found[other.producer_id].last_sequence == 41
@@ -81,7 +81,9 @@ def test_transaction_has_its_first_offset_and_the_coordinator_epoch_of_its_marke
     found = producers(wire, name)[who.producer_id]
     assert (found.last_sequence, found.current_txn_start_offset, found.coordinator_epoch) == (1, 1, -1)
     successor = ended(wire, name, who)
-    found = until(lambda: producers(wire, name)[who.producer_id], lambda state: state.producer_epoch > 0, "the marker")
+    found = until(
+        lambda: producers(wire, name)[who.producer_id], lambda state: state.producer_epoch > 0, "the marker is written"
+    )
     assert (found.producer_epoch, found.current_txn_start_offset) == (successor.epoch, -1)
     assert found.coordinator_epoch >= 0
-    assert found.last_sequence == -1, "the marker's epoch is a new one, and empties the five"
+    assert found.last_sequence == -1, "the marker has a new epoch, and clears the five batches"

@@ -49,7 +49,9 @@ def test_error_of_an_expired_batch_says_it_may_be_in_the_log(
         with pytest.raises(errors.DeliveryTimeoutError, match="may or may not be in the log"):
             producer.send(name, b"doubtful").result(30)
         proxy.rule = lambda request: PASS
-        until(lambda: producer.send(name, b"after").exception(30), lambda error: error is None, "it goes on")
+        until(
+            lambda: producer.send(name, b"after").exception(30), lambda error: error is None, "the producer continues"
+        )
     values = wire.values(topic)
     assert values[0] == b"before"
     # Its last copy may be at the proxy when the proxy starts to pass requests: the outcome is unknown.
@@ -141,7 +143,11 @@ def test_transaction_with_an_expired_batch_can_only_be_aborted(
         proxy.release()
         with producer.transaction():
             producer.send(name, b"next").result(30)
-    until(lambda: wire.values(topic, committed=True), lambda found: found == [b"kept", b"next"], "both are visible")
+    until(
+        lambda: wire.values(topic, committed=True),
+        lambda found: found == [b"kept", b"next"],
+        "both records are visible",
+    )
 
 
 def test_librdkafka_3575_later_commit_does_not_include_records_of_the_previous_epoch(
@@ -164,7 +170,9 @@ def test_librdkafka_3575_later_commit_does_not_include_records_of_the_previous_e
         proxy.release()
         with producer.transaction():
             producer.send(name, b"next").result(30)
-    until(lambda: wire.values(topic, committed=True), lambda found: found == [b"next"], "only the next is visible")
+    until(
+        lambda: wire.values(topic, committed=True), lambda found: found == [b"next"], "only the next record is visible"
+    )
 
 
 def test_batch_answered_late_but_in_time_is_not_in_doubt(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:

@@ -50,7 +50,7 @@ def test_each_record_without_a_key_is_named_in_a_compacted_topic(wire: Wire, nam
     for error in answer.record_errors:
         assert "key" in error.batch_index_error_message
     assert "3" in answer.error_message
-    assert wire.offset(name) == 0, "nothing of the batch is there"
+    assert wire.offset(name) == 0, "nothing of the batch is in the log"
 
 
 def test_each_record_too_far_in_the_future_is_named(wire: Wire, name: str) -> None:

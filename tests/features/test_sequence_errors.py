@@ -44,7 +44,7 @@ def test_message_and_log_distinguish_gap_and_stale_sequence(
         assert {"gap": "stale", "stale": "gap"}[what] not in answer.error_message
         server.process.wait_for(
             lambda: any(name in line and what in line for line in server.process.output().splitlines()),
-            "it is in the broker's log",
+            "the batch is in the broker's log",
         )
     else:
         assert answer.error_message is None

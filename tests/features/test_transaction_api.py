@@ -57,10 +57,14 @@ def test_failed_block_aborts(wire: Wire, module_server: Server, name: str) -> No
         with pytest.raises(ZeroDivisionError):
             fail_inside(producer, name)
         producer.flush()
-        until(lambda: state(wire, name), lambda found: found in ("Empty", "CompleteAbort"), "it is over")
+        until(lambda: state(wire, name), lambda found: found in ("Empty", "CompleteAbort"), "the transaction has ended")
         with producer.transaction() as transaction:
             transaction.send(name, b"y")
-    until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"y"], "only what was committed")
+    until(
+        lambda: wire.values(topic_id, committed=True),
+        lambda found: found == [b"y"],
+        "only committed records are visible",
+    )
 
 
 def test_calls_in_the_wrong_order(module_server: Server, wire: Wire, name: str) -> None:
@@ -90,7 +94,11 @@ def test_fenced_producer_raises_an_error_that_says_to_close_it(wire: Wire, modul
             old.commit_transaction()
         with pytest.raises(errors.FatalError):
             old.begin_transaction()
-    until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"new"], "the successor's only")
+    until(
+        lambda: wire.values(topic_id, committed=True),
+        lambda found: found == [b"new"],
+        "only the successor's records are visible",
+    )
 
 
 def test_timed_out_producer_aborts_and_continues(wire: Wire, module_server: Server, name: str) -> None:
@@ -105,7 +113,7 @@ def test_timed_out_producer_aborts_and_continues(wire: Wire, module_server: Serv
         producer.abort_transaction()
         with producer.transaction() as transaction:
             transaction.send(name, b"again")
-    until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"again"], "it went on")
+    until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"again"], "the producer continues")
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -121,7 +129,7 @@ def test_offsets_are_committed_with_the_transaction(wire: Wire, module_server: S
                 producer.commit_transaction()
             else:
                 producer.abort_transaction()
-            found = until(lambda: committed(wire, name, name), lambda answer: not answer[1], "it is stable")
+            found = until(lambda: committed(wire, name, name), lambda answer: not answer[1], "the record is stable")
             assert found == (3, 0)
 
 
@@ -152,4 +160,8 @@ def test_producer_works_across_a_change_of_the_transaction_version(
                 set_transaction_version(wire, after)
             with producer.transaction() as transaction:
                 transaction.send(name, b"%d" % number)
-    until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"0", b"1", b"2"], "all of them")
+    until(
+        lambda: wire.values(topic_id, committed=True),
+        lambda found: found == [b"0", b"1", b"2"],
+        "all records are visible",
+    )

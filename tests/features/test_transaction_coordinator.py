@@ -45,7 +45,7 @@ def test_every_transition_is_a_record_in_kafkas_format(wire: Wire, name: str) ->
     written(wire, name, who, name, [b"x"], partition=1)
     after = ended(wire, name, who)
     until_state(wire, name, "CompleteCommit")
-    records = until(lambda: logged(wire, name), lambda found: len(found) == 4, "four records")
+    records = until(lambda: logged(wire, name), lambda found: len(found) == 4, "four records are in the log")
     assert {version for version, _ in records} == {1}
     values = [value for _, value in records]
     assert [value.transaction_status for value in values] == [EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT]

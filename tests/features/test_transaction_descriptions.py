@@ -30,7 +30,9 @@ def test_filters_of_the_list(wire: Wire, name: str) -> None:
     assert names(listed(wire, state_filters=["Empty", "Ongoing"])) & mine == mine
     assert names(listed(wire, producer_id_filters=[who.producer_id])) == {busy}
     assert names(listed(wire, producer_id_filters=[who.producer_id], state_filters=["Empty"])) == set()
-    until(lambda: names(listed(wire, duration_filter=5)), lambda found: busy in found, "it runs for 5 ms")
+    until(
+        lambda: names(listed(wire, duration_filter=5)), lambda found: busy in found, "the transaction has run for 5 ms"
+    )
     assert busy not in names(listed(wire, duration_filter=3_600_000))
     answer = listed(wire, state_filters=["Ongoing", "Nonsense"])
     assert answer.unknown_state_filters == ["Nonsense"]

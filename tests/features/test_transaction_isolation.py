@@ -104,7 +104,7 @@ def test_transactions_and_their_isolation_survive_a_kill(own_server: Server, nam
     own_server.kill()
     own_server.wait_ready()
     with Wire(own_server.bootstrap) as wire:
-        until(lambda: is_led(wire, name), bool, "the partition is back")
+        until(lambda: is_led(wire, name), bool, "the partition has a leader again")
         assert (wire.offset(name, committed=True), wire.offset(name)) == (6, 7)
         assert wire.values(topic_id, committed=True) == [b"0", b"2"]
         assert wire.values(topic_id) == [b"0", b"1", b"2", b"open"]

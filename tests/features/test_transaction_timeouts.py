@@ -59,7 +59,9 @@ def test_timeout_starts_at_the_first_partition(wire: Wire, name: str) -> None:
     idle = wire.session(f"{name}-idle", timeout_ms=1)
     numbers = iter(range(10_000))
     last = until(
-        lambda: write(wire, name, who, name, [b"x"], next(numbers)), lambda found: found.error_code, "it is aborted"
+        lambda: write(wire, name, who, name, [b"x"], next(numbers)),
+        lambda found: found.error_code,
+        "the transaction is aborted",
     )
     assert last.error_code in (STALE, code("CONCURRENT_TRANSACTIONS"))
     assert describe(wire, f"{name}-idle").transaction_state == "Empty"
@@ -166,4 +168,8 @@ def test_idle_transactional_ids_expire(start_server: Callable[..., Server], name
         assert again.epoch == 0
         assert again.producer_id != sessions["ended"].producer_id
         ended(wire, ids["open"], sessions["open"])
-        until(lambda: wire.values(topic_id, committed=True), lambda found: len(found) == 2, "both are committed")
+        until(
+            lambda: wire.values(topic_id, committed=True),
+            lambda found: len(found) == 2,
+            "both transactions are committed",
+        )

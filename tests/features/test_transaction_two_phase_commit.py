@@ -172,7 +172,7 @@ def test_kafka_18575_18654_early_write_does_not_join_the_previous_transaction(wi
         answer = until(
             lambda who=who: write(wire, name, who, name, [b"next"]),
             lambda found: found.error_code != concurrent,
-            "it is over",
+            "the transaction has ended",
         )
         assert answer.error_code == 0
         assert describe(wire, name).producer_epoch == who.epoch

@@ -219,7 +219,7 @@ def test_kafka_18227_txn_offset_commit_4_does_not_add_the_group_and_5_does(wire:
     assert commit_offset(wire, name, who, name, name, 7, version=5) == 0
     assert state(wire, name) == "Ongoing"
     ended(wire, name, who)
-    assert until(lambda: committed(wire, name, name), lambda found: not found[1], "it is stable") == (7, 0)
+    assert until(lambda: committed(wire, name, name), lambda found: not found[1], "the record is stable") == (7, 0)
 
 
 def test_add_offsets_permits_an_old_offset_commit(wire: Wire, name: str) -> None:
@@ -229,7 +229,7 @@ def test_add_offsets_permits_an_old_offset_commit(wire: Wire, name: str) -> None
     assert not wire.add_offsets(name, who, name).error_code
     assert commit_offset(wire, name, who, name, name, 8, version=3) == 0
     assert not wire.end(name, who, version=4).error_code
-    assert until(lambda: committed(wire, name, name), lambda found: not found[1], "it is stable") == (8, 0)
+    assert until(lambda: committed(wire, name, name), lambda found: not found[1], "the record is stable") == (8, 0)
 
 
 def test_old_and_new_end_txn_versions_in_one_session(wire: Wire, name: str) -> None:

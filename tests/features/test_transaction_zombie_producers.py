@@ -167,7 +167,7 @@ def test_kip_1228_late_or_repeated_marker(wire: Wire, name: str) -> None:
     after = ended(wire, name, who)
     until_state(wire, name, "CompleteCommit")
     written(wire, name, after, name, [b"2"])
-    assert marker(wire, after, name, transaction_version=2, version=2) == [STALE], "it is of the epoch that writes"
+    assert marker(wire, after, name, transaction_version=2, version=2) == [STALE], "it has the epoch of the writer"
     assert marker(wire, who, name, transaction_version=2, version=2) == [STALE]
     assert marker(wire, who, name) == [STALE]
     assert len(markers(wire, topic_id)) == 1
@@ -204,7 +204,7 @@ def test_kip_447_offsets_of_an_unknown_member(wire: Wire, name: str) -> None:
     wire.create_topic(name)
     wire.find_coordinator(name, 0)
     who = wire.session(name)
-    assert commit_offset(wire, name, who, name, name, 1, generation=3, member="nobody") in (
+    assert commit_offset(wire, name, who, name, name, 1, generation=3, member="unknown") in (
         code("UNKNOWN_MEMBER_ID"),
         code("ILLEGAL_GENERATION"),
     )

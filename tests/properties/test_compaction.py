@@ -193,7 +193,7 @@ class CompactionMachine(RuleBasedStateMachine):
             self.kill_and_start()
 
     def unlink(self, paths: Sequence[str], delay_ms: int) -> None:
-        assert not self.deleted.intersection(paths), "a file that was still to be unlinked was replaced"
+        assert not self.deleted.intersection(paths), "a file that was not yet unlinked was replaced"
         self.deleted.update(paths)
 
     @rule()

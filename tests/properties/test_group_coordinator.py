@@ -360,12 +360,12 @@ class Groups(RuleBasedStateMachine):
         if group.state is S.EMPTY:
             assert not group.members
         elif group.state is S.PREPARING_REBALANCE:
-            assert group.join_due_ms is not None, "nothing would ever end it"
+            assert group.join_due_ms is not None, "nothing would ever end the transaction"
         else:
             assert group.members
             assert all(member.joining is None for member in group.members.values())
         if group.state is S.COMPLETING_REBALANCE:
-            assert group.sync_due_ms is not None, "nothing would ever end it"
+            assert group.sync_due_ms is not None, "nothing would ever end the transaction"
         if group.state is not S.COMPLETING_REBALANCE:
             assert all(member.syncing is None for member in group.members.values())
         for member in group.members.values():

@@ -61,7 +61,7 @@ def numbers(cluster: ModelCluster, partition: int) -> list[int]:
 def check_log(cluster: ModelCluster, sent: list[tuple[int, int, Any]]) -> None:
     for partition in range(PARTITIONS):
         log = numbers(cluster, partition)
-        assert log == sorted(set(log)), "doubled, or out of order"
+        assert log == sorted(set(log)), "duplicated, or out of order"
         for number, where, future in sent:
             if where == partition and future.exception(0) is None:
                 offset = future.result(0).offset
@@ -147,7 +147,7 @@ def test_transactions_are_atomic(seed: int, rate: float, version: int, largest: 
             outcomes.append((outcome, sent))
         for partition in range(PARTITIONS):
             log = numbers(cluster, partition)
-            assert log == sorted(set(log)), "doubled, or out of order"
+            assert log == sorted(set(log)), "duplicated, or out of order"
             visible = [int(value) for value in cluster.logs["t", partition].committed()]
             expected = [
                 number for outcome, sent in outcomes for number, where, _ in sent
@@ -155,7 +155,7 @@ def test_transactions_are_atomic(seed: int, rate: float, version: int, largest: 
             ]  # fmt: skip
             assert visible == expected
         assert core.manager is not None
-        assert core.manager.state is ManagerState.READY, "time-outs are always recovered from"
+        assert core.manager.state is ManagerState.READY, "the producer always recovers from timeouts"
         await core.close()
 
     run(body())

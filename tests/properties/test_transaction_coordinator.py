@@ -229,7 +229,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert (before.producer_id, before.producer_epoch) == producer
                 assert before.state is S.ONGOING or not commit
             if api_version >= 5:
-                assert self.driver.outcomes[name, *producer] is commit, "told another outcome than it had"
+                assert self.driver.outcomes[name, *producer] is commit, "answered with another outcome than it had"
                 self.known.append((name, (response.producer_id, response.producer_epoch)))
 
         self.run(request)

@@ -22,4 +22,4 @@ def test_transactions_are_atomic(first: int) -> None:
             error.add_note(f"seed {seed}")
             raise
     assert min(total[outcome] for outcome in (COMMITTED, ABORTED, UNKNOWN)) > 0
-    assert total["PRODUCER_FENCED"] + total["INVALID_PRODUCER_EPOCH"] > 0, "zombies were there"
+    assert total["PRODUCER_FENCED"] + total["INVALID_PRODUCER_EPOCH"] > 0, "zombies existed"

@@ -87,7 +87,7 @@ def test_wait_for_transactions_lasts_as_long_as_some_of_them_end(monkeypatch: py
         return tuple(op.Described(w.id, w.pid, 0, op.TxnState.ENDING, 0) for w in owners[:still] if w.id in o.ids)
 
     monkeypatch.setattr(TransactionRequests, "describe", describe)
-    with BlockingCluster("nobody:1") as nothing:
+    with BlockingCluster("nowhere:1") as nothing:
         brokers = Brokers(nothing, end_wait_ms=15_000)
         brokers.answer(op.AwaitEnded(owners))
         assert asked == [9, 8, 7, 6, 5, 4, 3, 2, 1]
@@ -270,7 +270,7 @@ def test_large_record_is_written_and_read_in_parts(cluster: BlockingCluster, nam
     assert run(read_parts(Sink(name, at), head), brokers) == LARGE
     whole: op.Window = brokers.answer(op.ReadDecisions(at, window.end, width=64))
     records = [m.record for m in whole.messages if m.record is not None]
-    assert len(records) == 4, "parts are no records"
+    assert len(records) == 4, "parts are not records"
 
 
 def test_decision_record_that_the_topic_rejects_is_too_large(

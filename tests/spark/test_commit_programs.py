@@ -354,7 +354,7 @@ def test_no_rows_are_written_in_the_last_epoch(epoch: int, again: bool) -> None:
 
 def test_commit_without_the_message_of_a_task_is_rejected() -> None:
     schema = StructType([StructField("value", StringType())])
-    given = {"kafka.bootstrap.servers": "nobody:1", "transactionalIdPrefix": "p", "topic": "out"}
+    given = {"kafka.bootstrap.servers": "nowhere:1", "transactionalIdPrefix": "p", "topic": "out"}
     sink = StreamSink(given, schema, overwrite=False)
     with pytest.raises(NotDecidedError, match="1 of 2 tasks"):
         sink.commit([SinkMessage(Skipped(0, 1, 1, 4)), None], 0)
@@ -449,7 +449,9 @@ def test_undone_batch_is_written_again_and_none_before_it(source: Source, before
     assert record.source == before
     assert already_committed("p", record, source, Permission()) is False
     if source.kind == APP:
-        assert already_committed("p", record, before, Permission()), "an older version was committed, or given up"
+        assert already_committed("p", record, before, Permission()), (
+            "an older version was committed, or its loss was accepted"
+        )
     with pytest.raises(MisuseError, match="takeOver"):
         already_committed("p", record, Source(APP, "another", 9), Permission())
 

@@ -36,7 +36,9 @@ def test_moved_partitions_and_coordinators_are_asked_at_their_new_broker(
         two = TwoBrokers(monkeypatch)
         two.moved = {wanted[1], wanted[2], *ids[1:]}
         assert brokers.answer(op.DescribeProducers(tuple(wanted))) == opened
-        assert two.asked["DescribeProducers", 1] == two.asked["DescribeProducers", OTHER] == 1, "one to each broker"
+        assert two.asked["DescribeProducers", 1] == two.asked["DescribeProducers", OTHER] == 1, (
+            "one request to each broker"
+        )
         described = brokers.answer(op.DescribeTransactions(ids))
         assert {(d.id, d.pid, d.epoch, d.state) for d in described} == {
             (o.id, o.pid, o.epoch, op.TxnState.ONGOING) for o in owners

@@ -72,5 +72,5 @@ def test_batch_takes_few_round_trips(
     for program, requests in costs.items():
         print(program, sum(requests.values()), dict(requests))
         assert sum(requests.values()) <= MOST[program], (program, requests)
-    assert costs["task"]["Fetch"] == 1, "its plan's own record"
+    assert costs["task"]["Fetch"] == 1, "the plan's own record"
     assert costs["task"]["InitProducerId"] == min(rows, 1), "a task without rows opens no transaction"

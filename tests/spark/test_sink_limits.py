@@ -67,7 +67,7 @@ def tear(query: Query, starter: Starter) -> None:
     query.run(1)
     assert starter.run(query, 2, f"commit:{AFTER_C2}") == -signal.SIGKILL
     # Apache Kafka checks for expired transactions only every ten seconds.
-    wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=30)
+    wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the transaction times out", timeout=30)
 
 
 def test_nothing_is_open_after_the_timeout(query: Query, starter: Starter) -> None:
@@ -76,7 +76,7 @@ def test_nothing_is_open_after_the_timeout(query: Query, starter: Starter) -> No
     listed = CliRunner().invoke(command, ["list", query.prefix, "-b", query.bootstrap]).output
     assert "committed: nothing yet" in listed
     assert "batch" not in listed
-    wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=30)
+    wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the transaction times out", timeout=30)
     query.run(2)
     check(query, 2)
 
@@ -123,7 +123,7 @@ def test_batch_with_too_little_time_left_is_not_decided(query: Query) -> None:
         (op.DescribeTransactions, False, SinkError, "has not answered EndTxn within the 2000 ms"),
         (op.DescribeTransactions, True, AnotherDriverError, "came too late"),
     ],
-    ids=["behind its first look", "behind its last look", "behind its last look, its clock stopped"],
+    ids=["after its first check", "after its last check", "after its last check, its clock stopped"],
 )
 def test_driver_that_sleeps_before_its_decision_decides_nothing(
     query: Query, last: type, suspended: bool, error: type[SinkError], message: str, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +142,9 @@ def test_driver_that_sleeps_before_its_decision_decides_nothing(
         seen.append(type(operation))
         if isinstance(operation, last) and (op.Produce in seen or last is op.DescribeProducers):
             monkeypatch.undo()
-            wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=60)
+            wait_until(
+                lambda: not open_producers(query.bootstrap, query.topic), "the transaction times out", timeout=60
+            )
             if suspended:
                 self.transactions._proposed.clear()
         return answered
@@ -188,7 +190,7 @@ def test_sink_list_settle_and_abort_commands(query: Query, starter: Starter) -> 
     refused = sink_command(query, "abort")
     assert (refused.exit_code, "no decided batch waits" in refused.output) == (2, True)
     taken = json.loads(sink_command(query, "abort", "--yes").output)
-    assert taken["batch"] == 1, "what is settled stays"
+    assert taken["batch"] == 1, "settled batches are kept"
     query.run(3)
     check(query, 3)
 
@@ -237,7 +239,7 @@ def test_hanging_rows_that_may_not_be_ended_are_not_undone(
             assert isinstance(refused.exception, NotVerifiedError), arguments
             assert "ClusterAction" in str(refused.exception)
     listed = json.loads(sink_command(query, "list").output)
-    assert (listed["batch"], listed["settled"]) == (1, False), "nothing was taken back"
+    assert (listed["batch"], listed["settled"]) == (1, False), "nothing was undone"
     assert open_producers(bootstrap, name) == [at]
     assert json.loads(sink_command(query, "abort", "--yes").output)["batch"] == 0
     assert not open_producers(bootstrap, name)

@@ -41,7 +41,7 @@ def test_rows_without_a_key_are_spread_over_all_partitions(
         rows = pa.RecordBatch.from_pydict({"value": ["x"]})
         query.commit([query.attempt(plan, batch, slot, iter([rows])) for slot in range(tasks)], batch)
     each = 2 * tasks * BATCHES // COUNT
-    assert filled(server, name) == dict.fromkeys(range(COUNT), each), "each a row and its marker"
+    assert filled(server, name) == dict.fromkeys(range(COUNT), each), "one row and its marker each"
 
 
 def test_topics_of_a_column_have_their_own_round_robin(

@@ -104,7 +104,7 @@ def test_aborted_rows_and_markers_are_skipped(server: Server, topic: str) -> Non
 def test_batch_ends_at_an_open_transaction(server: Server, topic: str) -> None:
     begin(server, topic, "first", commit=True)
     owner = begin(server, topic, "open", commit=None)
-    begin(server, topic, "behind", commit=True)
+    begin(server, topic, "after", commit=True)
     made = source(server, topic)
     start = made.initialOffset()
     end = made.latestOffset(start, ReadAllAvailable())
@@ -112,7 +112,7 @@ def test_batch_ends_at_an_open_transaction(server: Server, topic: str) -> None:
     with BlockingCluster(server.bootstrap) as cluster:
         Brokers(cluster).answer(op.EndTxn(owner, True))
         Brokers(cluster).answer(op.AwaitEnded((owner,)))
-    assert read(made, end, made.latestOffset(end, ReadAllAvailable())) == ["open", "behind"]
+    assert read(made, end, made.latestOffset(end, ReadAllAvailable())) == ["open", "after"]
     made.stop()
 
 
@@ -129,7 +129,7 @@ def test_limits_and_available_now(server: Server, topic: str, tmp_path: Path) ->
         seen += read(made, position, end)
         position = end
     assert sorted(seen) == sorted(value for batch in (0, 1) for value in query.values(batch, 1)[0])
-    assert made.reportLatestOffset() != position, "what came after the start is there, and is not read"
+    assert made.reportLatestOffset() != position, "later records are available, and are not read"
     made.stop()
 
 
@@ -143,7 +143,7 @@ def test_log_that_ends_before_the_query_is_data_loss(server: Server, topic: str)
         strict.latestOffset({"elsewhere": {"0": 1}, **later}, ReadAllAvailable())
     lax = source(server, topic, failOnDataLoss="false", **QUICK)
     back = lax.latestOffset(later, ReadAllAvailable())
-    assert back == {topic: {"0": 2, "1": 0}}, "it goes on from where the log ends"
+    assert back == {topic: {"0": 2, "1": 0}}, "the batch continues from the end of the log"
     assert lax.partitions(later, back) == []
     strict.stop()
     lax.stop()
@@ -194,7 +194,7 @@ def test_deleted_topic_is_data_loss(server: Server, topic: str, name: str, lax: 
         assert made.latestOffset(without, ReadAllAvailable()) == without
         assert list(made.read(planned[0])) == []
         create(server.bootstrap, topic, 1)
-        assert made.latestOffset(without, ReadAllAvailable()) == {**without, topic: {"0": 0}}, "as a new one"
+        assert made.latestOffset(without, ReadAllAvailable()) == {**without, topic: {"0": 0}}, "like a new one"
     else:
         with pytest.raises(DataLossError, match=f"are gone: {topic}-0, {topic}-1"):
             made.latestOffset(position, ReadAllAvailable())
@@ -245,7 +245,7 @@ def test_available_now_ignores_an_end_offset_from_a_starting_broker(
     end = made.latestOffset(position, ReadAllAvailable())
     assert read(made, position, end) == ["two"]
     begin(server, topic, "three", commit=True)
-    assert made.latestOffset(end, ReadAllAvailable()) == end, "there is an end to it"
+    assert made.latestOffset(end, ReadAllAvailable()) == end, "the retries end"
     made.stop()
 
 
@@ -284,7 +284,7 @@ def test_records_deleted_by_retention_are_data_loss(server: Server, topic: str, 
         assert read(made, start, end) == ["three"]
         assert source(server, topic, **given).initialOffset() == {topic: {"0": 4, "1": 0}}
         assert read(made, {topic: {"1": 0}}, end) == ["three"]
-        assert read(made, start, {topic: {"0": 9, "1": 0}}) == ["three"], "nothing comes from where the log ends"
+        assert read(made, start, {topic: {"0": 9, "1": 0}}) == ["three"], "no records before the end of the log"
     else:
         with pytest.raises(DataLossError, match="begins at 4: offsets 0 to 3 of this batch are gone"):
             read(made, start, end)
@@ -341,7 +341,9 @@ def test_batch_waits_for_min_offsets_per_trigger(server: Server, topic: str) -> 
     at_once.latestOffset(start, at_once.getDefaultReadLimit())
     assert at_once.latestOffset(first, at_once.getDefaultReadLimit())[topic]["0"] == 8, "the delay is over"
     made.prepareForTriggerAvailableNow()
-    assert made.latestOffset({topic: {"0": 6, "1": 0}}, limit)[topic]["0"] == 8, "AvailableNow reads what is there"
+    assert made.latestOffset({topic: {"0": 6, "1": 0}}, limit)[topic]["0"] == 8, (
+        "AvailableNow reads the available records"
+    )
     for each in (made, at_once):
         each.stop()
 
@@ -427,7 +429,7 @@ def test_planning_and_committing_import_nothing_heavy() -> None:
         subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True).stdout
         for text in (code, alone)
     )
-    assert ours == without, "what PySpark itself imports is not ours to avoid"
+    assert ours == without, "imports of PySpark itself are not checked"
 
 
 def test_batch_source_closes_its_connections_after_planning(server: Server, topic: str) -> None:

@@ -62,7 +62,7 @@ def test_no_split_exceeds_its_maximum(sizes: list[int], most: int) -> None:
 
 def test_splits_are_proportional_to_the_sizes_of_partitions() -> None:
     ranges = [Range(TopicPartition("t", n), 0, size) for n, size in enumerate((1, 1, 1, 3000))]
-    assert len(split(ranges, 10)) == 10, "what stays whole does not count"
+    assert len(split(ranges, 10)) == 10, "fully kept batches do not count"
     assert [r.at.partition for r in split(ranges, 4)] == [0, 1, 2, 3]
     assert len(split(ranges, 10, 100)) == 33
 

@@ -65,7 +65,7 @@ def test_times_are_looked_up_within_the_isolation_level(server: Server, topic: s
     latest = {"startingTimestamp": "20", "startingOffsetsByTimestampStrategy": "latest"}
     made = source(server, topic, **latest)
     start = made.initialOffset()
-    assert start == {topic: {"0": 1, "1": 0}}, "the last stable offset, where there is no such record yet"
+    assert start == {topic: {"0": 1, "1": 0}}, "the last stable offset, if no such record exists yet"
     assert made.latestOffset(start, ReadAllAvailable()) == {topic: {"0": 1, "1": 1}}
     made.stop()
     assert source(server, topic, **latest, **all_of_it).initialOffset() == {topic: {"0": 2, "1": 0}}

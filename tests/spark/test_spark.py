@@ -90,7 +90,7 @@ def test_rows_are_written_once_whatever_happens(pipeline: Pipeline, fault: Path,
         try:
             pipeline.run()
         except PySparkException:
-            assert not step.startswith("task"), "a task that dies is tried again"
+            assert not step.startswith("task"), "a task that dies is retried"
         assert once.exists(), f"{step} was never reached"
         pipeline.run()
         pipeline.check(ROWS + 100 * number)

@@ -76,7 +76,7 @@ def test_second_prefix_is_rejected_and_the_first_continues(pair: tuple[Write, Wr
             with BlockingCluster(bootstrap) as cluster:
                 fenced.add(Brokers(cluster).answer(op.DescribeTransactions((second.prefix,))))
         pickle.loads(plan).commit(messages)
-    assert len(fenced) == 1, "the second's driver was begun anew"
+    assert len(fenced) == 1, "the second query's driver was fenced again"
     assert values(bootstrap, topic) == {f"{first.prefix}-{slot}": 2 for slot in range(2)}
     assert not open_producers(bootstrap, topic, first.decisions)
 

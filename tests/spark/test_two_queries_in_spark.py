@@ -59,8 +59,8 @@ def test_two_spark_queries_with_one_prefix(pipeline: Pipeline, tmp_path: Path, b
     (tmp_path / "hold").touch()
     first = start(pipeline, pipeline.checkpoint, tmp_path)
     options = {"kafka.bootstrap.servers": pipeline.bootstrap, "transactionalIdPrefix": pipeline.prefix}
-    wait_until(lambda: not (tmp_path / "hold").exists(), "a task that waits", timeout=180)
-    wait_until(lambda: bool(look(sink_options(options, streaming=True))[1]), "a task that has written", timeout=180)
+    wait_until(lambda: not (tmp_path / "hold").exists(), "a task that waits exists", timeout=180)
+    wait_until(lambda: bool(look(sink_options(options, streaming=True))[1]), "a task has written", timeout=180)
     second = start(pipeline, tmp_path / f"other-{uuid.uuid4().hex}", tmp_path)
     said = cause_line(lambda: second.awaitTermination(180))
     (tmp_path / "go").touch()

@@ -83,7 +83,7 @@ def run(bootstrap: str, name: str, folder: Path, records: int, deaths: int, opti
             def done(victim: ManagedProcess = victim, enough: int = enough) -> bool:
                 return sum(line.startswith("committed") for line in victim.lines()) >= enough
 
-            wait_until(lambda: done() or read(bootstrap, target).total() >= records, "it copies")
+            wait_until(lambda: done() or read(bootstrap, target).total() >= records, "the member copies records")
             victim.kill()
             lives[member] = start(member, death + 1)
             if death == deaths // 2:

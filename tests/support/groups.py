@@ -40,7 +40,7 @@ SHORT_REBALANCE_MS = 3_000
 """For a test that waits for the timeout. Members have sent SyncGroup long before."""
 MEMBER_ID_REQUIRED = code("MEMBER_ID_REQUIRED")
 NEW_JOIN = 9
-"""From this version of JoinGroup on, a static leader is told to skip the assignment (KIP-814)."""
+"""From this version of JoinGroup on, a static leader must skip the assignment (KIP-814)."""
 BY_NAME = 9
 """The last version of OffsetFetch and OffsetCommit that names topics."""
 
@@ -201,14 +201,16 @@ def stable(bootstrap: str, group: str, count: int = 1, **options: Any) -> list[M
     found: list[Member] = []
     for member in members:
         if not found:
-            error = until(member.join_first, lambda error: error != code("UNKNOWN_MEMBER_ID"), "the first one joins")
+            error = until(member.join_first, lambda error: error != code("UNKNOWN_MEMBER_ID"), "the first member joins")
             assert not error
             found.append(member)
             finish(found)
             continue
         member.ask_to_join()
         for known in found:
-            until(known.heartbeat, lambda error: error == code("REBALANCE_IN_PROGRESS"), "the rebalance is told")
+            until(
+                known.heartbeat, lambda error: error == code("REBALANCE_IN_PROGRESS"), "the member is told to rebalance"
+            )
             known.ask_to_join()
         found.append(member)
         for each in found:

@@ -92,7 +92,7 @@ class Proxy:
         for upstream, frame in held:
             upstream.sendall(struct.pack(">i", len(frame)) + frame)
             upstream.settimeout(WAIT_S)
-            assert _frame(upstream) is not None, "the broker hung up on a late request"
+            assert _frame(upstream) is not None, "the broker closed the connection on a late request"
         return len(held)
 
     def _accept(self) -> None:

@@ -178,7 +178,7 @@ def forbidden_text(path: Path, text: str) -> Iterator[Finding]:
 
 
 def files(folders: Iterable[str] = TEXT_FOLDERS) -> Iterator[Path]:
-    """Return every text file of ours below these folders, and those at the root."""
+    """Return our text files below these folders, and those at the root."""
     yield from ROOT.glob("*.md")
     yield ROOT / "pyproject.toml"
     for folder in folders:

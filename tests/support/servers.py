@@ -91,7 +91,7 @@ class OncelogCluster:
     def wait_ready(self) -> None:
         """Return when every broker accepts connections again."""
         # A thread of the dead broker may keep its socket open for a moment: only a new process counts.
-        self.process.wait_for(lambda: self.broker_pid() not in self._killed, "the broker is started again")
+        self.process.wait_for(lambda: self.broker_pid() not in self._killed, "the broker is restarted")
         for address in self.bootstrap.split(","):
             self.process.wait_for(lambda address=address: accepts(address), f"{address} accepts connections")
 

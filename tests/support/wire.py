@@ -73,7 +73,7 @@ def until(ask: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
 
 def retried(ask: Callable[[], T], code: Callable[[T], int] = lambda answer: answer.error_code) -> T:  # type: ignore[attr-defined]
     """Repeat a request until the answer has no temporary error."""
-    return until(ask, lambda answer: code(answer) not in LOADING, "an error that passes")
+    return until(ask, lambda answer: code(answer) not in LOADING, "a retriable error")
 
 
 class Wire:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").iterdir() if path.suffix == "")
 
 FAKE_PYTHON = """#!/bin/sh
-# Stands for Python: notes what it makes and installs, and hangs in the middle of an installation where told to.
+# Replaces Python: it notes what it creates and installs, and can hang during an installation.
 case $*  in
 "-m venv --clear "*)
     echo made >>"$LOG"

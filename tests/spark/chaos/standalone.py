@@ -57,6 +57,6 @@ class Standalone:
         """Kill all processes."""
         for process in reversed(self.processes):
             process.kill()
-        wait_until(lambda: all(p.popen.poll() is not None for p in self.processes), "Spark's cluster is gone")
+        wait_until(lambda: all(p.popen.poll() is not None for p in self.processes), "Spark's cluster is stopped")
         for each in self._held:
             each.close()

@@ -92,7 +92,7 @@ def older_accepted(state: Any) -> Any:
 
 
 def not_compared(state: Any) -> Any:
-    """K1 without the comparison: the current record decides, whoever wrote it."""
+    """K1 without the comparison: the current record decides, no matter which driver wrote it."""
     window = yield op.ReadDecisions(state.sink.decision)
     now = yield from plan.read_record(state.sink, window)
     return replace(state, skip=already_committed(state.sink.prefix, now, state.source, state.permission))

@@ -63,8 +63,8 @@ class Query(NamedTuple):
 
     EACH: a query that writes in foreachBatch. Each plan is another call of the function.
 
-    `first`: its first batch or version. `known_by`: how a plan identifies its query, "" if it cannot. `prefix`: everything
-    that it writes has the same decision topic.
+    `first`: its first batch or version. `known_by`: how a plan identifies its query, "" if it cannot.
+    `prefix`: everything that it writes has the same decision topic.
     """
 
     kind: str = STREAM

@@ -116,7 +116,7 @@ class ConfluentMember:
 
     def assignment(self) -> set[int]:
         message = self.consumer.poll(0.05)
-        assert message is None, "a record came while only the assignment was asked for"
+        assert message is None, "a record arrived while only the assignment was expected"
         return {part.partition for part in self.consumer.assignment()}
 
     def commit(self) -> None:

@@ -101,7 +101,7 @@ class KafkaPythonMember:
         return found
 
     def assignment(self) -> set[int]:
-        assert not self.consumer.poll(1000), "a record came while only the assignment was asked for"
+        assert not self.consumer.poll(1000), "a record arrived while only the assignment was expected"
         return {part.partition for part in self.consumer.assignment()}
 
     def commit(self) -> None:

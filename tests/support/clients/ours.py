@@ -83,7 +83,7 @@ class OurMember:
         return found
 
     def assignment(self) -> set[int]:
-        assert self.consumer.poll(0.05) == [], "a record came while only the assignment was asked for"
+        assert self.consumer.poll(0.05) == [], "a record arrived while only the assignment was expected"
         return {partition for _, partition in self.consumer.assignment()}
 
     def commit(self) -> None:

@@ -110,7 +110,7 @@ def test_records_have_kafkas_bytes() -> None:
     assert change == b"\x01\x05\x00" + bytes(4) + A.bytes + b"\x01\x01\x04\xff\xff\xff\xff"
     for record, version in ((partition(A, 1), 0), (ConfigRecord(resource_type=2, name="k", value=None), 0)):
         assert decode_record(encode_record(record, version)) == record
-    assert decode_record(b"\x01\x1b\x00\x00") is None, "a kind that says nothing of data"
+    assert decode_record(b"\x01\x1b\x00\x00") is None, "a type without data"
     for damaged in (b"\x00\x02\x00", b"\x01\x02\x09" + topic[3:], topic[:-4]):
         with pytest.raises(DecodeError):
             decode_record(damaged)
@@ -162,7 +162,7 @@ def test_kafkas_topics_are_imported(tmp_path: Path) -> None:
         assert (topic.topic_id, topic.partition_count, topic.configs) == (A, 2, {"retention.ms": "5"})
         assert broker.partitions.find("a", 1).leader_epoch == 5
         assert broker.cluster_id == "kafka=s"
-        assert broker.metadata.image.feature_level("transaction.version") == 0, "it had none"
+        assert broker.metadata.image.feature_level("transaction.version") == 0, "it had no leader"
         while not broker.producer_ids.ids.remaining:
             await asyncio.sleep(0.005)
         assert broker.producer_ids.ids.take() == 3000
@@ -179,7 +179,7 @@ def test_unsupported_metadata_is_rejected(tmp_path: Path) -> None:
     store = new_tree()
     with pytest.raises(ProtocolError, match=r"set node\.id to 7"):
         live(tmp_path / "other", store)
-    assert store.children("/brokers/topics") == [], "nothing was taken over before that was found"
+    assert store.children("/brokers/topics") == [], "nothing was imported before the error was found"
     folder = metadata_log(tmp_path / "torn", TopicRecord(name="a", topic_id=A))
     file = folder / f"{0:020d}.log"
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")

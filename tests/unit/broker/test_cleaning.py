@@ -250,7 +250,7 @@ def test_error_in_one_log_does_not_stop_cleaning_the_others(
         def read_part(self, path: str, size: int, pos: int) -> bytes:
             if "bad-0" in path:
                 self.reads += 1
-                raise RuntimeError("nobody has thought of this")
+                raise RuntimeError("an unexpected error")
             return super().read_part(path, size, pos)
 
     storage.disk = disk = BrokenDisk()

@@ -119,7 +119,7 @@ def test_fetch_returns_less_while_other_answers_are_unread(
                 max_wait_ms=60_000, min_bytes=1 << 20, topics=[FetchTopic(topic=topic, partitions=wanted)]
             )
             answer = bind(broker.parts)(request, CONTEXT)
-            assert isinstance(answer, FetchResponse), "it waits for data that is there"
+            assert isinstance(answer, FetchResponse), "it waits for data that is available"
             assert not any(each.error_code for each in answer.responses[0].partitions)
             return [len(each.records) for each in answer.responses[0].partitions]
 
@@ -254,7 +254,7 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
         fetch = asyncio.ensure_future(pending)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert reads == 2, "it reads again and again"
+        assert reads == 2, "it polls in a busy loop"
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
         broker.partitions.find("again", 0).append(memoryview(batch), now_ms=10**12)
         response = await asyncio.wait_for(fetch, 30)

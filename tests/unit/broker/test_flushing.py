@@ -111,7 +111,7 @@ def send(broker: Broker, topic: str, partition: int = 0, records: int = 1, acks:
 
 
 def waiting(answer: Answer) -> asyncio.Task[ProduceResponse]:
-    assert isinstance(answer, Awaitable), "it was answered before the sync"
+    assert isinstance(answer, Awaitable), "answered before the sync"
     return asyncio.ensure_future(answer)  # type: ignore[arg-type]
 
 
@@ -151,12 +151,12 @@ def test_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: int)
         replica = broker.partitions.find("t", 0)
         await asyncio.sleep(0)
         assert replica.log.log_end_offset == 4
-        assert replica.log.high_watermark == 0, "what is not synced is not readable"
+        assert replica.log.high_watermark == 0, "unsynced records are not readable"
         assert not any(task.done() for task in (first, *rest))
         disk.gate.set()
         assert [outcome(response).base_offset for response in await asyncio.gather(first, *rest)] == [0, 1, 0, 2, 1, 3]
         assert replica.log.high_watermark == 4
-        assert disk.synced == ["t-0", "t-0", "t-1"], "one for the first, one round for all others"
+        assert disk.synced == ["t-0", "t-0", "t-1"], "one sync for the first request, one for all others"
 
     live(tmp_path, life)
 
@@ -222,7 +222,7 @@ def test_sync_is_due_after_a_time(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
         for _ in range(3):
-            assert isinstance(send(broker, "t"), ProduceResponse), "nobody waits for that"
+            assert isinstance(send(broker, "t"), ProduceResponse), "no request waits for that"
         replica = broker.partitions.find("t", 0)
         while replica.synced_offset < 3:
             await asyncio.sleep(0.001)
@@ -243,7 +243,7 @@ def test_failed_sync_fails_all_waiting_requests(tmp_path: Path) -> None:
             assert outcome(response).base_offset == -1
         disk.fails = False
         assert outcome(send(broker, "t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # type: ignore[arg-type]
-        assert disk.synced == ["t-0"], "it is not tried again"
+        assert disk.synced == ["t-0"], "the sync is not retried"
         assert "all log directories have failed" in await broker.failed
 
     live(tmp_path, life, log_flush_interval_messages="1")
@@ -287,7 +287,9 @@ def test_unsynced_records_are_synced_after_a_restart_before_they_are_visible(tmp
         for _ in range(5):
             await asyncio.sleep(0)
         assert (log.log_end_offset, log.high_watermark, disk.synced) == (3, 0, [])
-        assert latest(broker) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), "else a reader finds that the log has shrunk"
+        assert latest(broker) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), (
+            "otherwise, a reader finds that the log has shrunk"
+        )
         assert latest(broker, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
         assert latest(broker, timestamp=NOW) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
         assert latest(broker, timestamp=-2) == (0, 0)
@@ -298,7 +300,7 @@ def test_unsynced_records_are_synced_after_a_restart_before_they_are_visible(tmp
         assert (latest(broker), latest(broker, timestamp=NOW)) == ((0, 3), (0, 0))
         disk.gate.clear()
         more = waiting(send(broker, "t"))
-        assert latest(broker) == (0, 3), "nobody was told more before"
+        assert latest(broker) == (0, 3), "no request returned more before"
         disk.gate.set()
         assert outcome(await more).base_offset == 3
 
@@ -312,7 +314,7 @@ def write_markers(broker: Broker, *partitions: int) -> asyncio.Task[WriteTxnMark
     topic = WritableTxnMarkerTopic(name="t", partition_indexes=list(partitions))
     marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=[topic])
     answer = handle_markers(broker.parts)(WriteTxnMarkersRequest(markers=[marker]), CONTEXT)
-    assert isinstance(answer, Awaitable), "it was answered before the sync"
+    assert isinstance(answer, Awaitable), "answered before the sync"
     return asyncio.ensure_future(answer)  # type: ignore[arg-type]
 
 

@@ -89,7 +89,7 @@ def test_failed_round_is_logged_and_the_next_one_runs(
         def expire(log: Log, now_ms: int) -> int:
             seen.append(log.partition)
             if len(seen) == 1:
-                raise RuntimeError("nobody thought of that")
+                raise RuntimeError("an unexpected error")
             return 0
 
         async def checkpoint() -> Written:
@@ -113,6 +113,6 @@ def test_failed_round_is_logged_and_the_next_one_runs(
     asyncio.run(run())
     logged = [record for record in caplog.records if record.exc_info]
     assert sorted(str(record.exc_info[1]) for record in logged if record.exc_info) == [
-        "nobody thought of that",
+        "an unexpected error",
         "nor of this",
     ]

@@ -176,7 +176,7 @@ def test_lookup_by_time_yields_between_many_headers(tmp_path: Path) -> None:
             await sent(broker, keyed(1), "plain")
         await sent(broker, keyed(2), "plain")
         lookup = by_time(broker, NOW + 1)
-        assert not isinstance(lookup, Message), "it waits between two steps"
+        assert not isinstance(lookup, Message), "the work waits between two steps"
         assert (await lookup).topics[0].partitions[0].offset == 2981
 
     live(tmp_path, body)

@@ -98,12 +98,12 @@ REFUSED: dict[str, tuple[Callable[[], ProduceRequest], int, ErrorCode]] = {
         lambda: produce(batch(**TRANSACTIONAL)), 9, E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     ),
     "unknown transaction": (
-        lambda: produce(batch(**TRANSACTIONAL), transactional_id="nobody"), 12, E.INVALID_PRODUCER_ID_MAPPING
+        lambda: produce(batch(**TRANSACTIONAL), transactional_id="unknown"), 12, E.INVALID_PRODUCER_ID_MAPPING
     ),
     "unverified": (
-        lambda: produce(batch(**TRANSACTIONAL), transactional_id="nobody"), 11, E.INVALID_PRODUCER_ID_MAPPING
+        lambda: produce(batch(**TRANSACTIONAL), transactional_id="unknown"), 11, E.INVALID_PRODUCER_ID_MAPPING
     ),
-    "damaged in a transaction": (lambda: produce(damaged(), transactional_id="nobody"), 11, E.CORRUPT_MESSAGE),
+    "damaged in a transaction": (lambda: produce(damaged(), transactional_id="unknown"), 11, E.CORRUPT_MESSAGE),
 }  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_rejected_produce_releases_its_bytes(storage: BrokerStorage, case: str) 
         partition = ProduceResponse.decode(view[position:], version).responses[0].partition_responses[0]
         assert partition.error_code == code, partition
         assert partition.error_message or version < 8
-        assert reference() is None, "the refused request is still in memory"
+        assert reference() is None, "the rejected request is still in memory"
 
     storage.run_broker(life)
 

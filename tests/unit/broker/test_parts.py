@@ -58,7 +58,7 @@ def test_answers_to_the_parts_combine_to_the_answer_to_the_whole(seed: int) -> N
     sizes = [rng.choice([0, 1, 2, 7, 30]) for _ in range(rng.randrange(1, 9))]
     whole, most = request(sizes), rng.randrange(1, 12)
     parts = list(parts_of(whole, "topics", "partitions", most))
-    assert whole == request(sizes), "the request is left as it was"
+    assert whole == request(sizes), "the request is unchanged"
     assert all(part.group_id == "g" for part in parts)
     assert all(sum(len(topic.partitions) for topic in part.topics) <= most for part in parts) or sum(sizes) <= most
     assert joined([answer(part) for part in parts], "topics", "partitions") == answer(whole), f"{sizes}, {most}"

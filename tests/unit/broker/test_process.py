@@ -70,7 +70,7 @@ def test_lock_keeps_apache_kafka_out_and_vice_versa(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=f"in use by process {os.getpid()}"):
         FolderLock(str(tmp_path))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
-    assert done.stderr.strip().endswith("Resource temporarily unavailable"), "the second attempt gave nothing free"
+    assert done.stderr.strip().endswith("Resource temporarily unavailable"), "the second attempt freed nothing"
     lock.release()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kafka:
         assert kafka.stdout is not None

@@ -72,7 +72,7 @@ def test_request_during_long_recovery_gets_retriable_error(tmp_path: Path, store
         while ("long", 0) in broker.partitions._opening:
             turns += 1
             await asyncio.sleep(0)
-        assert turns > 3, "others have their turn meanwhile"
+        assert turns > 3, "other requests run meanwhile"
         assert append(broker, "long") == BATCHES
 
     live(tmp_path, store, body)

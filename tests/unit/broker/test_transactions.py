@@ -274,8 +274,8 @@ def test_brokers_verify_several_transactions_in_one_request() -> None:
             }
 
         unknown = E.INVALID_PRODUCER_ID_MAPPING
-        found = await errors(transaction("etl", 0, verify=True), transaction("nobody", 0, verify=True))
-        assert found == {"etl": E.TRANSACTION_ABORTABLE, "nobody": unknown}
+        found = await errors(transaction("etl", 0, verify=True), transaction("unknown", 0, verify=True))
+        assert found == {"etl": E.TRANSACTION_ABORTABLE, "unknown": unknown}
         assert await errors(transaction("etl", 0, verify=False)) == {"etl": E.NONE}
         assert await errors(transaction("etl", 0, verify=True)) == {"etl": E.NONE}
         assert await errors(transaction("etl", 5, verify=True)) == {"etl": E.UNKNOWN_TOPIC_OR_PARTITION}
@@ -343,7 +343,7 @@ def test_transactions_are_described() -> None:
         assert (found.producer_id, found.producer_epoch) == (setup.writer.producer_id, 0)
         assert 0 <= started - found.transaction_start_time_ms < 100
         assert [(topic.topic, topic.partitions) for topic in found.topics] == [("out", [1])]
-        assert (await setup.state("nobody")).error_code == E.TRANSACTIONAL_ID_NOT_FOUND
+        assert (await setup.state("unknown")).error_code == E.TRANSACTIONAL_ID_NOT_FOUND
         assert (await setup.state("")).error_code == E.INVALID_REQUEST
         assert (await setup.producers(7)).error_code == E.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -365,7 +365,7 @@ def test_new_cluster_starts_with_the_configured_transaction_version(level: int) 
         setup.sim.kill()
         await setup.sim.start()
         assert setup.broker.metadata.image.feature_level("transaction.version") == 1, (
-            "the settings are those of a new cluster only"
+            "the settings apply only to a new cluster"
         )
 
     with_broker(scenario, initial_transaction_version=level)

@@ -33,7 +33,7 @@ def test_running_broker_and_unclean_stop_prevent_export(tmp_path: Path) -> None:
         assert not (cluster.data / "broker-1" / "bootstrap.checkpoint").exists()
     finally:
         cluster.process.kill()
-    wait_until(lambda: "in use by" not in run(cluster.data).stderr, "the broker follows its supervisor")
+    wait_until(lambda: "in use by" not in run(cluster.data).stderr, "the broker ends with its supervisor")
     done = run(cluster.data)
     assert (done.returncode, done.stderr) == (0, "")
     assert (cluster.data / "broker-1" / "bootstrap.checkpoint").stat().st_size

@@ -53,7 +53,7 @@ class Cluster:
     async def call(self, request: FetchRequest) -> FetchResponse:
         asked = request.topics[0].partitions
         self.asked.append({item.partition for item in asked})
-        assert len(self.asked) < 1_000, "asked without a rest"
+        assert len(self.asked) < 1_000, "requests without a pause"
         found = [self.answer(item.partition, item.fetch_offset) for item in asked]
         if not any(data.records or data.error_code for data in found):
             await asyncio.sleep(0.5)
@@ -102,7 +102,7 @@ def test_other_partitions_are_read_while_one_is_unavailable(which: str) -> None:
             cluster.answer = hung_up  # type: ignore[method-assign]
 
         def back() -> None:
-            assert all(tailer.positions[number] == COUNT for number in others), "they did not wait"
+            assert all(tailer.positions[number] == COUNT for number in others), "the requests did not wait"
             assert tailer.positions[lost] == 0
             cluster.codes[lost] = ErrorCode.NONE
             cluster.away.clear()
@@ -111,8 +111,8 @@ def test_other_partitions_are_read_while_one_is_unavailable(which: str) -> None:
         found = await values(tailer)
         assert sorted(found, key=str) == sorted((b"%d of %d" % (i, n) for n in range(3) for i in range(COUNT)), key=str)
         assert loop.time() > 9.9
-        assert cluster.forgotten > 1, "metadata are asked for again"
-        assert sum(lost in asked for asked in cluster.asked) < 200, "with rests"
+        assert cluster.forgotten > 1, "metadata is requested again"
+        assert sum(lost in asked for asked in cluster.asked) < 200, "with pauses"
 
     run(body)
 

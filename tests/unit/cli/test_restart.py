@@ -32,10 +32,10 @@ def test_broker_without_a_disk_exits_with_the_reason(new_cluster: NewCluster) ->
     with Wire(cluster.bootstrap) as wire:
         while not (found := wire.produce("t", batch([b"x" * 100_000]))).error_code:
             kept += 1
-            assert kept * 100_000 < 2 * LIMIT, "the limit does not hold"
+            assert kept * 100_000 < 2 * LIMIT, "the limit has no effect"
         assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     wait_until(lambda: gone(pid), "the broker ends")
-    cluster.process.wait_for(lambda: "Trying again" in cluster.process.output(), "the supervisor says so")
+    cluster.process.wait_for(lambda: "Trying again" in cluster.process.output(), "the supervisor reports it")
     output = cluster.process.output()
     assert "oncelog: the broker stops: all log directories have failed" in output
     assert "oncelog: broker 1 has no log directory that it can use. It serves no client until" in output
@@ -52,9 +52,9 @@ def test_broker_with_a_deleted_log_directory_is_retried_until_it_is_restored(new
     directory, aside = cluster.data / "broker-1", cluster.data / "aside"
     directory.rename(aside)
     said = "oncelog: broker 1 has no log directory that it can use."
-    cluster.process.wait_for(lambda: cluster.process.output().count(said) >= 2, "it is tried again")
+    cluster.process.wait_for(lambda: cluster.process.output().count(said) >= 2, "the broker is restarted")
     shutil.rmtree(directory, ignore_errors=True)
-    wait_until(lambda: _moved(aside, directory), "the directory is back")
+    wait_until(lambda: _moved(aside, directory), "the directory is restored")
     cluster.wait_ready()
     assert cluster.stop() == 0
 

@@ -31,7 +31,7 @@ def errors_of(cluster: OncelogCluster) -> str:
 
 
 def run(*arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str, str]:
-    """Run a command that ends by itself: (exit status, stdout, stderr)."""
+    """Run a command to its end: (exit status, stdout, stderr)."""
     command = [str(part) for part in (ONCELOG, *arguments)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(env or {})}, cwd=cwd

@@ -215,7 +215,7 @@ def test_transaction_becomes_visible_as_a_whole(tool: Tool, topic: str) -> None:
     described = tool.json("txn", "describe", f"{topic}-txn")
     assert described["partitions"] == []
     assert described["timeout_ms"] == 60_000
-    assert "TRANSACTIONAL_ID_NOT_FOUND" in tool.fails(1, "txn", "describe", "nobody")
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in tool.fails(1, "txn", "describe", "unknown")
     assert "there is no state 'Nonsense'" in tool.fails(2, "txn", "list", "--state", "Nonsense")
 
 
@@ -282,7 +282,7 @@ def test_groups(tool: Tool, topic: str, server: Server) -> None:
     )
 
     tool("topic", "produce", topic, "-p", "1", stdin="1\n2\n3\n")
-    assert "GROUP_ID_NOT_FOUND" in tool.fails(1, "group", "describe", f"{topic}-nobody")
+    assert "GROUP_ID_NOT_FOUND" in tool.fails(1, "group", "describe", f"{topic}-missing")
     group = f"{topic}-group"
     partition = OffsetCommitRequestPartition(partition_index=1, committed_offset=1)
     request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])])

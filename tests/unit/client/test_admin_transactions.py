@@ -33,7 +33,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> dict[str, ErrorCode]:
     answers: dict[str, ErrorCode] = {}
 
     async def listed(cluster: object, *, producer_ids: list[int]) -> list[TransactionListing]:
-        assert producer_ids, "all of the cluster's would come"
+        assert producer_ids, "all producers of the cluster would be listed"
         return [TransactionListing(name, 1, "Ongoing") for name in ("a", "b") if 1 in producer_ids]
 
     async def described(cluster: object, name: str) -> TransactionInfo:

@@ -115,10 +115,10 @@ def test_sticky_moves_as_few_partitions_as_possible(partitions: dict[str, int], 
     everybody = dict.fromkeys(MEMBERS[:count], TOPICS)
     before = ASSIGNORS["sticky"](partitions, everybody, {})
     fewer = ASSIGNORS["sticky"](partitions, dict.fromkeys(MEMBERS[1:count], TOPICS), claimed(before))
-    assert all(set(before[member]) <= set(fewer[member]) for member in fewer), "the others keep theirs"
+    assert all(set(before[member]) <= set(fewer[member]) for member in fewer), "the others keep their partitions"
     after = ASSIGNORS["sticky"](partitions, everybody, claimed(fewer))
     moved = sum(len(set(fewer[member]) - set(after[member])) for member in fewer)
-    assert moved == len(after[MEMBERS[0]]) == sum(partitions.values()) // count, "the newcomer gets its share"
+    assert moved == len(after[MEMBERS[0]]) == sum(partitions.values()) // count, "the new member gets its share"
 
 
 @given(partitions=partition_counts, members=subscriptions, claims=claims)

@@ -155,7 +155,7 @@ def test_interrupted_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting._thread, "start", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         waiting.forever()
-    assert waiting._awaited.ended.wait(10), "nobody waits for it any more"
+    assert waiting._awaited.ended.wait(10), "the call is cancelled"
 
 
 def test_asyncio_admin_has_documented_coroutine_functions() -> None:

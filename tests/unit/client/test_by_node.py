@@ -25,7 +25,7 @@ class World(ClusterClient):
     """Names are at nodes. Every answer says whether each name is there, unless `fate` overrides it."""
 
     def __init__(self) -> None:
-        super().__init__("nobody:1")
+        super().__init__("nowhere:1")
         self.at: dict[str, int | None] = {}
         self.known: dict[str, int | None] = {}
         self.fates: dict[str, list[Fate]] = {}
@@ -63,7 +63,7 @@ class Node:
     async def call(self, request: DescribeGroupsRequest, version: int | None) -> Any:
         world = self.world
         world.asked.append((self.node, tuple(request.groups)))
-        assert len(world.asked) < 1_000, "asked without a rest"
+        assert len(world.asked) < 1_000, "requests without a pause"
         await asyncio.sleep(0.01)
         if self.node in world.lost:
             raise ConnectionLostError("hung up")
@@ -121,8 +121,10 @@ def test_retriable_error_that_persists_is_raised(world: World, change: Callable[
     change(world)
     with pytest.raises(errors.KafkaError, match=said):
         world.ask("a", "b", "c")
-    assert 5 < len([name for name, _ in world.moved if name == "b"]) < 30, "with rests that grow"
-    assert [name for node, names in world.asked for name in names if node == 2] == ["c"], "what is known is not asked"
+    assert 5 < len([name for name, _ in world.moved if name == "b"]) < 30, "with growing pauses"
+    assert [name for node, names in world.asked for name in names if node == 2] == ["c"], (
+        "known items are not requested"
+    )
 
 
 def test_permanent_error_is_raised_at_once(world: World) -> None:
@@ -139,4 +141,4 @@ def test_answers_of_other_brokers_are_kept_if_one_fails(world: World) -> None:
     with pytest.raises(errors.AuthorizationError):
         world.ask("a", "b", "c", into=found)
     assert found == {"c": "of 2"}
-    assert world.moved == [("b", ErrorCode.NOT_COORDINATOR)], "and what has moved is known to have"
+    assert world.moved == [("b", ErrorCode.NOT_COORDINATOR)], "the moved items are known to have moved"

@@ -43,7 +43,7 @@ def test_member_before_its_first_assignment_has_no_generation() -> None:
 
 def test_member_can_leave_as_soon_as_it_has_an_id() -> None:
     joining, static = ClassicMembership("g"), ClassicMembership("g", instance_id="i")
-    assert not joining.awaits_member_id, "nobody knows of it"
+    assert not joining.awaits_member_id, "the coordinator does not know it"
     for made in (joining, static):
         made.join_request()
     assert (joining.awaits_member_id, static.awaits_member_id) == (True, False)
@@ -54,7 +54,7 @@ def test_member_can_leave_as_soon_as_it_has_an_id() -> None:
     assert isinstance(leaving, LeaveGroupRequest)
     assert [member.member_id for member in leaving.members] == ["m"]
     assert not joining.awaits_member_id
-    assert static.leave_request() is None, "its place is kept"
+    assert static.leave_request() is None, "its turn is kept"
     joining.joined(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
     assert joining.leave_request() is None
 

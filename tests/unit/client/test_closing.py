@@ -144,7 +144,7 @@ def test_closing_producer_accepts_no_records() -> None:
     future = producer.send("t", b"x")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         closing = pool.submit(producer.close, 1.0)
-        wait_until(lambda: producer._core.closing, "close() has begun")
+        wait_until(lambda: producer._core.closing, "close() has started")
         with pytest.raises(errors.ClientClosedError):
             producer.send("t", b"late")
         with pytest.raises(errors.TimedOutError):

@@ -112,7 +112,7 @@ def test_old_offsets_are_not_committed_in_a_new_generation(monkeypatch: pytest.M
         coordinator.group = GroupMetadata("g", 2, "m")
         coordinator.free.set()
         await asyncio.wait(commits)
-        assert coordinator.taken == [(1, {TP: 1}), (2, {OTHER: 5})], "what was kept all the time is"
+        assert coordinator.taken == [(1, {TP: 1}), (2, {OTHER: 5})], "the records that were kept all the time"
         with pytest.raises(errors.GroupError, match="t-0 was given up"):
             commits[2].result()
         assert (core.subscription.partitions[OTHER].settled, core.subscription.partitions[TP].settled) == (5, None)

@@ -73,7 +73,7 @@ def test_aborted_records_and_markers_are_skipped() -> None:
     assert [record.value for record in part.take(2)] == [b"plain", b"committed"]
     assert part.position == 3
     assert [record.value for record in part.take(9)] == [b"committed too"]
-    assert part.position == 7, "behind the markers at the end, too"
+    assert part.position == 7, "after the final markers, too"
 
 
 def test_read_uncommitted_returns_all_but_markers() -> None:

@@ -51,7 +51,7 @@ class Network:
 
     async def connect(self, host: str, port: int) -> Made:
         self.tried.append((self.loop.time(), (host, port)))
-        assert len(self.tried) < 1_000, "tried without a rest"
+        assert len(self.tried) < 1_000, "tried without a pause"
         await asyncio.sleep(10 if (host, port) in self.hang else self.takes)
         if (host, port) not in self.up or (host, port) in self.hang:
             raise ConnectionLostError("refused")
@@ -95,7 +95,7 @@ def test_refused_connections_are_retried_with_growing_pauses() -> None:
         begun = len(network.tried) - 1
         for _ in range(3):
             await network.fail()
-        assert grow(network.rests()[begun:][1:]), "begins small again"
+        assert grow(network.rests()[begun:][1:]), "the pauses start small again"
 
     run(body)
 
@@ -119,7 +119,7 @@ def test_connections_for_different_purposes_do_not_wait_for_each_other() -> None
         await network.fail("more")
         network.up.add(A)
         await network.connections.get((1, "still more"), A)
-        assert network.tried[-1][0] >= 0.04, "it is the address that rests"
+        assert network.tried[-1][0] >= 0.04, "the pause belongs to the address"
 
     run(body)
 
@@ -149,7 +149,7 @@ def test_address_that_pauses_is_skipped_if_there_are_others() -> None:
         for _ in range(10):
             with pytest.raises(ConnectionLostError):
                 await network.connections.get_any((-1, ""), [A, B])
-        assert network.loop.time() > 1, "all rest: no hurry"
+        assert network.loop.time() > 1, "all pause: no hurry"
         assert network.connections.find((-1, "")) is None
 
     run(body)
@@ -160,7 +160,7 @@ def test_concurrent_requests_for_any_broker_share_a_connection() -> None:
         network.takes = 0.5
         first, *others = await asyncio.gather(*(network.connections.get_any((-1, ""), [A, B]) for _ in range(5)))
         assert all(other is first for other in others)
-        assert not first.closed, "a request of somebody else may be under way"
+        assert not first.closed, "another request may be in flight"
         assert len(network.tried) == 1
         network.up.clear()
         first.close()
@@ -214,7 +214,7 @@ def test_only_one_of_two_slow_connections_is_kept() -> None:
         await asyncio.sleep(NEXT_ADDRESS_S * 1.2)
         await network.connections.close()
         await asyncio.wait([waiting])
-        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], "nothing goes on"
+        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], "nothing continues"
 
     run(body)
 
@@ -284,7 +284,7 @@ def test_connection_options_follow_kafka() -> None:
 
 
 def test_requests_for_any_broker_go_to_one_of_the_least_loaded() -> None:
-    """A client that always asks the same broker would rely on it even if it lags behind the others."""
+    """A client that always asks the same broker would rely on it even if that broker has older metadata than the others."""
 
     async def body(network: Network) -> None:
         chances = iter([0.0, 0.34, 0.67, 0.99])

@@ -28,7 +28,7 @@ def test_damage_in_one_partition_does_not_affect_the_others(as_tables: bool) -> 
     async def body() -> None:
         from oncelog.client.consumer.tables import decode
 
-        core = ConsumerCore(consumer_options(None, {"bootstrap_servers": "nobody:1"}), asyncio.get_running_loop())
+        core = ConsumerCore(consumer_options(None, {"bootstrap_servers": "nowhere:1"}), asyncio.get_running_loop())
         core.assign([("t", 0), ("t", 1)])
         good = bytes(build_batch([Record(0, 1_000, None, b"good")]))
         waiting(core, 0, good)
@@ -76,7 +76,7 @@ def test_poll_after_an_abandoned_loop_loses_nothing() -> None:
     """The generator of an `async for` is closed only later."""
 
     async def body() -> None:
-        async with aio.Consumer("nobody:1") as consumer:
+        async with aio.Consumer("nowhere:1") as consumer:
             ten_records(consumer._core)
             generator = aiter(consumer)
             seen = [(await anext(generator)).offset for _ in range(3)]
@@ -92,7 +92,7 @@ def test_poll_after_an_abandoned_loop_loses_nothing() -> None:
 
 def test_poll_inside_a_loop_returns_the_next_records() -> None:
     async def body() -> None:
-        async with aio.Consumer("nobody:1", max_poll_records=5) as consumer:
+        async with aio.Consumer("nowhere:1", max_poll_records=5) as consumer:
             ten_records(consumer._core)
             seen: list[int] = []
             async for record in consumer:

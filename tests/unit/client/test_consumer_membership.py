@@ -57,7 +57,9 @@ def test_first_heartbeat_contains_everything_and_later_ones_only_changes() -> No
     assert member.heartbeat_request().topic_partitions == [TopicPartitions(topic_id=TOPIC, partitions=[1])]
     member.failed()
     again = member.heartbeat_request()
-    assert (again.rebalance_timeout_ms, again.subscribed_topic_names) == (7, ["t"]), "all again after a lost answer"
+    assert (again.rebalance_timeout_ms, again.subscribed_topic_names) == (7, ["t"]), (
+        "everything again after a lost answer"
+    )
 
 
 def test_change_in_a_lost_heartbeat_is_sent_again() -> None:
@@ -98,7 +100,7 @@ def test_fenced_member_loses_its_partitions_and_rejoins_with_its_member_id(code:
     member.owned = {(TOPIC, 0)}
     assert member.answered(ConsumerGroupHeartbeatResponse(error_code=code), 3) is HeartbeatResult.FENCED
     assert (member.lost, member.epoch, member.owned, member.target) == (True, 0, set(), None)
-    assert member.metadata() == GroupMetadata("g", 3, "m"), "a zombie commits under its old epoch and is refused"
+    assert member.metadata() == GroupMetadata("g", 3, "m"), "a zombie commits in its old epoch and is rejected"
     member.rejoin()
     request = member.heartbeat_request()
     assert (request.member_id, request.member_epoch, request.subscribed_topic_names) == ("m", 0, ["t"])
@@ -132,11 +134,11 @@ def test_retriable_and_fatal_heartbeat_errors() -> None:
 
 def test_leaving() -> None:
     asking = ConsumerMembership("g", "m")
-    assert asking.leave_request() is None, "nobody knows of it"
+    assert asking.leave_request() is None, "the coordinator does not know it"
     asking.heartbeat_request()
-    assert asking.leave_request() is not None, "it may be a member though it has not heard so"
+    assert asking.leave_request() is not None, "it may be a member, although it has no answer yet"
     asking.answered(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH), 0)
-    assert asking.leave_request() is None, "it is none any more"
+    assert asking.leave_request() is None, "it is no longer a member"
     dynamic, static = joined().leave_request(), joined(instance_id="i").leave_request()
     assert dynamic is not None
     assert static is not None

@@ -41,7 +41,7 @@ def test_sticky() -> None:
     assert encode_subscription("sticky", ["t"], Claim(), OWNED, None) == (
         b"\x00\x03" + TOPICS + number(len(data)) + data + number(0) + number(-1) + b"\xff\xff"
     )
-    assert encode_subscription("sticky", ["t"], Claim(), None, None)[9:13] == number(-1), "null: nothing was had"
+    assert encode_subscription("sticky", ["t"], Claim(), None, None)[9:13] == number(-1), "null: it had no partitions"
 
 
 @pytest.mark.parametrize("strategy", ["range", "sticky", "cooperative-sticky"])

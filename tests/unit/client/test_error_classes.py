@@ -179,7 +179,7 @@ def test_coordinator_error_is_retried_or_advises_abort_or_close(request_name: st
     step = next_request(manager, drained=True)
     assert step is not None
     if handle(manager, step, answer(request_name, code)) is not None or manager.doubted is not None:
-        assert manager.error is None, "the client asks again"
+        assert manager.error is None, "the client retries"
         return
     expected = {ToDo.CLOSE} if request_name == "InitProducerId" else {ToDo.ABORT, ToDo.CLOSE}
     assert to_do(manager.error) in expected

@@ -58,20 +58,20 @@ class Brokers:
 
     async def refresh(self, topics: object = None, **_: object) -> None:
         self.refreshed.append(self.core.background.loop.time())
-        assert len(self.refreshed) < 1_000, "asked without a pause"
+        assert len(self.refreshed) < 1_000, "requests without a pause"
         self.learn()
 
     async def connection(self, node: int, purpose: str = "") -> Any:
         async def call(request: Message, version: int | None = None, **_: object) -> Message:
             if isinstance(request, OffsetForLeaderEpochRequest):
                 self.validated.append(self.core.background.loop.time())
-                assert len(self.validated) < 1_000, "asked without a pause"
+                assert len(self.validated) < 1_000, "requests without a pause"
                 return OffsetForLeaderEpochResponse(topics=[])
             assert isinstance(request, FetchRequest)
             found = []
             for item in request.topics[0].partitions:
                 self.fetched.append((self.core.background.loop.time(), node, item.partition))
-                assert len(self.fetched) < 1_000, "asked without a pause"
+                assert len(self.fetched) < 1_000, "requests without a pause"
                 answer = self.answer(node, item.partition)
                 if isinstance(answer, Exception):
                     raise answer
@@ -142,7 +142,7 @@ def test_rejected_fetches_are_retried_with_growing_pauses(code: ErrorCode, polls
         count = len(brokers.fetched)
         brokers.answer = lambda node, partition: code
         await core.poll(500)
-        assert grow(brokers.pauses()[count:]), "begins small again after what was answered"
+        assert grow(brokers.pauses()[count:]), "the pauses start small again after an answer"
 
     run(body)
 
@@ -213,7 +213,7 @@ def test_persistent_error_is_raised(caplog: pytest.LogCaptureFixture) -> None:
             await core.poll(2_000)
         brokers.answer = lambda node, partition: ErrorCode.UNKNOWN_SERVER_ERROR
         await core.poll(250)
-        assert "t-0" in caplog.text, "somebody has to look into the broker's log"
+        assert "t-0" in caplog.text, "the broker's log must be inspected"
 
     with caplog.at_level(logging.WARNING):
         run(body)
@@ -238,6 +238,6 @@ def test_position_validation_backs_off() -> None:
         assert await core.poll(2_000) == []
         assert len(brokers.validated) >= 5
         assert min(later - earlier for earlier, later in pairwise(brokers.validated)) > 0.09
-        assert not brokers.fetched, "records at a position that may not exist any more"
+        assert not brokers.fetched, "records at a position that may no longer exist"
 
     run(body)

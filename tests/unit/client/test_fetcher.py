@@ -172,7 +172,7 @@ def test_nearer_follower_is_read_until_it_fails() -> None:
         assert all(request.rack_id == "r2" for _, request in brokers.asked if isinstance(request, FetchRequest))
         brokers.answers[2] = lambda _: PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         brokers.answers[1] = lambda _: PartitionData(records=batch(51, 5))
-        assert [record.offset for record in await core.poll(5_000)] == [51], "the leader has the last word"
+        assert [record.offset for record in await core.poll(5_000)] == [51], "the leader decides"
 
     run(body, client_rack="r2", auto_offset_reset="none")
 

@@ -37,7 +37,7 @@ def test_starting_work_on_the_parents_loop_raises_in_forked_child() -> None:
 
 
 def test_parents_producer_raises_in_forked_child() -> None:
-    producer = Producer("nobody:1")
+    producer = Producer("nowhere:1")
     producer._core.counts["t"] = 1
     assert raises_in_a_child(lambda: producer.send("t", b"x"))
     assert not producer.send("t", b"x").done()
@@ -64,7 +64,7 @@ def test_parents_consumer_raises_in_forked_child(name: str) -> None:
     with Consumer("localhost:1", group_id="g") as consumer:
         consumer.assign([TP])
         assert raises_in_a_child(lambda: CONSUMER[name](consumer))
-        assert consumer.assignment() == [TP], "the parent's is as before"
+        assert consumer.assignment() == [TP], "the parent's client is unchanged"
 
 
 def test_parents_admin_and_producer_raise_in_forked_child() -> None:

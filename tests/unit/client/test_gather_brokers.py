@@ -19,9 +19,9 @@ class World(ClusterClient):
     """Brokers 1, 2 and 3; each answers with its id as the only unknown filter."""
 
     def __init__(self) -> None:
-        super().__init__("nobody:1")
+        super().__init__("nowhere:1")
         self.registered = {1, 2, 3}
-        self.addresses = {node: ("nobody", node) for node in self.registered}
+        self.addresses = {node: ("unknown", node) for node in self.registered}
         self.dead: set[int] = set()
         self.events: list[tuple[float, Callable[[], object]]] = []
         self.asked: list[int] = []
@@ -82,7 +82,7 @@ def test_broker_that_restarts_at_another_address_is_found(world: World) -> None:
     world.dead = {2}
 
     def back() -> None:
-        world.addresses[2] = ("nobody", 20)
+        world.addresses[2] = ("unknown", 20)
 
     world.events = [(9.0, back)]
     assert world.gather() == {1: ["1"], 2: ["2"], 3: ["3"]}

@@ -98,7 +98,7 @@ def test_broker_that_omits_the_coordinator_is_asked_again() -> None:
             return Connection()
 
     async def body() -> None:
-        async with OneBroker("nobody:1") as cluster:
+        async with OneBroker("nowhere:1") as cluster:
             with pytest.raises(errors.RetriableError, match="out of its answer"):
                 await cluster.coordinator("transaction", "id")
 

@@ -23,7 +23,7 @@ LEAVING = -1
 
 
 def subscribed() -> ConsumerCore:
-    options = {"bootstrap_servers": "nobody:1", "group_id": "g", "group_protocol": "consumer"}
+    options = {"bootstrap_servers": "nowhere:1", "group_id": "g", "group_protocol": "consumer"}
     core = ConsumerCore(consumer_options(None, options), asyncio.get_running_loop())
     core.coordinator.subscribe(["t"], Listeners())
     return core

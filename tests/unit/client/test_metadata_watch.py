@@ -19,7 +19,7 @@ def test_unavailable_broker_is_asked_at_the_next_poll(caplog: pytest.LogCaptureF
     asked: list[set[str]] = []
 
     async def body() -> None:
-        core = ConsumerCore(consumer_options(None, {"bootstrap_servers": "nobody:1"}), asyncio.get_running_loop())
+        core = ConsumerCore(consumer_options(None, {"bootstrap_servers": "nowhere:1"}), asyncio.get_running_loop())
 
         async def refresh(topics: Iterable[str], **_: object) -> None:
             asked.append(set(topics))

@@ -58,7 +58,7 @@ def run(
     async def main() -> None:
         leaders = Leaders()
         monkeypatch.setattr(offset_calls, "list_offsets", leaders.list_offsets)
-        options = consumer_options(None, {"bootstrap_servers": "nobody:1", "auto_offset_reset": "earliest"})
+        options = consumer_options(None, {"bootstrap_servers": "nowhere:1", "auto_offset_reset": "earliest"})
         core = ConsumerCore(options, asyncio.get_running_loop())
         core.assign([FOUND, LOST])
         async with asyncio.timeout(HANG_S):
@@ -96,7 +96,7 @@ def test_found_positions_are_kept_if_another_lookup_fails(monkeypatch: pytest.Mo
     run(monkeypatch, body)
 
 
-@pytest.mark.parametrize("change", ["sought", "sought by time", "assigned anew"])
+@pytest.mark.parametrize("change", ["sought", "sought by time", "reassigned"])
 def test_outdated_answer_is_ignored(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     async def body(core: ConsumerCore, leaders: Leaders) -> None:
         leaders.offset = 5

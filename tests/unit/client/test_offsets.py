@@ -44,7 +44,7 @@ class Broker:
 
     async def call(self, request: ListOffsetsRequest, version: int | None) -> ListOffsetsResponse:
         self.asked.append(request)
-        assert len(self.asked) < 1_000, "asked without a rest"
+        assert len(self.asked) < 1_000, "requests without a pause"
         await asyncio.sleep(self.takes)
         if self.lost:
             raise ConnectionLostError("hung up")
@@ -61,7 +61,7 @@ class Cluster(ClusterClient):
     """A cluster with topic t of two partitions, led by one broker."""
 
     def __init__(self, broker: Broker) -> None:
-        super().__init__("nobody:1")
+        super().__init__("nowhere:1")
         self.broker: Any = broker
         self.leader = 1
         self.connects = 0.0
@@ -92,7 +92,7 @@ def test_missing_metadata_take_no_longer_than_the_timeout(which: str) -> None:
         raise ConnectionLostError("refused")
 
     async def body(_: Cluster, __: Broker) -> None:
-        async with ClusterClient("nobody:1") as cluster:
+        async with ClusterClient("nowhere:1") as cluster:
             cluster._connections._connect_once = connect  # type: ignore[assignment]
             said = "refused" if which == "refuses" else "1000 ms"
             with pytest.raises((errors.ConnectionFailedError, errors.TimedOutError), match=said):
@@ -118,7 +118,7 @@ def test_patience_ends_retries_but_not_a_pending_request() -> None:
         broker.lost = True
         with pytest.raises(errors.ConnectionFailedError, match="hung up"):
             await list_offsets(cluster, BOTH, patience_ms=1_000)
-        assert len(broker.asked) == 2, "but none is sent after it"
+        assert len(broker.asked) == 2, "no request is sent after it"
 
     run(body)
 

@@ -79,10 +79,10 @@ def test_round_robin_follows_the_weights() -> None:
     def turns(count: int) -> list[int]:
         return [sticky.take("t", 1, 4, in_turn=True) for _ in range(count)]
 
-    assert turns(5) == [2, 3, 0, 1, 2], "from anywhere on, one after the other"
+    assert turns(5) == [2, 3, 0, 1, 2], "one after the other, from a random start"
     weights = [1, 2, 0, 1]
     found = turns(40)
     assert 2 not in found
     assert abs(found.count(1) - 20) <= 1
     assert abs(found.count(0) - 10) <= 1
-    assert all(1 in found[at : at + 3] for at in range(37)), "spread, not in a row"
+    assert all(1 in found[at : at + 3] for at in range(37)), "spread instead of consecutive"

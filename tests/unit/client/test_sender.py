@@ -265,7 +265,7 @@ def test_abort_during_the_check_for_fencing_leaves_the_next_transaction_clean() 
     assert asking is not None
     manager.begin_abort()
     handle(manager, asking, InitProducerIdResponse(producer_id=7, producer_epoch=2))
-    assert manager.state is ManagerState.ABORTING, "batches of the old epoch may still be under way"
+    assert manager.state is ManagerState.ABORTING, "batches of the old epoch may still be in flight"
     assert next_request(manager, drained=False) is None
     step = next_request(manager, drained=True)
     assert step is None or not isinstance(step.request, EndTxnRequest)
@@ -279,12 +279,12 @@ def test_unexpected_coordinator_error_is_raised_and_not_retried() -> None:
 
         async def coordinator(self, kind: str, key: str) -> int:
             self.asked += 1
-            raise LookupError("nobody thought of this")
+            raise LookupError("an unexpected error")
 
     odd = Odd(1, lambda: FINE, version=2)
 
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
-        with pytest.raises(errors.FatalError, match="nobody thought of this"):
+        with pytest.raises(errors.FatalError, match="an unexpected error"):
             await core.init_transactions(10_000)
         assert odd.asked == 1
 

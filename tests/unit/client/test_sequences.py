@@ -76,7 +76,9 @@ def test_first_batch_after_a_long_pause_is_sent_alone() -> None:
     one.created_ms = two.created_ms = KNOWN_MS + 1
     assert not sequences.holds_back(one)
     sequences.assign(one, transactional=False)
-    assert sequences.holds_back(two), "the broker takes it, should it know nobody and refuse the first"
+    assert sequences.holds_back(two), (
+        "if the broker has no producer state and rejects the first, it would accept this one"
+    )
     assert not sequences.holds_back(early)
     sequences.delivered(one, 2)
     sequences.assign(two, transactional=False)
@@ -105,7 +107,7 @@ def test_expired_batch_is_resolved_by_a_later_acknowledgement_or_stays_unresolve
         sequences.remove(one)
         sequences.mark_unresolved(one)
         assert sequences.holds_back(batch())
-        assert sequences.resolve() == [], "something under way may still tell"
+        assert sequences.resolve() == [], "an answer may still arrive"
         if follower_arrives:
             sequences.delivered(two, 4)
         else:
@@ -120,7 +122,7 @@ def test_epoch_bump_renumbers_batches_in_flight() -> None:
     sequences.assign(two, transactional=False)
     sequences.request_bump(TP)
     assert sequences.bump_if_requested() == []
-    assert sequences.epoch == 0, "both are on the wire: an answer may still say that they are in the log"
+    assert sequences.epoch == 0, "both are in flight: an answer may still say that they are in the log"
     assert sequences.holds_back(batch())
     one.in_retry = two.in_retry = True
     assert sequences.bump_if_requested() == []
@@ -156,7 +158,7 @@ def test_new_producer_id_is_needed_after_the_last_epoch() -> None:
     sequences.assign(one, transactional=False)
     sequences.request_bump(TP)
     assert sequences.bump_if_requested() == []
-    assert sequences.producer_id == 7, "it is on the wire"
+    assert sequences.producer_id == 7, "it is in flight"
     one.in_retry = True
     assert sequences.bump_if_requested() == []
     assert sequences.producer_id == -1

@@ -56,7 +56,7 @@ def test_assignment_keeps_positions_and_records_of_kept_partitions() -> None:
     assert kept.position == 2
     state.assign([])
     state.assign([A])
-    assert not state.is_current(A, kept), "another member may have read it in between"
+    assert not state.is_current(A, kept), "another member may have read it meanwhile"
     assert state.lacks_positions
     assert state.ready == []
     with pytest.raises(errors.UsageError, match="b-0 is not assigned"):

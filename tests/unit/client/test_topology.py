@@ -1,4 +1,4 @@
-"""Which metadata of brokers are accepted: brokers that lag behind name former leaders."""
+"""Which metadata of brokers are accepted: brokers with old metadata name former leaders."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_leader_epochs_do_not_decrease(topology: Topology, topic_id: UUID) -> No
     topology.update(answer(1, 4, topic_id))
     assert topology.leader("t", 0) == 2
     topology.forget("t")
-    assert topology.leader("t", 0) == -1, "to be asked for again"
+    assert topology.leader("t", 0) == -1, "must be requested again"
     topology.update(answer(1, 4, topic_id))
-    assert topology.leader("t", 0) == 2, "older than what was seen"
+    assert topology.leader("t", 0) == 2, "older than the known epoch"
     topology.forget("t")
     topology.update(answer(-1, 5, topic_id))
-    assert topology.leader("t", 0) == -1, "as new as what was seen"
+    assert topology.leader("t", 0) == -1, "as new as the known epoch"
     topology.update(answer(3, 6, topic_id))
     assert topology.leader("t", 0) == 3
 

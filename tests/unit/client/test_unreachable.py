@@ -105,12 +105,14 @@ def test_unresponsive_address_takes_no_longer_than_the_timeout(
 ) -> None:
     async def swallowed(host: str, port: int) -> ClientConnection:
         await asyncio.sleep(10)
-        raise ConnectionLostError("nobody:1: no connection in 10 s")
+        raise ConnectionLostError("nowhere:1: no connection in 10 s")
 
     async def body() -> None:
-        async with ClusterClient("nobody:1") as cluster:
+        async with ClusterClient("nowhere:1") as cluster:
             cluster._connections._connect_once = swallowed  # type: ignore[assignment]
-            with pytest.raises(errors.ConnectionFailedError, match="no connection in 1000 ms; known brokers: nobody:1"):
+            with pytest.raises(
+                errors.ConnectionFailedError, match="no connection in 1000 ms; known brokers: nowhere:1"
+            ):
                 await asked(cluster)
 
     with closing(SimLoop()) as loop:

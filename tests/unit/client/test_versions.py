@@ -54,9 +54,9 @@ class Cluster(ClusterClient):
     """Brokers 1, 2, ...; the first is controller and coordinator, and after each lookup the next one."""
 
     def __init__(self, *brokers: Broker) -> None:
-        super().__init__("nobody:1", retry_backoff_ms=1, retry_backoff_max_ms=1)
+        super().__init__("nowhere:1", retry_backoff_ms=1, retry_backoff_max_ms=1)
         self.all = brokers
-        self.topology.brokers = {node: ("nobody", node) for node, _ in enumerate(brokers, 1)}
+        self.topology.brokers = {node: ("unknown", node) for node, _ in enumerate(brokers, 1)}
         self.topology.controller_id = 1
         self._looks = 0
 

@@ -120,7 +120,7 @@ def test_memory_freed_before_the_wait_starts_is_noticed() -> None:
         for _ in range(RECORDS):
             producer.send("t", RECORD)
     assert waits
-    assert all(waits), "it slept until its time was up, with room free"
+    assert all(waits), "it waited for its whole time although memory was free"
 
 
 def test_memory_freed_before_the_wait_for_a_table_starts_is_noticed() -> None:

@@ -54,7 +54,7 @@ def test_numba_is_imported_once_per_machine_and_pandas_never(monkeypatch: pytest
         f"{tmp_path / 'cache'} (NUMBA_CACHE_DIR names another folder)"
     )
     kept = {path.name.partition("-")[0] for path in (tmp_path / "cache").glob("*.o")}
-    assert kept == {"decode_batches", "encode_records"}, "what is not used is not compiled"
+    assert kept == {"decode_batches", "encode_records"}, "unused kernels are not compiled"
     assert used(monkeypatch, tmp_path / "cache") == ("", "")
 
 

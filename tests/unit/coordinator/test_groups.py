@@ -368,17 +368,17 @@ def test_session_timeouts_have_bounds(session_ms: int) -> None:
 
 def test_unknown_members_and_old_generations_are_rejected() -> None:
     driver = GroupDriver()
-    assert driver.join("nobody").error is E.UNKNOWN_MEMBER_ID
-    assert driver.heartbeat("nobody", 1) is E.UNKNOWN_MEMBER_ID
-    assert driver.sync("nobody", 1).error is E.UNKNOWN_MEMBER_ID
-    assert driver.leave(("nobody", None)).response.members[0].error_code == E.UNKNOWN_MEMBER_ID
-    assert driver.leave(("nobody", None), version=2).error is E.UNKNOWN_MEMBER_ID
+    assert driver.join("unknown").error is E.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat("unknown", 1) is E.UNKNOWN_MEMBER_ID
+    assert driver.sync("unknown", 1).error is E.UNKNOWN_MEMBER_ID
+    assert driver.leave(("unknown", None)).response.members[0].error_code == E.UNKNOWN_MEMBER_ID
+    assert driver.leave(("unknown", None), version=2).error is E.UNKNOWN_MEMBER_ID
     (one,) = driver.stable_group(1)
     for generation in (0, 2):
         assert driver.heartbeat(one, generation) is E.ILLEGAL_GENERATION
         assert driver.sync(one, generation).error is E.ILLEGAL_GENERATION
-    assert driver.heartbeat("nobody", 1) is E.UNKNOWN_MEMBER_ID
-    assert driver.join("nobody").error is E.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat("unknown", 1) is E.UNKNOWN_MEMBER_ID
+    assert driver.join("unknown").error is E.UNKNOWN_MEMBER_ID
 
 
 def test_full_group_rejects_new_members() -> None:

@@ -53,7 +53,7 @@ def test_partitions_already_in_the_transaction_write_no_record(driver: Driver) -
 def test_only_the_current_producer_may_add_partitions(driver: Driver) -> None:
     producer_id, epoch = driver.session()
     assert driver.add("", (producer_id, epoch), A) == ErrorCode.INVALID_REQUEST
-    assert driver.add("nobody", (producer_id, epoch), A) == UNKNOWN_ID
+    assert driver.add("unknown", (producer_id, epoch), A) == UNKNOWN_ID
     assert driver.add("etl", (producer_id + 1, epoch), A) == UNKNOWN_ID
     assert driver.add("etl", (producer_id, epoch + 1), A) == FENCED
     assert driver.add("etl", (producer_id, epoch - 1), A) == FENCED
@@ -83,7 +83,7 @@ def test_verification_changes_nothing_and_returns_the_partitions(driver: Driver)
     assert verify("etl", (producer_id, epoch)) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
     assert verify("etl", (producer_id, epoch + 1)) == [FENCED, FENCED]
     assert verify("etl", (producer_id + 1, epoch)) == [UNKNOWN_ID] * 2
-    assert verify("nobody", (producer_id, epoch)) == [UNKNOWN_ID] * 2
+    assert verify("unknown", (producer_id, epoch)) == [UNKNOWN_ID] * 2
     assert verify("", (producer_id, epoch)) == [ErrorCode.INVALID_REQUEST] * 2
     driver.end("etl", (producer_id, epoch), version=4)
     assert verify("etl", (producer_id, epoch)) == [CONCURRENT, CONCURRENT]
@@ -147,7 +147,7 @@ def test_only_the_current_producer_may_end_the_transaction(driver: Driver) -> No
     producer_id, epoch = open_transaction(driver)
     for version in (4, 5):
         assert driver.end("", (producer_id, epoch), version=version).error_code == ErrorCode.INVALID_REQUEST
-        assert driver.end("nobody", (producer_id, epoch), version=version).error_code == UNKNOWN_ID
+        assert driver.end("unknown", (producer_id, epoch), version=version).error_code == UNKNOWN_ID
         assert driver.end("etl", (producer_id + 1, epoch), version=version).error_code == UNKNOWN_ID
 
 
