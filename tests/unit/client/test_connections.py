@@ -284,7 +284,7 @@ def test_connection_options_follow_kafka() -> None:
 
 
 def test_requests_for_any_broker_go_to_one_of_the_least_loaded() -> None:
-    """A client that always asks the same broker would rely on it even if that broker has older metadata than the others."""
+    """A client that always asks the same broker would depend on it even if its metadata is outdated."""
 
     async def body(network: Network) -> None:
         chances = iter([0.0, 0.34, 0.67, 0.99])
