@@ -1,10 +1,10 @@
-# Sourced by the scripts beside it (POSIX sh): goes to the repository's root and gives them the environment in .venv.
+# Sourced by the other scripts (POSIX sh): change to the repository's root, and define functions for the environment .venv.
 
 cd -- "$(dirname -- "$0")/.." || exit 1
 ROOT=$(pwd)
 VENV=$ROOT/.venv
 
-# --help anywhere: the comment at the top of the script, and nothing is installed.
+# With --help anywhere, print the comment at the top of the script, and install nothing.
 for word in "$@"; do
     if [ "$word" = --help ] || [ "$word" = -h ]; then
         awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$ROOT/scripts/$(basename -- "$0")"
@@ -28,7 +28,7 @@ took() {
     STAGE_BEGAN=$now
 }
 
-# The newest Python >= 3.11 on PATH that can make environments; $PYTHON wins.
+# Print the path of the newest Python >= 3.11 on PATH that can create environments. $PYTHON takes precedence.
 find_python() {
     for candidate in ${PYTHON:-python3.14 python3.13 python3.12 python3.11 python3 python}; do
         if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
@@ -56,7 +56,7 @@ interpreter() {
         die "found no Python $1, and uv could not fetch it. Put python$1 on PATH."
 }
 
-# Runs a command to its end. SIGTERM and Ctrl-C reach it as SIGTERM; the script ends when it has cleaned up.
+# Run a command to its end. SIGTERM and Ctrl-C are passed on as SIGTERM, and the script ends after the command has.
 guarded() {
     stopped=
     "$@" &
@@ -86,61 +86,61 @@ environment() {
     mkdir -p "$ROOT/.cache"
     if [ -e "$unfinished" ] || ! "$VENV/bin/python" -c 'import pip' 2>/dev/null; then
         : >"$unfinished"
-        say "Making ${VENV#"$ROOT/"} with $("$python" -V)"
-        guarded "$python" -m venv --clear "$VENV" || die "could not make $VENV"
+        say "Creating ${VENV#"$ROOT/"} with $("$python" -V)"
+        guarded "$python" -m venv --clear "$VENV" || die "could not create $VENV"
     fi
     : >"$unfinished"
     if [ "$wanted" = demo ]; then
-        needs='what the demo uses' size='1.2 GB' mark=.installed-demo
+        needs='the packages of the demo' size='1.2 GB' mark=.installed-demo
     else
-        needs='what its tests use' size='1.7 GB' mark=.installed
+        needs='the packages of its tests' size='1.7 GB' mark=.installed
     fi
-    say "Installing oncelog and $needs into ${VENV#"$ROOT/"} (the first time some $size: PySpark, a JDK, Arrow)"
+    say "Installing oncelog and $needs into ${VENV#"$ROOT/"} (the first time about $size: PySpark, a JDK, Arrow)"
     guarded env ONCELOG_PURE=1 "$VENV/bin/python" -m pip install --disable-pip-version-check -e ".[$wanted]" >&2 ||
-        die "the installation failed, see above; run me again"
+        die "the installation failed, see above; run this script again"
     printf '%s\n' "$stamp" >"$VENV/$mark"
     rm -f "$unfinished"
 }
 
-# Return 0 if a mark of .venv was made from this pyproject.toml.
+# Return 0 if this mark in .venv was written for the current pyproject.toml.
 installed() { [ "$(cat "$VENV/$1" 2>/dev/null)" = "$stamp" ]; }
 
-# Installs a Debian package when the command is not there: package, command.
+# debian PACKAGE COMMAND: install a Debian package if the command is missing.
 debian() {
     if ! command -v "$2" >/dev/null 2>&1; then
-        command -v apt-get >/dev/null 2>&1 || die "needs $2: install it, or run me where apt-get is"
+        command -v apt-get >/dev/null 2>&1 || die "needs $2: install it, or run this script on a system with apt-get"
         say "Installing Debian's $1, for $2"
         { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1" >/dev/null; } ||
             die "could not install $1 (needs root)"
     fi
 }
 
-# Fetches Apache Kafka with its tools, once, and names the folder in ONCELOG_KAFKA_LIBS.
+# Fetch Apache Kafka with its tools, once, and set ONCELOG_KAFKA_LIBS to the folder.
 apache_kafka() {
     debian default-jre-headless java
     ONCELOG_KAFKA_LIBS=${ONCELOG_KAFKA_LIBS:-$ROOT/.cache/kafka-libs}
     export ONCELOG_KAFKA_LIBS
     if [ ! -f "$ONCELOG_KAFKA_LIBS/.complete" ] && [ "$ONCELOG_KAFKA_LIBS" = "$ROOT/.cache/kafka-libs" ]; then
         debian maven mvn
-        say "Fetching Apache Kafka 4.3.1 and its tools with Maven (some 100 MB) into .cache/kafka-libs"
+        say "Fetching Apache Kafka 4.3.1 and its tools with Maven (about 100 MB) into .cache/kafka-libs"
         mvn -q -B -f conformance/pom.xml org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
             -DoutputDirectory="$ONCELOG_KAFKA_LIBS" || die "Maven could not fetch Apache Kafka"
         : >"$ONCELOG_KAFKA_LIBS/.complete"
     fi
 }
 
-# Makes an environment with the newest PySpark that Spark's own Kafka connector can be had for, and fetches that; names
-# the folder in ONCELOG_SPARK_RIVAL.
+# Create an environment with the newest PySpark for which Spark's own Kafka connector exists, fetch the connector, and set
+# ONCELOG_SPARK_RIVAL to the folder.
 spark_rival() {
     debian default-jre-headless java
     ONCELOG_SPARK_RIVAL=${ONCELOG_SPARK_RIVAL:-$ROOT/.cache/spark-rival}
     export ONCELOG_SPARK_RIVAL
     if [ ! -f "$ONCELOG_SPARK_RIVAL/.complete" ] && [ "$ONCELOG_SPARK_RIVAL" = "$ROOT/.cache/spark-rival" ]; then
         debian maven mvn
-        say "Installing PySpark 4.1.3 and Spark's Kafka connector (some 500 MB) into .cache/spark-rival"
-        "$VENV/bin/python" -m venv --clear "$ONCELOG_SPARK_RIVAL/venv" || die "could not make an environment"
+        say "Installing PySpark 4.1.3 and Spark's Kafka connector (about 500 MB) into .cache/spark-rival"
+        "$VENV/bin/python" -m venv --clear "$ONCELOG_SPARK_RIVAL/venv" || die "could not create an environment"
         "$ONCELOG_SPARK_RIVAL/venv/bin/python" -m pip install -q --disable-pip-version-check pyspark==4.1.3 >&2 ||
-            die "the installation failed, see above; run me again"
+            die "the installation failed, see above; run this script again"
         for jar in org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3 \
             org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0 \
             org.apache.kafka:kafka-clients:3.9.1 org.apache.commons:commons-pool2:2.12.0; do
