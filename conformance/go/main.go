@@ -1,4 +1,4 @@
-// The checks of conformance/test_foreign_clients.py that franz-go does: a line PASS NAME or FAIL NAME: REASON for each.
+// The checks of conformance/test_foreign_clients.py for franz-go. Prints a line PASS NAME or FAIL NAME: REASON for each.
 package main
 
 import (
@@ -40,7 +40,7 @@ func equal(got, want any) {
 	}
 }
 
-// topic makes one of this run's own.
+// topic creates a topic for this run.
 func topic(name string, partitions int32) string {
 	made := prefix + "-" + name
 	admin := kadm.NewClient(client())
@@ -54,7 +54,7 @@ func record(topic string, partition int32, value string) *kgo.Record {
 	return &kgo.Record{Topic: topic, Partition: partition, Value: []byte(value)}
 }
 
-// values reads a partition from its start to the end as it is at the isolation level.
+// values reads a partition from its start to its end at the isolation level.
 func values(topic string, isolation kgo.IsolationLevel) []string {
 	admin := kadm.NewClient(client())
 	defer admin.Close()

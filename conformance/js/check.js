@@ -1,4 +1,4 @@
-// The checks of conformance/test_foreign_clients.py that kafkajs does: a line PASS NAME or FAIL NAME: REASON for each.
+// The checks of conformance/test_foreign_clients.py for kafkajs. Prints a line PASS NAME or FAIL NAME: REASON for each.
 'use strict'
 
 const assert = require('node:assert/strict')
@@ -24,7 +24,7 @@ async function withProducer(options, work) {
   }
 }
 
-// Reads `count` records of a topic from its start, in a group of its own.
+// Reads `count` records of a topic from its start, in its own group.
 async function read(where, count, options = {}) {
   const consumer = kafka.consumer({ groupId: `${where}-${Math.random()}`, ...options })
   await consumer.connect()
@@ -202,7 +202,7 @@ const checks = {
   },
 }
 
-// kafkajs leaves these to its user: a coordinator that is just coming up, a transaction that is just ending.
+// kafkajs does not retry these: a coordinator that is starting, a transaction that is ending.
 const PASSING = /coordinator is loading|coordinator is not available|concurrent operation/
 
 async function outcome(name) {

@@ -1,4 +1,4 @@
-//! The checks of conformance/test_foreign_clients.py that rskafka does: a line PASS NAME or FAIL NAME: REASON for each.
+//! The checks of conformance/test_foreign_clients.py for rskafka. Prints a line PASS NAME or FAIL NAME: REASON for each.
 
 use std::collections::BTreeMap;
 use std::error::Error;
