@@ -79,9 +79,7 @@ def database(postgres: str, name: str) -> str:
 
 @pytest.mark.parametrize("naive", [True, False], ids=["naive", "cure"])
 @pytest.mark.parametrize("cure", CURES)
-def test_a_cure_on_postgresql(
-    oncelog_cluster: OncelogCluster, database: str, name: str, cure: str, naive: bool
-) -> None:
+def test_cure_on_postgresql(oncelog_cluster: OncelogCluster, database: str, name: str, cure: str, naive: bool) -> None:
     CURES[cure](Shop(oncelog_cluster, name, database), naive=naive)
 
 

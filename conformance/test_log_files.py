@@ -178,7 +178,7 @@ def lookups(segment: Segment) -> list[int]:
     return [segment.position_of(segment.base_offset + step) for step in range(0, 2000, 37)]
 
 
-def test_the_log_reads_what_kafka_wrote(kafkas_folder: Path, tmp_path: Path) -> None:
+def test_log_reads_what_kafka_wrote(kafkas_folder: Path, tmp_path: Path) -> None:
     clean = opened(kafkas_folder, tmp_path / "clean", clean=True)
     assert len(clean.segments) >= 3
     found = state_of(clean)

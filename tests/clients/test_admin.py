@@ -25,5 +25,5 @@ def test_topic_configs(client: Client, name: str) -> None:
     assert configs["compression.type"] == "producer"
 
 
-def test_the_cluster(client: Client) -> None:
+def test_cluster(client: Client) -> None:
     assert client.cluster() == (1, {1})

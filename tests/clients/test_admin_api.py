@@ -187,7 +187,7 @@ def test_settings(admin: Admin, name: str) -> None:
 # -- cluster ----------------------------------------------------------------------------------------------
 
 
-def test_the_cluster_its_features_and_directories(admin: Admin, server: Server, name: str) -> None:
+def test_cluster_its_features_and_directories(admin: Admin, server: Server, name: str) -> None:
     found = admin.describe_cluster()
     (broker,) = found.brokers
     assert (f"{broker.host}:{broker.port}", found.controller_id) == (server.bootstrap, 1)
@@ -211,7 +211,7 @@ def test_the_cluster_its_features_and_directories(admin: Admin, server: Server, 
 # -- groups ----------------------------------------------------------------------------------------------
 
 
-def test_a_group_and_its_members(admin: Admin, server: Server, name: str) -> None:
+def test_group_and_its_members(admin: Admin, server: Server, name: str) -> None:
     admin.create_topics(name, 2)
     assert admin.describe_group(name).state == "Dead"
     options = {"group_id": name, "group_instance_id": f"{name}-i", "session_timeout_ms": 10_000}
@@ -301,7 +301,7 @@ def test_producers_are_fenced(admin: Admin, server: Server, name: str) -> None:
     assert (again[0], again[1] > fenced[f"{name}-a"][1]) == (fenced[f"{name}-a"][0], True)
 
 
-def test_a_hanging_transaction_is_found_and_aborted(module_server: Server, name: str) -> None:
+def test_hanging_transaction_is_found_and_aborted(module_server: Server, name: str) -> None:
     """The producer writes without the verification of KIP-890, and never adds the partition at its coordinator."""
     with Wire(module_server.bootstrap) as wire, Admin(module_server.bootstrap) as admin:
         wire.create_topic(name, 1)

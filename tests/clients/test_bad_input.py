@@ -255,7 +255,7 @@ def test_slow_and_silent_clients_delay_no_other_and_are_closed(victim: OncelogCl
         assert read_frame(half) is None
 
 
-def test_a_thousand_idle_connections(victim: OncelogCluster) -> None:
+def test_thousand_idle_connections(victim: OncelogCluster) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(open_socket(victim)).sendall(b"\0\0")
@@ -345,12 +345,12 @@ def test_undecodable_batches(victim: OncelogCluster, batch: bytes) -> None:
     assert code_of(victim, batch) != ErrorCode.NONE
 
 
-def test_a_batch_above_the_limit(victim: OncelogCluster) -> None:
+def test_batch_above_the_limit(victim: OncelogCluster) -> None:
     batch = build_batch([Record(0, 1000, None, b"x" * 1_100_000)])
     assert code_of(victim, batch) == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_decompression_bomb_is_not_unpacked(tmp_path: Path) -> None:
+def test_decompression_bomb_is_not_unpacked(tmp_path: Path) -> None:
     """For a compacted topic, the broker validates every record. 400 MB of zeros in a few kB must not be
     decompressed here.
     """

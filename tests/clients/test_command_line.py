@@ -263,7 +263,7 @@ def test_unknown_transactional_ids(tool: Tool) -> None:
 # -- cluster --------------------------------------------------------------------------------------------------
 
 
-def test_the_cluster(tool: Tool, name: str) -> None:
+def test_cluster(tool: Tool, name: str) -> None:
     tool("topic", "create", name)
     found = tool.json("cluster", "describe")
     assert [(item["id"], item["controller"]) for item in found["brokers"]] == [(1, True)]
@@ -304,7 +304,7 @@ def test_command_waits_for_a_restarting_broker(new_cluster: Callable[..., Oncelo
 # -- files ---------------------------------------------------------------------------------------------------
 
 
-def test_the_files_of_a_partition_are_dumped(tool: Tool, server: Server, name: str, tmp_path: Path) -> None:
+def test_files_of_a_partition_are_dumped(tool: Tool, server: Server, name: str, tmp_path: Path) -> None:
     tool("topic", "create", name)
     tool("topic", "produce", name, "-K", ":", "-z", "gzip", stdin="k:1\n:2\n")
     with Producer(server.bootstrap, transactional_id=name) as producer:

@@ -101,7 +101,7 @@ def test_static_member_returns_to_its_partitions(client: Client, name: str) -> N
             assert client.group_state(group) == ("Stable", 2)
 
 
-def test_a_silent_member_is_replaced(client: Client, name: str) -> None:
+def test_silent_member_is_replaced(client: Client, name: str) -> None:
     client.create_topic(name, 4)
     group = f"{name}-group"
     gone = client.member(group, name, "gone")  # a static member does not leave when it is closed

@@ -250,7 +250,7 @@ def test_new_partitions_and_topics_are_discovered(
         settle([by_pattern], [*partitions, (name, 1), (f"{name}-more", 0)])
 
 
-def test_the_subscription_changes(server: Server, admin: Admin, name: str) -> None:
+def test_subscription_changes(server: Server, admin: Admin, name: str) -> None:
     one, two = partitions_of(admin, f"{name}-1", 2), partitions_of(admin, f"{name}-2", 2)
     with members(server.bootstrap, name, 1, **COOPERATIVE, **CLASSIC) as (member,):
         member.subscribe([f"{name}-1"])

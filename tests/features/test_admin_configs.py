@@ -271,7 +271,7 @@ def test_timestamp_limits_take_effect_at_once(wire: Wire, name: str, key: str, s
     wait_until_rejected(wire, name, records, "INVALID_TIMESTAMP")
 
 
-def test_a_resource_is_described_once(wire: Wire, server: Server, name: str) -> None:
+def test_resource_is_described_once(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     resource = DescribeConfigsResource(resource_type=2, resource_name=name)
     results = wire.call(DescribeConfigsRequest(resources=[resource] * 3)).results

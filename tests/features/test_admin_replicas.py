@@ -38,7 +38,7 @@ def elections(answer: Any) -> list[tuple[str, list[tuple[int, int, str | None]]]
 
 
 @ELECTIONS
-def test_a_partition_with_a_leader_needs_no_election(wire: Wire, name: str, version: int, election_type: int) -> None:
+def test_partition_with_a_leader_needs_no_election(wire: Wire, name: str, version: int, election_type: int) -> None:
     wire.create_topic(name, 2)
     topics = [
         ElectLeadersTopic(topic=name, partitions=[0, 1, 5, -1]),

@@ -155,7 +155,7 @@ def test_illegal_names(wire: Wire, bad: str) -> None:
     assert create(wire, wanted(bad)).error_code == code("INVALID_TOPIC_EXCEPTION")
 
 
-def test_the_longest_name(wire: Wire, server: Server, name: str) -> None:
+def test_longest_name(wire: Wire, server: Server, name: str) -> None:
     longest = name.ljust(LONG_NAME, "x")
     assert not create(wire, wanted(longest)).error_code
     exists(wire, longest)

@@ -89,7 +89,7 @@ def test_group_waits_for_a_pending_member_id_until_it_expires(wire: Wire, module
     assert wire.call(join_request(name, pending)).error_code == UNKNOWN_MEMBER_ID
 
 
-def test_a_pending_member_may_leave(wire: Wire, module_server: Server, name: str) -> None:
+def test_pending_member_may_leave(wire: Wire, module_server: Server, name: str) -> None:
     (only,) = stable(module_server.bootstrap, name)
     pending = wire.call(join_request(name)).member_id
     only.ask_to_join()
@@ -108,7 +108,7 @@ def test_session_timeouts_have_bounds(wire: Wire, name: str, session_ms: int, re
     assert answer.error_code == (code("INVALID_SESSION_TIMEOUT") if refused else MEMBER_ID_REQUIRED)
 
 
-def test_a_group_needs_an_id_and_a_protocol(wire: Wire, name: str) -> None:
+def test_group_needs_an_id_and_a_protocol(wire: Wire, name: str) -> None:
     wire.find_coordinator(name, 0)
     assert wire.call(join_request("")).error_code == code("INVALID_GROUP_ID")
     assert wire.call(join_request(name, protocols={})).error_code == INCONSISTENT

@@ -100,7 +100,7 @@ def test_offsets_topic_is_internal_compacted_and_has_fifty_partitions(wire: Wire
     }
 
 
-def test_an_offset_is_written_as_kafka_writes_it(wire: Wire, name: str) -> None:
+def test_offset_is_written_as_kafka_writes_it(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, 2)
     before = int(time.time() * 1000)
     simple_commit(wire, name, name, {0: 12}, metadata="note")
@@ -120,7 +120,7 @@ def test_an_offset_is_written_as_kafka_writes_it(wire: Wire, name: str) -> None:
     assert second.value == struct.pack(">hq", 1, 13) + text("") + struct.pack(">qq", at, at + 3_600_000)
 
 
-def test_a_generation_is_written_as_kafka_writes_it(wire: Wire, server: Server, name: str) -> None:
+def test_generation_is_written_as_kafka_writes_it(wire: Wire, server: Server, name: str) -> None:
     (member,) = stable(server.bootstrap, name, group_instance_id="one", rebalance_timeout_ms=20_000)
     found = of_group(wire, name)
     assert {record.key for record in found} == {b"\0\2" + text(name)}

@@ -119,7 +119,7 @@ def test_previous_instance_that_waits_is_fenced(server: Server, pair: Callable[[
     twin.close()
 
 
-def test_an_administrator_removes_members_by_instance(wire: Wire, pair: Callable[[], tuple[Member, Member]]) -> None:
+def test_administrator_removes_members_by_instance(wire: Wire, pair: Callable[[], tuple[Member, Member]]) -> None:
     leader, follower = pair()
     leaving = [
         MemberIdentity(member_id="", group_instance_id=follower.instance, reason="the host is gone"),

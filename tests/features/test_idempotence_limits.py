@@ -11,7 +11,7 @@ from support.servers import Server
 from support.wire import Wire, until
 
 
-def test_a_restarted_producer_is_another_one(wire: Wire, server: Server, name: str) -> None:
+def test_restarted_producer_is_another_one(wire: Wire, server: Server, name: str) -> None:
     topic = wire.create_topic(name)
     ids = []
     for _ in range(2):

@@ -221,7 +221,7 @@ def test_unknown_record_format_version(server: Server, name: str, magic: int) ->
         assert wire.offset(name) == 0
 
 
-def test_a_transactional_batch_without_a_producer_id(wire: Wire, server: Server, name: str) -> None:
+def test_transactional_batch_without_a_producer_id(wire: Wire, server: Server, name: str) -> None:
     """DIFFERS: Kafka accepts it as a plain batch. oncelog rejects it, because nothing could ever end its
     transaction.
     """

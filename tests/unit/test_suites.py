@@ -37,7 +37,7 @@ def test_changed_sources_are_rebuilt(source: Path) -> None:
     assert (build() / "log").read_text().split() == ["first", "second"]
 
 
-def test_a_failed_build_is_repeated(source: Path) -> None:
+def test_failed_build_is_repeated(source: Path) -> None:
     for _ in range(2):
         with pytest.raises(AssertionError, match="no such thing"):
             suites.built("program", "sh", "-c", "echo no such thing >&2; exit 1")

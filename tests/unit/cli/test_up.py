@@ -314,7 +314,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_a_broker_imports_nothing_heavy() -> None:
+def test_broker_imports_nothing_heavy() -> None:
     code = """
 import sys
 import oncelog.broker.process, oncelog.broker.broker, oncelog.cluster.store_sqlite, oncelog.log.disk

@@ -103,7 +103,7 @@ def test_unused_member_id_expires() -> None:
     assert driver.join(member).error is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_pending_member_holds_up_the_join_phase_until_it_expires() -> None:
+def test_pending_member_holds_up_the_join_phase_until_it_expires() -> None:
     driver = GroupDriver()
     (leader,) = driver.stable_group(1)
     driver.join()
@@ -113,7 +113,7 @@ def test_a_pending_member_holds_up_the_join_phase_until_it_expires() -> None:
     assert rejoined.response.generation_id == 2
 
 
-def test_a_pending_member_may_leave() -> None:
+def test_pending_member_may_leave() -> None:
     driver = GroupDriver()
     member = driver.join().response.member_id
     assert driver.leave((member, None)).response.members[0].error_code == E.NONE
@@ -441,7 +441,7 @@ def test_groups_are_described() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(5, E.NONE), (6, E.GROUP_ID_NOT_FOUND)])
-def test_a_missing_group_is_described_as_dead(version: int, error: E) -> None:
+def test_missing_group_is_described_as_dead(version: int, error: E) -> None:
     described = describe_group({}, "nothing", version)
     assert (described.group_state, described.error_code) == ("Dead", error)
 

@@ -48,7 +48,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
         ("é.ß", ["éxß"], ["e.s"]),
     ],
 )
-def test_the_whole_text_must_match(pattern: str, matching: list[str], others: list[str]) -> None:
+def test_whole_text_must_match(pattern: str, matching: list[str], others: list[str]) -> None:
     compiled = Pattern(pattern)
     assert [text for text in matching if not compiled.matches(text)] == []
     assert [text for text in others if compiled.matches(text)] == []
@@ -83,7 +83,7 @@ def test_the_whole_text_must_match(pattern: str, matching: list[str], others: li
         ("(" * 200 + ")" * 200, "too deep"),
     ],
 )
-def test_an_unsupported_pattern_is_rejected_with_the_reason(pattern: str, reason: str) -> None:
+def test_unsupported_pattern_is_rejected_with_the_reason(pattern: str, reason: str) -> None:
     with pytest.raises(ProtocolError, match=re.escape(reason)) as caught:
         Pattern(pattern)
     assert caught.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION

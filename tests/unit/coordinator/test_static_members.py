@@ -97,7 +97,7 @@ def test_rebalance_without_active_members_waits_for_static_members() -> None:
     assert driver.join(two, instance="b").response.generation_id == 2
 
 
-def test_an_administrator_removes_static_members_in_one_request() -> None:
+def test_administrator_removes_static_members_in_one_request() -> None:
     driver = GroupDriver()
     static_group(driver)
     answer = driver.leave(("", "a"), ("", "stranger"), ("", "b"))

@@ -303,7 +303,7 @@ def test_segments_are_grouped_up_to_the_size_of_one() -> None:
     assert set(left) < set(snapshots)
 
 
-def test_a_step_of_a_round_replaces_few_segments() -> None:
+def test_step_of_a_round_replaces_few_segments() -> None:
     """Each of them has files to rename."""
     disk = CrashDisk()
     log = open_log(disk, replace(COMPACT, segment_bytes=100))

@@ -197,7 +197,7 @@ def test_last_stable_offset_is_not_before_the_start() -> None:
     assert log.last_stable_offset == 2
 
 
-def test_the_file_of_aborted_transactions_grows_with_each_flush() -> None:
+def test_file_of_aborted_transactions_grows_with_each_flush() -> None:
     disk, log = new_log()
     for sequence in range(3):
         append(log, of_producer(1, sequence, txn=True))
