@@ -237,4 +237,4 @@ NEEDLESS: dict[str, Mutant] = {
         Rules(commit=_commit(check_prepared=altered.ends_too_far)), {"lose": 1}, begin="commit", every=1
     ),
 }
-"""Rules without a violation. The protocol keeps them as a defence (ARCHITECTURE, The Spark sink, explains why)."""
+"""Rules without a violation. The protocol keeps them as a defence (docs/design/sink-protocol.md explains why)."""
