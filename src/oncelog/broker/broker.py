@@ -274,7 +274,7 @@ class Broker:
                 try:
                     directory.mark_clean()
                 except OSError as error:
-                    self.log.error("cannot mark %s as closed: %s", directory.path, error)
+                    self.log.error("cannot mark log directory %s as cleanly closed: %s", directory.path, error)
 
     def _load_metadata(self) -> str:
         """Read the metadata, or create it. Return the cluster's id. Blocks."""
@@ -322,7 +322,7 @@ class Broker:
     def _admit_settings(self) -> None:
         configs = self.metadata.image.broker_configs
         for name in self.config.admit(of_all=configs.get(None, {}), own=configs.get(self.node_id, {})):
-            self.log.error("the tree has a setting of brokers that cannot be used: %s", name)
+            self.log.error("ignoring a broker setting of the metadata, because its name or value is invalid: %s", name)
 
     def _settings_changed(self, delta: MetadataDelta) -> None:
         """Apply changed settings of brokers before other subscribers read them."""

@@ -121,7 +121,7 @@ class FolderLock:
             self._take(wait_s)
         except OSError as error:
             self.release()
-            raise UnusableFolderError(f"cannot use the folder {folder}: {error.strerror}") from error
+            raise UnusableFolderError(f"cannot use directory {folder}: {error.strerror}") from error
         except StartError:
             self.release()
             raise
@@ -133,8 +133,8 @@ class FolderLock:
             if time.monotonic() >= deadline:
                 owner = os.pread(own, 20, 0).decode(errors="replace").strip()
                 raise StartError(
-                    f"the folder {self._folder} is in use by process {owner or '?'}: stop that one or choose another "
-                    "folder"
+                    f"directory {self._folder} is in use by process {owner or '?'}. Stop that process, "
+                    "or choose another directory"
                 )
             time.sleep(0.02)
         # This file is opened only now, because closing it would release any fcntl lock that this process holds on it.
@@ -142,7 +142,7 @@ class FolderLock:
         while not _locks(fcntl.lockf, kafkas):
             if time.monotonic() >= deadline:
                 raise StartError(
-                    f"the folder {self._folder} is in use by Apache Kafka: stop it first or choose another folder"
+                    f"directory {self._folder} is in use by Apache Kafka. Stop it, or choose another directory"
                 )
             time.sleep(0.02)
         with contextlib.suppress(OSError):  # the pid is only for error messages, and the disk may be full
@@ -204,7 +204,9 @@ def check_apart(folders: Sequence[str]) -> None:
         if below == above:
             raise StartError(f"log.dirs names {inner} more than once")
         if os.path.commonpath([below, above]) == above:
-            raise StartError(f"log.dirs names {inner}, which lies in {outer}: each must be a folder of its own")
+            raise StartError(
+                f"log.dirs names {inner}, which is inside {outer}; use directories that do not contain each other"
+            )
 
 
 @contextlib.contextmanager
@@ -264,7 +266,7 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
         await stop.wait()
         await broker.stop()
         if broker.failed.done():
-            raise DiskFailureError(f"the broker stops: {broker.failed.result()}")
+            raise DiskFailureError(f"stopped the broker: {broker.failed.result()}")
 
 
 @contextlib.asynccontextmanager
@@ -317,7 +319,7 @@ def _sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {error} (set {TRACE_VARIABLE}=1 to see where)"
+    return f"{type(error).__name__}: {error} (set {TRACE_VARIABLE}=1 for a traceback)"
 
 
 def _supervisor(fd: int) -> socket.socket | None:

@@ -54,7 +54,7 @@ class Workers:
                 result: T = await self.offload(work, *arguments)
             except MemoryError as error:
                 self._logger.error("not enough memory for a request: %s", error)
-                code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"the broker does not have enough memory: {error}"
+                code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"not enough memory on the broker: {error}"
             else:
                 return result
         raise ProtocolError(code, message)  # without the MemoryError as context, because its frames hold the request

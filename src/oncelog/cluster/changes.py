@@ -68,7 +68,7 @@ class ChangeLog:
 
 def cannot_write(what: str, error: StoreError) -> ProtocolError:
     """Return REQUEST_TIMED_OUT, which clients retry. Kafka's brokers send it if the controller does not answer."""
-    return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the {what} cannot be written now: {error!r}")
+    return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"cannot write the {what}: {error!r}")
 
 
 def _decode(data: bytes) -> _ChangesNode:

@@ -63,7 +63,7 @@ def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
         except NoNodeError:
             continue
         except (msgspec.MsgspecError, ValueError) as error:
-            _log.error("the settings of broker %s cannot be read: %s", name, error)
+            _log.error("cannot read the settings of broker %s: %s", name, error)
     return found
 
 

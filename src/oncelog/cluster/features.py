@@ -70,7 +70,7 @@ def update(
                 log.write([Set(PATH, msgspec.json.encode(_FeatureNode(levels)), epoch)], PATH)
                 return
     except StoreError as error:
-        message = f"the features cannot be changed now: {error!r}"
+        message = f"cannot change the features: {error!r}"
         raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
 
 

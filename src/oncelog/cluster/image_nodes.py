@@ -95,7 +95,7 @@ def _newest(store: MetadataStore, image: MetadataImage, name: str, touched: set[
         except NoNodeError:
             return _topic(store, name)
     except (NoNodeError, msgspec.MsgspecError, ValueError) as error:
-        _log.error("the metadata of topic %s cannot be read, it stays as it was: %s", name, error)
+        _log.error("cannot read the metadata of topic %s; keeping its last state: %s", name, error)
         return image.topic(name)
     return known
 

@@ -173,8 +173,8 @@ def _check_version(level: int, folder: str) -> None:
     if level > METADATA_VERSION:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{folder} has {METADATA_FEATURE} {level}, this oncelog reads up to {METADATA_VERSION} (Apache Kafka 4.3): "
-            "it was written by a newer Apache Kafka",
+            f"a newer Apache Kafka has written {folder}: its {METADATA_FEATURE} is {level}, but this oncelog reads "
+            f"up to {METADATA_VERSION} (Apache Kafka 4.3)",
         )
 
 
@@ -202,7 +202,7 @@ def _replay(metadata: KafkaMetadata, disk: Disk, path: str, start: int) -> int:
                             _replay_value(metadata, entry.value or b"")
             end = header.next_offset
     except (DecodeError, LookupError, ProtocolError) as error:
-        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"{path} cannot be read: {error!r}") from error
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"cannot read {path}: {error!r}") from error
     return end
 
 

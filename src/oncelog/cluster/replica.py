@@ -111,7 +111,7 @@ class Replica:
         the append is rejected. In this case, nothing is appended.
         """
         if all_replicas and self.insync_replicas < self.min_insync_replicas:
-            message = f"{self.insync_replicas} replica(s) in sync, min.insync.replicas is {self.min_insync_replicas}"
+            message = f"{self.insync_replicas} replica(s) are in sync; min.insync.replicas={self.min_insync_replicas}"
             raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic}-{self.partition}: {message}")
         result = self.log.append_as_leader(
             records,

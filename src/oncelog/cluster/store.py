@@ -249,7 +249,7 @@ def _touch_parent(rows: Rows, path: str, change: int) -> None:
 
 def _check_path(path: str) -> None:
     if path != "/" and (not path.startswith("/") or "" in path[1:].split("/")):
-        raise ValueError(f"not a path of the tree: {path!r}")
+        raise ValueError(f"invalid path in the metadata tree: {path!r}")
 
 
 class Watches:

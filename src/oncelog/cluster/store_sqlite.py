@@ -107,8 +107,8 @@ class SqliteStore:
         if found > FORMAT:
             self._connection.close()
             raise NewerFormatError(
-                f"{path} was written by a newer oncelog (format {found}, this one reads up to {FORMAT}): start that "
-                "version, or use another folder"
+                f"{path} was written by a newer oncelog (format {found}; this one reads up to {FORMAT}). Start that "
+                "version, or use another directory"
             )
         self._switch_on_write_ahead_log(path)
         self._connection.execute("PRAGMA synchronous=FULL")

@@ -110,7 +110,7 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
         if node.topic_id != topic_id_text(topic.topic_id):
             raise NoNodeError(path)
         if len(node.partitions) != topic.partition_count:
-            message = f"topic {topic.name!r} has {len(node.partitions)} partitions by now"
+            message = f"topic {topic.name!r} now has {len(node.partitions)} partitions; another request has added some"
             raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
         first = topic.partition_count
         node.partitions.update({str(first + index): list(info.replicas) for index, info in enumerate(added)})

@@ -57,9 +57,9 @@ def check_topic_name(name: str) -> None:
     elif name in (".", ".."):
         reason = "cannot be '.' or '..'"
     elif len(name) > TOPIC_NAME_MAX:
-        reason = f"has {len(name)} characters, {TOPIC_NAME_MAX} at most are allowed"
+        reason = f"has {len(name)} characters; at most {TOPIC_NAME_MAX} are allowed"
     elif not _NAME_CHARACTERS.issuperset(name):
-        reason = "may hold only ASCII letters, digits, '.', '_' and '-'"
+        reason = "may contain only ASCII letters, digits, '.', '_' and '-'"
     if reason is not None:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:260]!r} {reason}")
 

@@ -6,4 +6,4 @@ from importlib.util import find_spec
 
 for _needed in ("numba", "numpy", "pyarrow"):  # numba itself is imported only when a kernel is compiled
     if find_spec(_needed) is None:
-        raise ImportError(f"tables need {_needed}, which `pip install 'oncelog[arrow]'` brings")
+        raise ImportError(f"tables require {_needed}; run `pip install 'oncelog[arrow]'`")

@@ -17,7 +17,7 @@ try:
     import fastavro
     from fastavro.read import SchemaResolutionError
 except ImportError as missing:
-    raise ImportError("Avro needs fastavro, which `pip install 'oncelog[avro]'` brings") from missing
+    raise ImportError("Avro requires fastavro; run `pip install 'oncelog[avro]'`") from missing
 
 Schema = str | Mapping[str, Any] | list[Any]
 
@@ -71,7 +71,7 @@ class Avro:
         keep_bad: bool = False,
     ) -> None:
         if schema is None and schemas is None:
-            raise ValueError("Avro needs a schema, or schemas by their ids")
+            raise ValueError("Avro requires a schema, or schemas by id")
         self.schema = None if schema is None else _Compiled(schema)
         self._frame = frame(check_schema_id(schema_id))
         self.keep_bad = keep_bad
@@ -98,7 +98,7 @@ class Avro:
                 if into is None:
                     into = writer
                 elif self.schema is None and writer.type != into.type:
-                    raise ValueError("it has another schema than the values before it: name the one to read them into")
+                    raise ValueError("its schema differs from that of earlier values; pass a schema for all of them")
                 found[row] = into.read(writer, data)
             except UNREADABLE as error:
                 bad.append(Bad(row, _reason(error) + self._hint(value)))
@@ -157,19 +157,19 @@ class Avro:
             assert self.schema is not None
             return self.schema, value
         if len(value) < FRAME or value[0] != MAGIC:
-            raise ValueError("it has no id of a schema in front of it")
+            raise ValueError("it has no schema id prefix")
         schema_id = int.from_bytes(value[1:FRAME], "big")
         found = self._known.get(schema_id)
         if found is None:
             if self._schemas is None:
-                raise LookupError(f"no schema has the id {schema_id}")
+                raise LookupError(f"schemas has no schema with id {schema_id}")
             found = self._known[schema_id] = _Compiled(look_up(self._schemas, schema_id))
         return found, value[FRAME:]
 
     def encode(self, values: pa.Array) -> pa.Array:
         """See `Format`."""
         if self.schema is None:
-            raise TypeError("to write Avro needs a schema: Avro(schema)")
+            raise TypeError("writing Avro requires a schema: Avro(schema)")
         rows = self.schema.rows(values)
         buffer = io.BytesIO()
         ends = np.zeros(len(rows) + 1, np.int64)
@@ -189,7 +189,7 @@ class Avro:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error) or ("it ends too early" if isinstance(error, EOFError) else "it cannot be taken apart")
+    text = str(error) or ("it ends too early" if isinstance(error, EOFError) else "it cannot be decoded")
     return f"{type(error).__name__}: {text}"
 
 
@@ -205,11 +205,11 @@ def _parsed(schema: object) -> Any:
         try:
             plain = json.loads(schema)
         except ValueError as error:
-            raise ValueError(f"the Avro schema is no JSON text: {error}") from None
+            raise ValueError(f"the Avro schema is not valid JSON: {error}") from None
     if isinstance(plain, str) and plain not in PLAIN:
         raise ValueError(
-            f"{plain!r} is no Avro schema: give a dict, its JSON text (of a file: Path(...).read_text()), or one of "
-            f"{', '.join(name for name in PLAIN if name != 'enum')}"
+            f"{plain!r} is not an Avro schema; pass a dict, its JSON text (of a file: Path(...).read_text()), or one "
+            f"of {', '.join(name for name in PLAIN if name != 'enum')}"
         )
     return fastavro.parse_schema(plain)
 
@@ -235,7 +235,7 @@ class _Compiled:
         stream = io.BytesIO(data)
         found = fastavro.schemaless_reader(stream, writer.parsed, None if writer is self else self.parsed)
         if stream.tell() != len(data):
-            raise ValueError(f"{len(data) - stream.tell()} bytes behind it")
+            raise ValueError(f"it is followed by {len(data) - stream.tell()} extra bytes")
         return found
 
     def column(self, rows: list[Any]) -> pa.Array:
@@ -268,13 +268,15 @@ class _Walk:
         if isinstance(schema, list):
             others = [item for item in schema if item != "null"]
             if len(others) > 1:
-                raise TypeError(f"{path or 'the value'}: a union of several types has no column's type")
+                raise TypeError(f"{path or 'the value'}: no column type can hold a union of several types")
             return self.types(others[0] if others else "null", path)
         if isinstance(schema, str):
             if schema in PLAIN:
                 return PLAIN[schema], PLAIN[schema]
             if schema in self._open or schema not in self._named:
-                raise TypeError(f"{path or 'the value'}: a type that contains itself ({schema}) has no column's type")
+                raise TypeError(
+                    f"{path or 'the value'}: no column type can hold a type that contains itself ({schema})"
+                )
             return self._named[schema]
         kind = schema["type"]
         if isinstance(kind, dict | list):

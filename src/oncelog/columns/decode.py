@@ -341,4 +341,6 @@ def _header_count(batches: list[_Batch]) -> int:
 
 
 def _malformed(header: BatchHeader) -> ProtocolError:
-    return ProtocolError(ErrorCode.INVALID_RECORD, f"the batch at offset {header.base_offset} holds malformed records")
+    return ProtocolError(
+        ErrorCode.INVALID_RECORD, f"the batch at offset {header.base_offset} contains malformed records"
+    )

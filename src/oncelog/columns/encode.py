@@ -42,7 +42,7 @@ def partition_of(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Any:
 
 def _partitions(column: _Column, partitions: int) -> Any:
     if partitions < 1:
-        raise ValueError(f"a topic has at least one partition, not {partitions}")
+        raise ValueError(f"partitions must be at least 1, not {partitions}")
     out = np.empty(column.rows, np.int32)
     kernel("murmur2_partitions")(*column.at(), partitions, *at("i", out))
     return out
@@ -97,7 +97,7 @@ class Rows:
         """
         chosen = np.arange(self.count, dtype=np.int64) if rows is None else np.ascontiguousarray(rows, np.int64)
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < self.count:
-            raise ValueError(f"row numbers from {chosen.min()} to {chosen.max()} of a table of {self.count} rows")
+            raise ValueError(f"row numbers {chosen.min()} to {chosen.max()} exceed a table of {self.count} rows")
         times, keys, values, lists = self._times, self._keys, self._values, self._lists
         columns = (
             *at("q", times), self._key, *keys.at(), self._value, *values.at(), self._headers, *at("q", lists.rows),
@@ -178,7 +178,7 @@ class _Column:
             or pa.types.is_large_string(kind)
         ):
             raise TypeError(
-                f"the column {name} must be binary or string, not {kind}: cast it, or name a format that writes it "
+                f"column {name} must be binary or string, not {kind}; cast it, or pass a format that encodes it "
                 "(oncelog.formats)"
             )
         self.rows = len(array)
@@ -216,7 +216,7 @@ class _Headers:
         listed = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
         pairs = array.type.value_type if listed else None
         if pairs is None or not pa.types.is_struct(pairs) or sorted(field.name for field in pairs) != ["key", "value"]:
-            raise TypeError(f"the column headers must be a list of structs (key, value), not {array.type}")
+            raise TypeError(f"column headers must be a list of structs (key, value), not {array.type}")
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         self.rows = np.zeros(len(array) + 1, np.int64)
         np.cumsum(lengths, out=self.rows[1:])
@@ -225,7 +225,7 @@ class _Headers:
             _Column(fields[pairs.get_field_index(name)], f"headers.{name}") for name in ("key", "value")
         )
         if not self.names.valid.all():
-            raise ValueError("a header must have a key")
+            raise ValueError("a header has no key")
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -259,5 +259,5 @@ def _timestamps(timestamps: Any, rows: int) -> Any:
         timestamps = array.to_numpy(zero_copy_only=False)
     times = np.ascontiguousarray(timestamps, np.int64)
     if times.shape != (rows,):
-        raise ValueError(f"timestamps of shape {times.shape} for {rows} rows")
+        raise ValueError(f"timestamps have shape {times.shape}, but there are {rows} rows")
     return times

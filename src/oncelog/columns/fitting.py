@@ -22,7 +22,7 @@ def fitted(kind: pa.DataType, given: pa.DataType, whose: str, path: str = "", *,
             raise ValueError(f"the {whose} schema has no field {', '.join(unknown)}; it has {has}")
         missing = [path + name for name in known if name not in there]
         if missing and complete:
-            raise ValueError(f"the {whose} schema has {', '.join(missing)}, the columns do not")
+            raise ValueError(f"the {whose} schema has {', '.join(missing)}, but the columns do not")
         kept = [field for field in kind if field.name in there]
         return pa.struct([_with(field, given.field(field.name).type, whose, path, complete) for field in kept])
     lists = t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given)

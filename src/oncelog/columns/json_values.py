@@ -44,7 +44,7 @@ class Json:
     ) -> None:
         if not isinstance(schema, pa.Schema | pa.DataType | None):
             raise TypeError(
-                "JSON's schema is a pyarrow.Schema or a pyarrow.DataType, as in Json(pa.schema([('id', pa.int64())])), "
+                "the schema must be a pyarrow.Schema or pyarrow.DataType, as in Json(pa.schema([('id', pa.int64())])), "
                 f"not {type(schema).__name__}"
             )
         self.type = pa.struct(list(schema)) if isinstance(schema, pa.Schema) else schema
@@ -55,13 +55,13 @@ class Json:
     def decode(self, values: pa.Array) -> tuple[pa.Array | pa.ChunkedArray, list[Bad]]:
         """See `Format`."""
         if self.type is None:
-            raise TypeError("JSON is read into types: Json(pa.schema([...]))")
+            raise TypeError("reading JSON requires a schema: Json(pa.schema([...]))")
         valid = _validity(values)
         ends, data = _buffers(values)
         bad: list[Bad] = []
         lines, line_ends = _lines(data, ends, valid)
         broken = np.flatnonzero(valid != _validity(values))
-        bad += [Bad(int(row), "it is no JSON text") for row in (broken if self.keep_bad else broken[:1])]
+        bad += [Bad(int(row), "it is not valid JSON") for row in (broken if self.keep_bad else broken[:1])]
         try:
             return self._parse(lines, line_ends), bad
         except pa.ArrowInvalid as error:
@@ -133,7 +133,7 @@ def _parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
         t.is_timestamp, t.is_decimal128, t.is_decimal256,
     )  # fmt: skip
     if not any(test(kind) for test in plain):
-        raise TypeError(f"{name}: JSON is not read into {kind}; read it as a type near it (text, list) and cast it")
+        raise TypeError(f"{name}: cannot read JSON into {kind}; read a similar type (text, list), then cast it")
     return kind
 
 
@@ -191,7 +191,7 @@ def _text(values: pa.Array, name: str) -> pa.Array:
     elif t.is_date(kind) or t.is_time(kind):
         plain = _quoted(values.cast(pa.large_string()))
     else:
-        raise TypeError(f"{name}: {kind} cannot be written as JSON; cast it, bytes to a text of your choice (base64)")
+        raise TypeError(f"{name}: cannot write {kind} as JSON; cast it first, for example bytes to base64 text")
     return plain.fill_null("null")
 
 
@@ -219,7 +219,7 @@ def _entries(values: pa.Array, name: str) -> pa.Array:
     ).flatten()
     keys, items = lists.flatten()
     if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
-        raise TypeError(f"{name}: a map's keys must be texts in JSON, not {keys.type}")
+        raise TypeError(f"{name}: the keys of a map must be strings in JSON, not {keys.type}")
     return _join(_quoted(keys.cast(pa.large_string())), ":", _text(items, name))
 
 

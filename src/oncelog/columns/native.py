@@ -65,7 +65,7 @@ def kernel(name: str) -> Kernel:
         _keep(place, code)
     made = _load(name, code)
     if made is None:
-        raise RuntimeError(f"the machine code of {name} was refused as soon as it was made")
+        raise RuntimeError(f"cannot load the machine code of {name} that was just compiled")
     return made
 
 
@@ -202,9 +202,9 @@ def _tell(lock: int | None) -> None:
 def _tell_once() -> None:
     folder = _writable()
     log.warning(
-        "compiling the kernels of tables for this processor, once: some seconds; they are kept %s "
-        "(NUMBA_CACHE_DIR names another folder)",
-        "nowhere, for no folder can be written" if folder is None else f"in {folder}",
+        "compiling the table kernels for this processor; this takes some seconds, once. Caching them %s "
+        "(set NUMBA_CACHE_DIR to use another directory)",
+        "nowhere, because no cache directory is writable" if folder is None else f"in {folder}",
     )
 
 

@@ -33,7 +33,9 @@ def at(kind: str, array: Any) -> tuple[int, int]:
     read beyond its end.
     """
     if array.dtype != ARRAYS[kind] or array.ndim != 1 or not array.flags.c_contiguous:
-        raise TypeError(f"a contiguous array of {ARRAYS[kind]} is needed, not {array.dtype} of shape {array.shape}")
+        raise TypeError(
+            f"the array must be contiguous and of type {ARRAYS[kind]}, not {array.dtype} of shape {array.shape}"
+        )
     return array.__array_interface__["data"][0], len(array)
 
 

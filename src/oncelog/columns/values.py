@@ -48,7 +48,7 @@ def frame(schema_id: int | None) -> bytes:
 def check_schema_id(schema_id: int | None) -> int | None:
     """Return the id. Raises ValueError if it does not fit into four bytes."""
     if schema_id is not None and not 0 <= schema_id < 1 << 32:
-        raise ValueError(f"schema_id = {schema_id}: it has four bytes")
+        raise ValueError(f"schema_id must be an integer of 32 bits, not {schema_id}")
     return schema_id
 
 
@@ -56,7 +56,7 @@ def look_up(schemas: Schemas, schema_id: int) -> Any:
     """Return the schema of an id. Raises LookupError."""
     found = schemas(schema_id) if callable(schemas) else schemas.get(schema_id)
     if found is None:
-        raise LookupError(f"no schema has the id {schema_id}")
+        raise LookupError(f"schemas has no schema with id {schema_id}")
     return found
 
 

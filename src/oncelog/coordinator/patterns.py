@@ -160,7 +160,7 @@ class _Parser:
     def parse(self) -> _Piece:
         piece = self._alternatives()
         if self._at < len(self._text):
-            self._refuse("a ')' without its '('")
+            self._refuse("unmatched ')'")
         return piece
 
     def _peek(self, text: str) -> bool:
@@ -174,7 +174,7 @@ class _Parser:
 
     def _next(self) -> str:
         if self._at >= len(self._text):
-            self._refuse("it ends too early")
+            self._refuse("unexpected end")
         self._at += 1
         return self._text[self._at - 1]
 
@@ -182,7 +182,7 @@ class _Parser:
         flags = self._ignore_case, self._dot_all
         self._depth += 1
         if self._depth > 100:
-            self._refuse("its groups are too deep")
+            self._refuse("groups are nested too deeply")
         pieces = [self._sequence()]
         while self._take("|"):
             pieces.append(self._sequence())
@@ -207,7 +207,7 @@ class _Parser:
 
     def _checked(self, piece: _Piece) -> _Piece:
         if piece.size > MAX_SIZE:
-            self._refuse("it is too big with its repetitions")
+            self._refuse("it is too large when its repetitions are expanded")
         return piece
 
     def _repeated(self, piece: _Piece) -> _Piece:
@@ -216,10 +216,10 @@ class _Parser:
             return piece
         self._take("?")  # a lazy repetition matches the same texts
         if self._bounds() is not None:
-            self._refuse("a repetition of a repetition")
+            self._refuse("multiple repeat")
         low, high = bounds
         if max(low, high) > MAX_REPEAT or -1 < high < low:
-            self._refuse(f"a bad repetition: {low} to {high} times")
+            self._refuse(f"invalid repetition {{{low},{high}}}")
         size = (piece.size + 1) * max(low + (high < 0), high)
         return self._checked(_Piece(size, lambda program, after: _repeat(piece, low, high, program, after)))
 
@@ -248,7 +248,7 @@ class _Parser:
         if character in "^$":
             return _assertion(_START if character == "^" else _END)
         if character in "*+?":
-            self._refuse(f"nothing to repeat before {character!r}")
+            self._refuse(f"there is nothing to repeat before {character!r}")
         return self._escape() if character == "\\" else self._character(character)
 
     def _group(self) -> _Piece | None:
@@ -258,7 +258,7 @@ class _Parser:
                 self._take(named)
                 name, bracket, _ = self._text[self._at :].partition(">")
                 if not bracket or not (name.isascii() and name.replace("_", "a").isalnum()):
-                    self._refuse("a bad name of a group")
+                    self._refuse("invalid group name")
                 self._at += len(name) + 1
             else:
                 flags = self._flags()
@@ -274,7 +274,7 @@ class _Parser:
     def _closed(self) -> _Piece:
         piece = self._alternatives()
         if not self._take(")"):
-            self._refuse("a '(' without its ')'")
+            self._refuse("unmatched '('")
         return piece
 
     def _flags(self) -> tuple[bool, bool] | None:
@@ -341,7 +341,7 @@ class _Parser:
                 if high == "\\":
                     high = self._escaped(self._next())
                 if high < low:
-                    self._refuse(f"a bad range: {low}-{high}")
+                    self._refuse(f"invalid range {low}-{high}")
             ranges.append((low, high))
         return self._single(tuple(ranges), negated=negated)
 
@@ -349,7 +349,7 @@ class _Parser:
         name, colon, _ = self._text[self._at + 2 :].partition(":]")
         ranges = _POSIX.get(name.removeprefix("^"))
         if not colon or ranges is None:
-            self._refuse(f"there is no class [:{name[:20]}:]")
+            self._refuse(f"unknown class [:{name[:20]}:]")
         self._at += len(name) + 4
         return _complement(ranges) if name.startswith("^") else ranges
 

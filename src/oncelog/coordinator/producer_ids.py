@@ -35,7 +35,7 @@ class ProducerIdsExhaustedError(ProtocolError):
     """All ids below 2^63 are allocated."""
 
     def __init__(self, latest: ProducerIdBlock) -> None:
-        message = f"producer ids are used up: the latest block ends at {latest.end}"
+        message = f"all producer ids are used: the latest block ends at {latest.end}"
         super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
 
@@ -61,10 +61,12 @@ def parse_block(data: bytes) -> ProducerIdBlock:
     fields = json.loads(data)
     try:
         if fields["version"] != _FORMAT_VERSION:
-            raise ValueError(f"producer id block of version {fields['version']!r}, not {_FORMAT_VERSION}")
+            raise ValueError(
+                f"the producer id block has version {fields['version']!r}, but only {_FORMAT_VERSION} is supported"
+            )
         return ProducerIdBlock(int(fields["broker"]), int(fields["block_start"]), int(fields["block_end"]))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"not a producer id block: {data!r}") from error
+        raise ValueError(f"invalid producer id block: {data!r}") from error
 
 
 def encode_block(block: ProducerIdBlock) -> bytes:
@@ -123,14 +125,16 @@ class ProducerIds:
     def add(self, block: ProducerIdBlock) -> None:
         """Use a new block. The old one must be used up."""
         if self.remaining:
-            raise RuntimeError(f"a new block while {self.remaining} ids of the old one are left")
+            raise RuntimeError(f"{self.remaining} ids of the old block are left")
         self._next, self._end = block.start, block.end
 
     def take(self) -> int:
         """Return a new id. Raises COORDINATOR_LOAD_IN_PROGRESS, which all clients retry, while none is left."""
         if not self.remaining:
             self._used_up()
-            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "waiting for a block of producer ids")
+            raise ProtocolError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the broker is reserving a block of producer ids"
+            )
         producer_id = self._next
         self._next += 1
         if not self.remaining:

@@ -114,7 +114,7 @@ class Admission:
         if not verified or (guard is not None and not self._state.is_verified(header.producer_id, guard)):
             raise ProtocolError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id}, epoch {header.producer_epoch}, has no open transaction in "
+                f"producer id {header.producer_id} (epoch {header.producer_epoch}) has no open transaction in "
                 f"{self._name}",
             )
 
@@ -133,7 +133,7 @@ def check_offsets(headers: list[BatchHeader], end_offset: int) -> int:
         if header.base_offset < expected:
             raise ProtocolError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"a replicated batch has the offset {header.base_offset}, but the next offset is {expected}",
+                f"a replicated batch has offset {header.base_offset}, but the next offset is {expected}",
             )
         expected = header.next_offset
     return headers[0].base_offset

@@ -36,9 +36,9 @@ def decode_checkpoint(data: bytes) -> list[list[str]]:
     except ValueError as error:
         raise CorruptCheckpointError(f"malformed checkpoint: {error}") from error
     if version != _VERSION:
-        raise CorruptCheckpointError(f"checkpoint of unknown version {version}")
+        raise CorruptCheckpointError(f"the checkpoint has version {version}, but only {_VERSION} is supported")
     if count != len(entries):
-        raise CorruptCheckpointError(f"checkpoint says it has {count} entries, it has {len(entries)}")
+        raise CorruptCheckpointError(f"the checkpoint claims {count} entries, but has {len(entries)}")
     return [line.split() for line in entries]
 
 

@@ -267,7 +267,7 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {self!r}")
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside the range of {self!r}")
         if offset >= upto:
             return b""
         with self._access.to("read"):
@@ -410,7 +410,7 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE beyond the high watermark.
         """
         if offset > self.high_watermark:
-            message = f"offset {offset} is beyond the high watermark {self.high_watermark}"
+            message = f"offset {offset} is after the high watermark {self.high_watermark}"
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
         if offset > self.log_start_offset:
             self.log_start_offset = offset

@@ -84,7 +84,7 @@ class LogFiles:
     def segment_for(self, first: BatchHeader, last: BatchHeader, size: int, now_ms: int) -> Segment:
         """Return the segment for ``size`` bytes of batches. Create the files, or roll, if that is necessary."""
         if size > self.config.segment_bytes:
-            message = f"{size} bytes of record batches, segment.bytes is {self.config.segment_bytes}"
+            message = f"the record batches have {size} bytes, more than segment.bytes ({self.config.segment_bytes})"
             raise ProtocolError(ErrorCode.RECORD_LIST_TOO_LARGE, message)
         segment = self.segments.active
         if not self.exist:

@@ -53,7 +53,7 @@ class OutOfOrderSequenceError(ProtocolError):
         self.expected = expected
         self.sequence = sequence
         self.stale = is_before(sequence, expected)
-        what = "stale, it lies before the expected one" if self.stale else "gap, records before it are missing"
+        what = "stale: it is before the expected one" if self.stale else "gap: records before it are missing"
         super().__init__(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{message} ({what})")
 
 
@@ -65,7 +65,7 @@ def is_before(sequence: int, expected: int) -> bool:
 def _stale_epoch(producer_id: int, epoch: int, last: int) -> ProtocolError:
     return ProtocolError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"epoch {epoch} of producer {producer_id} is older than the last one seen, {last}",
+        f"epoch {epoch} of producer id {producer_id} is older than its current epoch {last}",
     )
 
 
@@ -207,8 +207,8 @@ class ProducerAppend:
             if self.txn_start >= 0 and not header.is_transactional:
                 raise ProtocolError(
                     ErrorCode.INVALID_TXN_STATE,
-                    f"producer {self.current.producer_id} has an open transaction in this partition since offset "
-                    f"{self.txn_start}, and may not write outside of it",
+                    f"producer id {self.current.producer_id} has an open transaction in this partition since offset "
+                    f"{self.txn_start}, so it may not write outside the transaction",
                 )
         self._set_epoch(header.producer_epoch)
         delta = header.last_offset_delta
@@ -234,8 +234,8 @@ class ProducerAppend:
             if coordinator_epoch < self.coordinator_epoch:
                 raise ProtocolError(
                     ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                    f"marker for producer {self.current.producer_id} comes from a coordinator of epoch "
-                    f"{coordinator_epoch}, epoch {self.coordinator_epoch} was seen already",
+                    f"the marker for producer id {self.current.producer_id} has coordinator epoch {coordinator_epoch}, "
+                    f"which is older than the current one, {self.coordinator_epoch}",
                 )
         if self.txn_start >= 0:
             self.completed.append(CompletedTransaction(self.current.producer_id, self.txn_start, offset, not commit))
@@ -266,18 +266,18 @@ class ProducerAppend:
             return
         raise ProtocolError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"marker of epoch {epoch} for producer {self.current.producer_id} is late: the last epoch seen is "
-            f"{self.epoch}, and its transaction is not the one that the marker is for",
+            f"the marker for producer id {self.current.producer_id} has epoch {epoch} and is late: the producer's "
+            f"current epoch is {self.epoch}, and the marker belongs to an earlier transaction",
         )
 
     def _check_sequence(self, epoch: int, sequence: int, offset: int) -> None:
         self._check_verification(sequence)
-        where = f"producer {self.current.producer_id}, epoch {epoch}, at offset {offset}: sequence {sequence}"
+        where = f"producer id {self.current.producer_id}, epoch {epoch}, offset {offset}: sequence {sequence}"
         if epoch != self.epoch:
             # An unknown producer may start with any sequence, because retention may have deleted its earlier batches.
             if sequence != 0 and self.epoch != NO_PRODUCER_EPOCH:
                 raise OutOfOrderSequenceError(
-                    f"{where}, but the new epoch must start with 0 (the last epoch is {self.epoch})",
+                    f"{where}, but a new epoch must start with 0 (the last epoch is {self.epoch})",
                     expected=0,
                     sequence=sequence,
                 )
@@ -298,16 +298,16 @@ class ProducerAppend:
             return
         if verification.strict and sequence != 0 and not self.current.batches:
             raise OutOfOrderSequenceError(
-                f"producer {self.current.producer_id}: sequence {sequence}, but nothing is known of the producer "
-                "here, so its transaction must start with 0",
+                f"producer id {self.current.producer_id}: sequence {sequence}, but the partition has no state of the "
+                "producer, so its transaction must start with 0",
                 expected=0,
                 sequence=sequence,
             )
         # Compare on the circle. Kafka compares the numbers, so it never accepts the sequences before a wrapped 0.
         if is_before(verification.lowest_sequence, sequence):
             raise OutOfOrderSequenceError(
-                f"producer {self.current.producer_id}: sequence {sequence}, but {verification.lowest_sequence} is "
-                "still waiting for its transaction to be verified",
+                f"producer id {self.current.producer_id}: sequence {sequence}, but the verification of the transaction "
+                f"of sequence {verification.lowest_sequence} is still running",
                 expected=verification.lowest_sequence,
                 sequence=sequence,
             )

@@ -144,13 +144,15 @@ class Loader:
             try:
                 end = segments[-1].next_offset()
             except OSError as error:
-                logger.warning("%s, though the last stop was clean: it is checked", error)
+                logger.warning("%s, although the last shutdown was clean; recovering the last segment", error)
                 first = len(segments) - 1
         if first is not None:
             segments = yield from self._recover(segments, first, log_start)
             end = self._state.end_offset
         if end < log_start:
-            logger.warning("%s ends at %d, before its start at %d: emptied", self._directory, end, log_start)
+            logger.warning(
+                "%s ends at offset %d, before its start offset %d; emptying the log", self._directory, end, log_start
+            )
             yield from self._deleting(segments)
             self._epochs.clear()
             return (yield from self._empty(log_start, exists=True))
@@ -241,7 +243,7 @@ class Loader:
         for slot, segment in enumerate(segments[:suspect]):
             if file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names:
                 if not segment.load_txn_index():
-                    logger.warning("the transaction index of %s is damaged, it is rebuilt", segment.path)
+                    logger.warning("rebuilding the transaction index of %s, because it is damaged", segment.path)
                     return slot
                 if self._pace.is_due(FILE_LOOKED_AT):
                     yield
@@ -273,7 +275,9 @@ class Loader:
     def _cutting(self, segments: list[Segment], end: int) -> Steps[list[Segment]]:
         """Remove the segments from ``end`` on. They follow damaged or lost data, and a log has no holes."""
         if doomed := segments[end:]:
-            logger.warning("removing the %d segments from %s on, which follow lost data", len(doomed), doomed[0].path)
+            logger.warning(
+                "removing %d segments, from %s on, because data before them is lost", len(doomed), doomed[0].path
+            )
             yield from self._deleting(doomed)
         return segments[:end]
 
@@ -288,7 +292,7 @@ class Loader:
         """Read one segment up to the first damage, and return whether it is whole. The caller cuts off the rest."""
         size = segment.size
         expected = segment.base_offset
-        reason = "batches out of order"
+        reason = "its batches are out of order"
         segment.reset()
         try:
             for header, view in segment.batches(size):
@@ -308,7 +312,7 @@ class Loader:
         if segment.size == size:
             return True
         logger.warning(
-            "%s: cutting off %d bytes after offset %d: %s",
+            "truncating %s by %d bytes, to offset %d: %s",
             segment.path,
             size - segment.size,
             self._state.end_offset,

@@ -131,7 +131,7 @@ class Segment:
         if sound and self._offset_index.last_position <= self.size:
             self.max_timestamp = self._time_index.last
         else:
-            logger.warning("the indexes of %s are missing or damaged, they are rebuilt", self.path)
+            logger.warning("rebuilding the indexes of %s, because they are missing or damaged", self.path)
             self._rebuild_indexes()
             self.finish()
 
@@ -251,7 +251,7 @@ class Segment:
             try:
                 log.truncate(self.size)
             except OSError:
-                raise TornWriteError(f"{self.path} may end in half a batch: {error}") from error
+                raise TornWriteError(f"{self.path} may end with an incomplete batch: {error}") from error
             raise
 
     def commit(self, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
@@ -325,10 +325,10 @@ class Segment:
             if at + HEADER_SIZE > len(window):
                 window, start, at = self._log.pread(_WINDOW, position), position, 0
             if at + HEADER_SIZE > len(window):
-                raise OSError(f"{self.path} ends in half a batch at position {position}")
+                raise OSError(f"{self.path} ends with an incomplete batch at position {position}")
             header = BatchHeader._make(HEADER.unpack_from(window, at))
             if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
-                raise OSError(f"{self.path} has a batch of {header.size} bytes at position {position}")
+                raise OSError(f"{self.path} has a batch with the invalid size {header.size} at position {position}")
             yield BatchPosition(header, position)
             position += header.batch_length + LOG_OVERHEAD
 

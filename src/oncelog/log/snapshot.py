@@ -63,15 +63,15 @@ def decode_snapshot(data: bytes) -> Iterator[ProducerEntry]:
         version, crc = _HEAD.unpack_from(data)
         (count,) = _COUNT.unpack_from(data, _HEAD.size)
     except error as cause:
-        raise CorruptSnapshotError("snapshot is cut off") from cause
+        raise CorruptSnapshotError("the snapshot is truncated") from cause
     if version != _VERSION:
-        raise CorruptSnapshotError(f"unknown snapshot version {version}")
+        raise CorruptSnapshotError(f"the snapshot has version {version}, but only {_VERSION} is supported")
     body = memoryview(data)[_HEAD.size :]
     if crc32c(body) != crc:
-        raise CorruptSnapshotError("snapshot has a wrong CRC")
+        raise CorruptSnapshotError("the snapshot's CRC is wrong")
     rows = body[_COUNT.size :]
     if len(rows) != count * _ENTRY.size:
-        raise CorruptSnapshotError(f"snapshot of {count} producers has {len(rows)} bytes of them")
+        raise CorruptSnapshotError(f"the snapshot claims {count} producers, but has {len(rows)} bytes of entries")
     return (_entry(*fields) for fields in _ENTRY.iter_unpack(rows))
 
 
@@ -125,7 +125,7 @@ class Snapshots:
             try:
                 found = decode_snapshot(read_if_exists(self._disk, self._path(offset)) or b"")
             except CorruptSnapshotError as error:
-                logger.warning("removing %s: %s", self._path(offset), error)
+                logger.warning("removing producer snapshot %s: %s", self._path(offset), error)
                 self.remove(offset)
             else:
                 entries = []

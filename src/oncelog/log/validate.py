@@ -55,7 +55,9 @@ class InvalidRecordsError(ProtocolError):
 
     def __init__(self, code: ErrorCode, records: list[tuple[int, str]], invalid: int, count: int) -> None:
         index, reason = records[0]
-        super().__init__(code, f"{invalid} of {count} records are invalid, so all are refused; {index}: {reason}")
+        super().__init__(
+            code, f"the batch is rejected, because {invalid} of its {count} records are invalid; {index}: {reason}"
+        )
         self.records = records
 
 
@@ -72,13 +74,15 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
             headers.append(header)
             continue
         if origin == Origin.CLIENT and headers:  # before the check: `may_take_long` has seen the first batch only
-            raise ProtocolError(ErrorCode.INVALID_RECORD, "several record batches for one partition, one is allowed")
+            raise ProtocolError(
+                ErrorCode.INVALID_RECORD, "a client may send only one record batch for a partition at a time"
+            )
         _check_size(header, config)
         if origin == Origin.CLIENT:
             _check_client_batch(header, view, config, now_ms)
         headers.append(header)
     if not headers:
-        raise ProtocolError(ErrorCode.INVALID_RECORD, "no record batch to append")
+        raise ProtocolError(ErrorCode.INVALID_RECORD, "the request has no record batch to append")
     if origin == Origin.REPLICATION:
         return ValidBatches(headers, records)
     if origin == Origin.CLIENT and config.compression is not None and headers[0].codec != config.compression:
@@ -96,7 +100,7 @@ def _check_size(header: BatchHeader, config: LogConfig) -> None:
     if header.size > config.max_message_bytes:
         raise ProtocolError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"record batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
+            f"the record batch has {header.size} bytes, more than max.message.bytes ({config.max_message_bytes})",
         )
 
 
@@ -125,7 +129,7 @@ def _check_client_batch(header: BatchHeader, view: memoryview, config: LogConfig
         raise ProtocolError(ErrorCode.INVALID_RECORD, "clients may not write control records")
     if header.base_offset != 0:
         raise ProtocolError(
-            ErrorCode.INVALID_RECORD, f"base offset of a produced batch must be 0, it is {header.base_offset}"
+            ErrorCode.INVALID_RECORD, f"the base offset of a produced batch must be 0, not {header.base_offset}"
         )
     if _are_records_checked(header, config, now_ms):
         _check_records(header, view, config, now_ms)
@@ -145,8 +149,8 @@ def _wrong_time(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: 
     if config.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
         if timestamp - now_ms > config.timestamp_after_max_ms or now_ms - timestamp > config.timestamp_before_max_ms:
             return (
-                f"timestamp {timestamp} is out of range: it may be {config.timestamp_before_max_ms} ms before and "
-                f"{config.timestamp_after_max_ms} ms after {now_ms}"
+                f"timestamp {timestamp} is out of range: at most {config.timestamp_before_max_ms} ms before and "
+                f"{config.timestamp_after_max_ms} ms after the broker's clock ({now_ms})"
             )
     elif header.timestamp_type == LOG_APPEND_TIME:
         return "a producer may not set the timestamp type LogAppendTime"
@@ -176,11 +180,11 @@ def _contradiction(
     index: int, offset: int, timestamp: int, has_key: bool, header: BatchHeader, config: LogConfig
 ) -> str | None:
     if offset != index:
-        return f"it has the offset delta {offset}"
+        return f"its offset delta is {offset}, not {index}"
     if config.compact and not has_key:
         return "it has no key, but the topic is compacted"
     if config.timestamp_type == CREATE_TIME and timestamp > header.max_timestamp:
-        return f"it has the timestamp {timestamp}, its batch says {header.max_timestamp} is the largest"
+        return f"its timestamp {timestamp} is larger than the max timestamp of its batch, {header.max_timestamp}"
     return None
 
 
@@ -193,7 +197,7 @@ def _recompress(view: memoryview, config: LogConfig) -> bytearray:
     try:
         return recompress(view, config.compression, level=config.compression_level, limit=limit)
     except TooMuchDataError as error:
-        message = f"record batch for compression.type={config.compression.name.lower()}: {error}"
+        message = f"cannot recompress the record batch with compression.type={config.compression.name.lower()}: {error}"
         raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, message) from error
 
 

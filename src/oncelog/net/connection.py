@@ -117,8 +117,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         chosen = min(high, request.MAX_VERSION)
         if chosen < max(low, request.MIN_VERSION):
             raise NoCommonVersionError(
-                f"{request.__name__}: we know versions {request.MIN_VERSION} to {request.MAX_VERSION}, "
-                + (f"{self.address} serves {low} to {high}" if high >= 0 else f"{self.address} has no such API")
+                f"{request.__name__}: oncelog supports versions {request.MIN_VERSION} to {request.MAX_VERSION}, but "
+                + (
+                    f"{self.address} supports {low} to {high}"
+                    if high >= 0
+                    else f"{self.address} does not support this API"
+                )
             )
         return chosen
 
@@ -213,7 +217,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail all requests in flight, because the connection has ended."""
-        self._lose(ConnectionLostError(f"{self.address}: {error or 'the broker hung up'}"))
+        self._lose(ConnectionLostError(f"{self.address}: {error or 'the broker closed the connection'}"))
 
     def pause_writing(self) -> None:
         """Let `call` wait, because the broker reads too slowly."""
@@ -261,7 +265,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         while end - start >= 4 and self._error is None:
             size: int = _LENGTH.unpack_from(scratch, start)[0]
             if not 4 <= size <= MAX_RESPONSE_BYTES:
-                self._lose(ConnectionLostError(f"{self.address}: answer of {size} bytes; is this a Kafka broker?"))
+                self._lose(
+                    ConnectionLostError(f"{self.address} sent a response of {size} bytes; is it a Kafka broker?")
+                )
                 return
             got = end - start - 4
             if got >= size:
@@ -280,14 +286,14 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _answer(self, frame: memoryview) -> None:
         if not self._pending:
-            self._lose(ConnectionLostError(f"{self.address}: an answer to nothing"))
+            self._lose(ConnectionLostError(f"{self.address} sent a response without a request"))
             return
         item = self._pending.popleft()
         item.timer.cancel()
         try:
             correlation_id, pos = decode_response_header(frame, item.api_key, item.version)
             if correlation_id != item.correlation_id:
-                raise ValueError(f"answer {correlation_id} where {item.correlation_id} is due")
+                raise ValueError(f"the correlation id is {correlation_id}, not {item.correlation_id}")
             if item.future.done():
                 return
             response = _decode(item, frame, pos)
@@ -306,7 +312,7 @@ def _decode(item: _Pending, frame: memoryview, pos: int) -> Message:
         version = 0  # a broker that does not support the version answers in version 0 (KIP-511)
     response, end = item.response.decode_from(frame, pos, version)
     if end != len(frame):
-        raise ValueError(f"{len(frame) - end} bytes too many")
+        raise ValueError(f"the response has {len(frame) - end} extra bytes")
     return response
 
 
@@ -332,7 +338,7 @@ async def connect(
             await _learn_versions(connection)
     except TimeoutError:
         connection.close("no answer")
-        raise RequestTimeoutError(f"{connection.address}: no connection in {connect_timeout_ms} ms") from None
+        raise RequestTimeoutError(f"cannot connect to {connection.address} within {connect_timeout_ms} ms") from None
     except ConnectionLostError:
         connection.close()  # it is open if the broker answered with an error, or with invalid bytes
         raise
@@ -355,6 +361,8 @@ async def _learn_versions(connection: ClientConnection) -> None:
         highest = min(ours.max_version, ApiVersionsRequest.MAX_VERSION) if ours is not None else 0
         response = await connection.call(request, highest)
     if response.error_code:
-        raise ConnectionLostError(f"{connection.address}: ApiVersions: {ErrorCode.of(response.error_code).name}")
+        raise ConnectionLostError(
+            f"{connection.address} rejected ApiVersions: {ErrorCode.of(response.error_code).name}"
+        )
     connection.versions = {item.api_key: (item.min_version, item.max_version) for item in response.api_keys}
     connection.features = {item.name: item.max_version_level for item in response.finalized_features}

@@ -284,5 +284,5 @@ def _mapped(length: int) -> memoryview | None:
 def _wrong_length(length: int, limit: int) -> str:
     """Describe an invalid frame length. The first bytes may be a TLS handshake instead of a length."""
     if length >> 16 == _TLS_HANDSHAKE and length >> 8 & 0xFF <= _TLS_MINOR_MAX:
-        return "a TLS client, but this port speaks PLAINTEXT; set security.protocol=PLAINTEXT in the client"
-    return f"request of {length} bytes, 0 to {limit} (socket.request.max.bytes) are allowed"
+        return "the client uses TLS, but this port speaks PLAINTEXT; set security.protocol=PLAINTEXT in the client"
+    return f"the request has {length} bytes, but socket.request.max.bytes allows 0 to {limit}"

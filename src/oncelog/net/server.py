@@ -197,7 +197,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def abort_unread(self, size: int) -> None:
         """Close the connection: the client does not read its answers, and they take too much memory."""
         _log.warning(
-            "closing %s:%d, it leaves %d bytes of answers unread, and all connections together exceed twice "
+            "closing %s:%d: it has %d bytes of unread answers, and all connections together exceed twice "
             "queued.max.response.bytes",
             self._peer.host,
             self._peer.port,
@@ -209,7 +209,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Close the connection if it was idle for more than SWEEPS calls. The server calls this regularly."""
         self._quiet_sweeps += 1
         if self._quiet_sweeps > SWEEPS and not self._busy:
-            _log.info("closing %s:%d, idle", self._peer.host, self._peer.port)
+            _log.info("closing %s:%d: it is idle", self._peer.host, self._peer.port)
             self.abort()
 
     # -- serving ------------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             message = str(error) if expected else f"a request failed: {error!r}"
             level = logging.WARNING if expected else logging.ERROR
             trace = None if expected else error
-            _log.log(level, "closing %s:%d, %s", self._peer.host, self._peer.port, message, exc_info=trace)
+            _log.log(level, "closing %s:%d: %s", self._peer.host, self._peer.port, message, exc_info=trace)
             if out:
                 self._write(out, size)
             self._hang_up()
@@ -440,7 +440,7 @@ class Server:
         """Register a new connection and return its id. Return 0 if there are too many, or if the server is closing."""
         if len(self.connections) >= self.limits.max_connections or self._drained is not None:
             if not self._refusing:
-                _log.warning("refusing connections: max.connections=%d is reached", self.limits.max_connections)
+                _log.warning("rejecting connections: max.connections=%d is reached", self.limits.max_connections)
             self._refusing = True
             return 0
         self.connections.add(connection)

@@ -36,7 +36,7 @@ class Codec:
 def codec(cls: MessageType, version: int) -> Codec:
     """Return the codec of a message class. Raises UnsupportedVersionError if the class has no such version."""
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
-        message = f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}"
+        message = f"{cls.__name__} v{version} is not supported; versions are {cls.MIN_VERSION} to {cls.MAX_VERSION}"
         raise UnsupportedVersionError(message)
     flexible = version >= cls.FLEXIBLE_SINCE
     inner = decoder(cls, version, flexible)
@@ -45,7 +45,7 @@ def codec(cls: MessageType, version: int) -> Codec:
         try:
             return inner(view, pos)
         except (struct.error, IndexError) as error:
-            raise DecodeError(f"{cls.__name__} v{version} is cut off") from error
+            raise DecodeError(f"{cls.__name__} v{version} is truncated") from error
 
     return Codec(decode, encoder(cls, version, flexible), cls, version)
 
@@ -66,7 +66,7 @@ def _bounded(cls: MessageType, version: int) -> Callable[[memoryview, int, int],
         try:
             message, end = inner(view, pos, spend)
         except (struct.error, IndexError) as error:
-            raise DecodeError(f"{cls.__name__} v{version} is cut off") from error
+            raise DecodeError(f"{cls.__name__} v{version} is truncated") from error
         return message, end
 
     return decode

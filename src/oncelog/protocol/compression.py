@@ -94,7 +94,7 @@ def _corrupt(codec: str, reason: object) -> ProtocolError:
 
 
 def _too_large(codec: str, limit: int) -> TooMuchDataError:
-    return TooMuchDataError(ErrorCode.CORRUPT_MESSAGE, f"{codec} data grows beyond the limit of {limit} bytes")
+    return TooMuchDataError(ErrorCode.CORRUPT_MESSAGE, f"decompressed {codec} data exceeds the limit of {limit} bytes")
 
 
 def _compress_none(data: Buffer, level: int | None) -> Buffer:
@@ -175,7 +175,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
             continue
         pos += 4
         if size < 0 or size > end - pos:
-            raise _corrupt("snappy", f"block of {size} bytes where {end - pos} are left")
+            raise _corrupt("snappy", f"block of {size} bytes, but only {end - pos} are left")
         out += _snappy_block(view[pos : pos + size], limit - len(out))
         pos += size
     return out

@@ -99,7 +99,7 @@ class _DecoderSource(Source):
             reader = READERS[field.kind, self.flexible]
             self.line(f"{target}, pos = {self.name('read', reader)}(buf, pos)", depth)
             if not nullable and field.kind != "records":
-                self.line(f"if {target} is None: raise DecodeError('null where none may be')", depth)
+                self.line(f"if {target} is None: raise DecodeError('null in a field that is not nullable')", depth)
 
     def struct(self, target: str, field: Field, nullable: bool, depth: int) -> None:
         decode = self.name("decode", self.inner(field.element))
@@ -115,7 +115,9 @@ class _DecoderSource(Source):
         count = self.name("count", read_compact_count if self.flexible else read_count)
         self.line(f"n, pos = {count}(buf, pos)", depth)
         self.line("if n < 0:", depth)
-        self.line(f"{target} = None" if nullable else "raise DecodeError('null where none may be')", depth + 1)
+        self.line(
+            f"{target} = None" if nullable else "raise DecodeError('null in a field that is not nullable')", depth + 1
+        )
         self.line("else:", depth)
         depth += 1
         self.spend(depth)
@@ -123,7 +125,7 @@ class _DecoderSource(Source):
             kind = field.element
             if kind in FIXED and kind != "uuid":
                 size = struct.calcsize(">" + FIXED[kind])
-                self.line(f"if n * {size} > len(buf) - pos: raise DecodeError('array is cut off')", depth)
+                self.line(f"if n * {size} > len(buf) - pos: raise DecodeError('array is truncated')", depth)
                 unpack = self.name("unpack", struct.unpack_from)
                 self.line(f"{target} = list({unpack}(f'>{{n}}{FIXED[kind]}', buf, pos))", depth)
                 self.line(f"pos += n * {size}", depth)
@@ -133,12 +135,12 @@ class _DecoderSource(Source):
         else:
             decode = self.name("decode", self.inner(field.element))
             item = f"item, pos = {decode}({self.arguments})"
-        self.line("if n > len(buf) - pos: raise DecodeError('array is cut off')", depth)
+        self.line("if n > len(buf) - pos: raise DecodeError('array is truncated')", depth)
         self.line(f"{target} = items = []", depth)
         self.line("for _ in range(n):", depth)
         self.line(item, depth + 1)
         if isinstance(field.element, str) and field.element != "uuid":
-            self.line("if item is None: raise DecodeError('null where none may be')", depth + 1)
+            self.line("if item is None: raise DecodeError('null in a field that is not nullable')", depth + 1)
         self.line("items.append(item)", depth + 1)
 
     def spend(self, depth: int, count: str = "n") -> None:
@@ -155,11 +157,11 @@ class _DecoderSource(Source):
         self.line(f"tag, pos = {varint}(buf, pos)", 3)
         self.line(f"size, pos = {varint}(buf, pos)", 3)
         self.line("end = pos + size", 3)
-        self.line("if end > len(buf): raise DecodeError('tagged field is cut off')", 3)
+        self.line("if end > len(buf): raise DecodeError('tagged field is truncated')", 3)
         for name, field in self.tagged_fields():
             self.line(f"if tag == {field.tag}:", 3)
             self.value(f"o.{name}", field, 4)
-            self.line("if pos != end: raise DecodeError('tagged field has another length')", 4)
+            self.line("if pos != end: raise DecodeError('tagged field has a wrong length')", 4)
         self.line("pos = end", 3)
 
 

@@ -44,15 +44,15 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
         client_id = None
         if size >= 0:
             if pos + size > len(frame):
-                raise DecodeError("client id is cut off")
+                raise DecodeError("client id is truncated")
             client_id = str(frame[pos : pos + size], "utf-8")
             pos += size
         elif size != -1:
-            raise DecodeError(f"client id of {size} bytes")
+            raise DecodeError(f"client id has the invalid length {size}")
         if is_flexible(api_key, api_version):
             pos = _skip_tags(frame, pos)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise DecodeError(f"request header: {error}") from error
+        raise DecodeError(f"invalid request header: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id), pos
 
 
@@ -81,7 +81,7 @@ def decode_response_header(frame: memoryview, api_key: int, api_version: int) ->
         if _response_has_tags(api_key, api_version):
             pos = _skip_tags(frame, pos)
     except (struct.error, IndexError) as error:
-        raise DecodeError(f"response header: {error}") from error
+        raise DecodeError(f"invalid response header: {error}") from error
     return correlation_id, pos
 
 
@@ -92,11 +92,11 @@ def _response_has_tags(api_key: int, api_version: int) -> bool:
 def _skip_tags(frame: memoryview, pos: int) -> int:
     tags, pos = read_varint(frame, pos)
     if tags > MOST_TAGS:
-        raise DecodeError(f"header with {tags} tagged fields")
+        raise DecodeError(f"header has {tags} tagged fields, which is too many")
     for _ in range(tags):
         _, pos = read_varint(frame, pos)
         size, pos = read_varint(frame, pos)
         pos += size
         if pos > len(frame):
-            raise DecodeError("tagged field of a header is cut off")
+            raise DecodeError("tagged field of a header is truncated")
     return pos

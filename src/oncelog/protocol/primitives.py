@@ -65,7 +65,7 @@ def _take(buf: memoryview, pos: int, size: int) -> tuple[memoryview | None, int]
         return None, pos
     end = pos + size
     if size < 0 or end > len(buf):
-        raise DecodeError(f"field of {size} bytes where {len(buf) - pos} are left")
+        raise DecodeError(f"field of {size} bytes, but only {len(buf) - pos} are left")
     return buf[pos:end], end
 
 
@@ -88,7 +88,7 @@ def _string(sized: Reader) -> Reader:
         if raw is None:
             return None, pos
         if len(raw) > MAX_STRING:
-            raise DecodeError(f"string of {len(raw)} bytes, {MAX_STRING} at most are allowed")
+            raise DecodeError(f"string of {len(raw)} bytes; at most {MAX_STRING} are allowed")
         try:
             return str(raw, "utf-8"), pos
         except UnicodeDecodeError as error:
@@ -141,7 +141,7 @@ def utf8(text: str) -> bytes:
     """Encode a string. Raises UnsupportedVersionError if it is longer than MAX_STRING bytes."""
     raw = text.encode()
     if len(raw) > MAX_STRING:
-        raise UnsupportedVersionError(f"string of {len(raw)} bytes, {MAX_STRING} at most can be sent")
+        raise UnsupportedVersionError(f"string of {len(raw)} bytes; at most {MAX_STRING} are allowed")
     return raw
 
 

@@ -108,7 +108,7 @@ def decode_payload(
         size, pos = _read_varint(data, pos)
         end = pos + size
         if size < 0 or end > len(data):
-            raise _invalid(f"record of {size} bytes where {len(data) - pos} are left")
+            raise _invalid(f"record of {size} bytes, but only {len(data) - pos} are left")
         timestamp, pos = _read_varlong(data, pos + 1)  # skip the attributes, which are not used
         offset, pos = _read_varint(data, pos)
         key, pos = _read_sized(data, pos, end)
@@ -119,7 +119,7 @@ def decode_payload(
         else:
             headers, pos = _read_headers(data, pos, end, names)
         if pos != end:
-            raise _invalid(f"a record's fields end {pos - end} bytes after its length says")
+            raise _invalid(f"the fields of a record end {pos - end} bytes after its end")
         records.append(
             Record(
                 base_offset + offset,
@@ -146,7 +146,7 @@ def decode_heads(
         size, pos = _read_varint(data, pos)
         end = pos + size
         if size < 0 or end > len(data):
-            raise _invalid(f"record of {size} bytes where {len(data) - pos} are left")
+            raise _invalid(f"record of {size} bytes, but only {len(data) - pos} are left")
         timestamp, pos = _read_varlong(data, pos + 1)
         offset, pos = _read_varint(data, pos)
         key_size, pos = _read_varint(data, pos)
@@ -158,7 +158,7 @@ def decode_heads(
         else:
             pos = _skip_headers(data, pos, end)
         if pos != end:
-            raise _invalid(f"a record's fields end {pos - end} bytes after its length says")
+            raise _invalid(f"the fields of a record end {pos - end} bytes after its end")
         yield base_offset + offset, base_timestamp + timestamp if append_time is None else append_time, key_size >= 0
     _check_rest(pos, data, count)
 
@@ -166,7 +166,7 @@ def decode_heads(
 def check_count(size: int, count: int) -> None:
     """Raise INVALID_RECORD if ``size`` bytes cannot hold ``count`` records."""
     if count > size // SMALLEST_RECORD:
-        raise _invalid(f"record batch claims {count} records, but holds {size} bytes of them")
+        raise _invalid(f"record batch claims {count} records, but has only {size} bytes of records")
 
 
 def _skip(pos: int, size: int, end: int) -> int:
@@ -174,7 +174,7 @@ def _skip(pos: int, size: int, end: int) -> int:
     if size < 0:
         return pos
     if pos + size > end:
-        raise _invalid(f"field of {size} bytes in a record that has {end - pos} left")
+        raise _invalid(f"record field of {size} bytes, but only {end - pos} are left")
     return pos + size
 
 
@@ -182,7 +182,7 @@ def _skip_headers(data: Buffer, pos: int, end: int) -> int:
     """Return the position after the headers of a record."""
     count, pos = _read_varint(data, pos)
     if count < 0 or count > end - pos:
-        raise _invalid(f"record with {count} headers in {end - pos} bytes")
+        raise _invalid(f"record claims {count} headers in {end - pos} bytes")
     for _ in range(count):
         size, pos = _read_varint(data, pos)
         if size < 0:
@@ -195,7 +195,7 @@ def _skip_headers(data: Buffer, pos: int, end: int) -> int:
 
 def _check_rest(pos: int, data: Buffer, count: int) -> None:
     if pos != len(data):
-        raise _invalid(f"{len(data) - pos} bytes after the last of {count} records")
+        raise _invalid(f"record batch has {len(data) - pos} extra bytes after its {count} records")
 
 
 def _read_varint(data: Buffer, pos: int) -> tuple[int, int]:
@@ -229,14 +229,14 @@ def _read_sized(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
         return None, pos
     stop = pos + size
     if stop > end:
-        raise _invalid(f"field of {size} bytes in a record that has {end - pos} left")
+        raise _invalid(f"record field of {size} bytes, but only {end - pos} are left")
     return data[pos:stop], stop
 
 
 def _read_headers(data: bytes, pos: int, end: int, names: str) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, pos = _read_varint(data, pos)
     if count < 0 or count > end - pos:
-        raise _invalid(f"record with {count} headers in {end - pos} bytes")
+        raise _invalid(f"record claims {count} headers in {end - pos} bytes")
     headers = []
     for _ in range(count):
         name, pos = _read_sized(data, pos, end)

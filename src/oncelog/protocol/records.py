@@ -166,15 +166,15 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     left = len(buf) - pos
     if left < HEADER_SIZE:
         _check_magic(buf, pos)
-        raise _corrupt(f"record batch is cut off: {left} bytes are left, its header has {HEADER_SIZE}")
+        raise _corrupt(f"record batch is truncated: {left} bytes are left, but its header has {HEADER_SIZE}")
     header = BatchHeader._make(HEADER.unpack_from(buf, pos))
     if header.magic != MAGIC:
         _check_magic(buf, pos)
     size = header.batch_length + LOG_OVERHEAD
     if size < HEADER_SIZE:
-        raise _corrupt(f"record batch says it has {size} bytes, which is less than its header")
+        raise _corrupt(f"record batch claims {size} bytes, less than its header")
     if size > left:
-        raise _corrupt(f"record batch is cut off: it says it has {size} bytes, {left} are left")
+        raise _corrupt(f"record batch is truncated: it claims {size} bytes, but {left} are left")
     return header
 
 
@@ -185,7 +185,7 @@ def _check_magic(buf: Buffer, pos: int) -> None:
     if magic in (0, 1):
         raise _invalid(f"message format {magic} is not supported; record batches have magic {MAGIC}")
     if magic != MAGIC:
-        raise _corrupt(f"unknown magic {magic} in a record batch")
+        raise _corrupt(f"record batch has the unknown magic {magic}")
 
 
 def iter_batches(buf: Buffer, *, partial_ok: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -231,19 +231,19 @@ def check_batch(header: BatchHeader, view: memoryview) -> None:
     check_crc(header, view)
     count = header.count
     if count <= 0 or header.last_offset_delta != count - 1:
-        raise _invalid(f"record batch has {count} records and a last offset delta of {header.last_offset_delta}")
+        raise _invalid(f"record batch has {count} records, but its last offset delta is {header.last_offset_delta}")
     if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"unknown compression codec {header.attributes & CODEC_MASK}",
+            f"record batch has the unknown compression codec {header.attributes & CODEC_MASK}",
         )
     if header.producer_id >= 0:
         if header.producer_epoch < 0:
-            raise _invalid(f"producer id {header.producer_id} with invalid epoch {header.producer_epoch}")
+            raise _invalid(f"producer id {header.producer_id} has the invalid epoch {header.producer_epoch}")
         if header.base_sequence < 0 and not header.attributes & _CONTROL:
-            raise _invalid(f"producer id {header.producer_id} with invalid sequence {header.base_sequence}")
+            raise _invalid(f"producer id {header.producer_id} has the invalid sequence {header.base_sequence}")
     elif header.attributes & (_TRANSACTIONAL | _CONTROL):
-        raise _invalid("transactional or control batch without a producer id")
+        raise _invalid("transactional or control batch has no producer id")
 
 
 def assign_offsets(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
@@ -344,7 +344,7 @@ def build_batch(
     timestamp applies to all records. Raises ValueError if there are no records.
     """
     if not records:
-        raise ValueError("a record batch has at least one record")
+        raise ValueError("a record batch must have at least one record")
     first = records[0].timestamp
     base_timestamp = first if delete_horizon_ms is None else delete_horizon_ms
     parts = []
@@ -409,13 +409,13 @@ def decode_control(view: Buffer) -> tuple[bool, int]:
     """
     records = decode_records(view)
     if not records:
-        raise _invalid("a control batch without a record")
+        raise _invalid("control batch has no record")
     key, value = records[0].key, records[0].value
     if key is None or len(key) < _CONTROL_KEY.size or value is None or len(value) < _MARKER_VALUE.size:
-        raise _invalid("control record is no transaction marker")
+        raise _invalid("control record is not a transaction marker")
     version, kind = _CONTROL_KEY.unpack_from(key)
     if version < 0 or kind not in (_ABORT, _COMMIT):
-        raise _invalid(f"control record of type {kind} is no transaction marker")
+        raise _invalid(f"control record of type {kind} is not a transaction marker")
     return kind == _COMMIT, _MARKER_VALUE.unpack_from(value)[1]
 
 
@@ -429,7 +429,7 @@ def decode_records(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT, nam
     try:
         return decode_payload(bytes(payload), header.count, *_bases(header), names) if header.count else []
     except IndexError as error:
-        raise _invalid("record is cut off by the end of its batch") from error
+        raise _invalid("record is truncated at the end of its batch") from error
 
 
 def iter_heads(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Iterator[RecordHead]:
@@ -442,7 +442,7 @@ def iter_heads(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Iter
         if header.count:
             yield from decode_heads(memoryview(payload), header.count, *_bases(header))
     except IndexError as error:
-        raise _invalid("record is cut off by the end of its batch") from error
+        raise _invalid("record is truncated at the end of its batch") from error
 
 
 def recompress(view: Buffer, codec: Codec | int, *, level: int | None, limit: int) -> bytearray:
@@ -456,10 +456,10 @@ def recompress(view: Buffer, codec: Codec | int, *, level: int | None, limit: in
         heads = decode_heads(memoryview(payload), header.count, 0, header.base_timestamp, None)
         for index, (offset, timestamp, _) in enumerate(heads):
             if offset != index:
-                raise _invalid(f"record {index} of a batch has the offset delta {offset}")
+                raise _invalid(f"record {index} of a batch has offset delta {offset}")
             largest = max(largest, timestamp)
     except IndexError as error:
-        raise _invalid("record is cut off by the end of its batch") from error
+        raise _invalid("record is truncated at the end of its batch") from error
     return pack_batch(
         compress(codec, payload, level),
         header.count,
@@ -476,7 +476,7 @@ def _payload(view: Buffer, limit: int) -> tuple[BatchHeader, Buffer]:
     """Return the header and decompressed records of a batch. They are empty if compaction removed all records."""
     header = parse_header(view)
     if header.count < 0:
-        raise _invalid(f"record batch with a count of {header.count}")
+        raise _invalid(f"record batch has the invalid record count {header.count}")
     payload: Buffer = memoryview(view)[HEADER_SIZE : header.size]
     if header.count and header.attributes & CODEC_MASK:
         payload = decompress(header.attributes & CODEC_MASK, payload, limit)

@@ -108,7 +108,7 @@ class Message(metaclass=MessageType):
         """Return the message that takes up all of `data`. Raises DecodeError and UnsupportedVersionError."""
         message, end = cls.decode_from(data, 0, version)
         if end != len(data):
-            raise DecodeError(f"{len(data) - end} bytes after {cls.__name__}")
+            raise DecodeError(f"{cls.__name__} is followed by {len(data) - end} extra bytes")
         return message
 
     @classmethod
@@ -126,5 +126,5 @@ def encode_versioned(message: Message, version: int) -> bytes:
 def read_version(data: bytes | memoryview) -> int:
     """Return the int16 version in front of a key or value of `encode_versioned`. Raises DecodeError."""
     if len(data) < 2:
-        raise DecodeError("no version in front of the record")
+        raise DecodeError("the record has no version prefix")
     return int.from_bytes(data[:2], "big", signed=True)

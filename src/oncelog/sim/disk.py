@@ -324,7 +324,7 @@ class Mount:
     def _check_folder(self, path: str) -> None:
         folder = path.rpartition("/")[0]
         if folder not in self._live().folders:
-            raise FileNotFoundError(2, "no such folder", folder)
+            raise FileNotFoundError(2, "no such directory", folder)
 
 
 class SimFile:

@@ -97,7 +97,7 @@ class SimLoop(asyncio.BaseEventLoop):
         Raises StalledError if it would wait forever, or if it spins.
         """
         if timeout is None:
-            raise StalledError("everybody waits, and nothing is due any more")
+            raise StalledError("all tasks wait, and no timer is scheduled")
         if timeout > 0:
             self._now += timeout
             self._spins = 0

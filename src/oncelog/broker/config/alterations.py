@@ -51,7 +51,8 @@ async def alter_each(
             if named[resource.resource_type, resource.resource_name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             if len(resource.configs) > MOST_SETTINGS:
-                message = f"a request may change at most {MOST_SETTINGS} settings of a resource"
+                count = len(resource.configs)
+                message = f"a request may change at most {MOST_SETTINGS} settings of a resource, but has {count}"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
             await change(resource)
         except ProtocolError as error:

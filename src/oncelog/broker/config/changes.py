@@ -16,8 +16,8 @@ VALUE_MAX = 32_767
 """The most characters of a value (Kafka's limit)."""
 
 NOT_SERVED: dict[int, str] = {
-    ResourceType.CLIENT_METRICS: "client metrics (KIP-714) are not part of oncelog",
-    ResourceType.GROUP: "settings of groups are for the consumer, share and streams protocols, which oncelog has not",
+    ResourceType.CLIENT_METRICS: "oncelog does not support client metrics (KIP-714)",
+    ResourceType.GROUP: "group settings are for the consumer, share and streams protocols, which oncelog lacks",
 }
 """Kafka's kinds of resources that have no settings here, with the reason."""
 
@@ -83,7 +83,7 @@ def incremental(before: Mapping[str, str], changes: Sequence[Change], key: Key) 
         else:
             after[change.name] = _with_list(after.get(change.name), change, key)
         if len(after[change.name]) > VALUE_MAX:
-            message = f"the value of {change.name} has {len(after[change.name])} characters, {VALUE_MAX} are allowed"
+            message = f"the value of {change.name} has {len(after[change.name])} characters; the limit is {VALUE_MAX}"
             raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
     return after
 

@@ -58,7 +58,7 @@ def parse_listeners(listeners: str, advertised: str, protocols: str, controllers
     bound = [address for address in everything if address.name not in left_out]
     if not bound:
         raise ConfigError(
-            f"listeners must name a listener for clients, controller.listener.names has all of {listeners!r}"
+            f"listeners has no listener for clients: controller.listener.names contains all of {listeners!r}"
         )
     told = {
         address.name: address
@@ -84,7 +84,7 @@ def _listener(bound: _Address, told: _Address | None, protocols: dict[str, str])
     if protocol is None:
         raise ConfigError(f"listeners names {bound.name}, but listener.security.protocol.map has no protocol for it")
     if protocol != PLAINTEXT:
-        raise ConfigError(f"listeners asks for {protocol}, only PLAINTEXT is supported")
+        raise ConfigError(f"listeners requests protocol {protocol}, but oncelog supports only PLAINTEXT")
     if told is None:
         return Listener(bound.name, protocol, bound.host, bound.port)
     return Listener(bound.name, protocol, bound.host, bound.port, told.host, told.port)
@@ -96,7 +96,7 @@ def _addresses(key: str, text: str) -> list[_Address]:
     names = [address.name for address in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{key} must give each listener its own name, {text!r} has {name} more than once")
+            raise ConfigError(f"{key} must give each listener its own name, but {text!r} has {name} more than once")
     return found
 
 
@@ -113,7 +113,7 @@ def _check_ports(addresses: Sequence[_Address], text: str) -> None:
     for port in {address.port for address in addresses} - {0}:
         families = [_family(address.host) for address in addresses if address.port == port]
         if len(families) > 1 and sorted(families) != [4, 6]:
-            raise ConfigError(f"listeners must give each listener its own port, {text!r} has {port} more than once")
+            raise ConfigError(f"listeners must give each listener its own port, but {text!r} has {port} twice")
 
 
 def _family(host: str) -> int:

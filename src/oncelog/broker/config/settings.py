@@ -324,7 +324,7 @@ def check_value(name: str, text: str, key: Key) -> Any:
     if key.type is int:
         number = _number(name, text, key.meta)
         if number == 0 and key.attribute == "compression_gzip_level":
-            raise ConfigError(f"{name} must be 1 to 9, or -1 for zlib's own, not {text}")
+            raise ConfigError(f"{name} must be 1 to 9, or -1 for zlib's default level, not {text}")
         return number
     if key.type is float:
         try:
@@ -336,7 +336,7 @@ def check_value(name: str, text: str, key: Key) -> Any:
     if key.type is tuple:
         parts = tuple(part.strip() for part in text.split(",") if part.strip())
         if not parts:
-            raise ConfigError(f"{name} must name at least one folder")
+            raise ConfigError(f"{name} must name at least one directory")
         return parts
     if key.meta is not None and key.meta.pattern is not None:
         _matches(name, text, key.meta.pattern)

@@ -42,105 +42,105 @@ TOPIC_KEYS: dict[str, TopicKey] = {
         TopicKey(
             "cleanup.policy",
             "log.cleanup.policy",
-            "What becomes of old records: `delete` drops whole segments by age and size, `compact` keeps the"
-            " last record of each key; both may be given.",
+            "How old records are removed: `delete` drops whole segments by age and size, `compact` keeps the last"
+            " record of each key. Both may be set.",
         ),
         TopicKey(
             "compression.gzip.level",
             "compression.gzip.level",
-            "Level when compression.type is gzip; -1 is zlib's own.",
+            "Compression level for compression.type=gzip; -1 is zlib's default.",
         ),
-        TopicKey("compression.lz4.level", "compression.lz4.level", "Level when compression.type is lz4."),
+        TopicKey("compression.lz4.level", "compression.lz4.level", "Compression level for compression.type=lz4."),
         TopicKey(
             "compression.type",
             "compression.type",
-            "Codec that batches are stored with; `producer` keeps each as it came.",
+            "Codec of stored batches; `producer` keeps the codec that the producer chose.",
         ),
         TopicKey("compression.zstd.level", "compression.zstd.level", "Level when compression.type is zstd."),
         TopicKey(
             "delete.retention.ms",
             "log.cleaner.delete.retention.ms",
-            "How long a compacted topic keeps the record that deletes a key, and transaction markers.",
+            "How long a compacted topic keeps tombstones and transaction markers.",
         ),
         TopicKey(
             "file.delete.delay.ms",
             "log.segment.delete.delay.ms",
-            "How long the files of a deleted segment stay on disk, under a name that ends in `.deleted`.",
+            "How long the files of a deleted segment remain on disk, with the suffix `.deleted`.",
         ),
         TopicKey(
             "flush.messages",
             "log.flush.interval.messages",
-            "fsync after so many records; by default the operating system writes when it likes.",
+            "fsync after this many records. By default, the operating system decides when to write.",
         ),
-        TopicKey("flush.ms", "log.flush.interval.ms", "fsync records that are older than this."),
+        TopicKey("flush.ms", "log.flush.interval.ms", "fsync records older than this."),
         TopicKey(
             "index.interval.bytes",
             "log.index.interval.bytes",
-            "An index entry is made for every so many bytes of log.",
+            "Add an index entry for each this many bytes of log.",
         ),
         TopicKey(
             "max.compaction.lag.ms",
             "log.cleaner.max.compaction.lag.ms",
-            "A record is open to compaction after this time at the latest.",
+            "Maximum time before a record becomes eligible for compaction.",
         ),
-        TopicKey("max.message.bytes", "message.max.bytes", "Largest record batch that is taken, as it was sent."),
+        TopicKey("max.message.bytes", "message.max.bytes", "Largest accepted record batch, as the producer sent it."),
         TopicKey(
             "message.timestamp.after.max.ms",
             "log.message.timestamp.after.max.ms",
-            "How far a record's time may be ahead of the broker's clock (CreateTime only).",
+            "How far a record's timestamp may be after the broker's clock (CreateTime only).",
         ),
         TopicKey(
             "message.timestamp.before.max.ms",
             "log.message.timestamp.before.max.ms",
-            "How far a record's time may be behind the broker's clock (CreateTime only).",
+            "How far a record's timestamp may be before the broker's clock (CreateTime only).",
         ),
         TopicKey(
             "message.timestamp.type",
             "log.message.timestamp.type",
-            "Whose time records carry: the producer's (CreateTime) or the broker's (LogAppendTime).",
+            "Timestamp of records: set by the producer (CreateTime) or by the broker (LogAppendTime).",
         ),
         TopicKey(
             "min.cleanable.dirty.ratio",
             "log.cleaner.min.cleanable.ratio",
-            "Compaction starts when this part of the log has not been through it.",
+            "Compact the log when at least this part of it has not been compacted.",
         ),
         TopicKey(
             "min.compaction.lag.ms",
             "log.cleaner.min.compaction.lag.ms",
-            "A record stays as it is for at least this time.",
+            "Minimum time before a record may be compacted.",
         ),
         TopicKey(
             "min.insync.replicas",
             "min.insync.replicas",
-            "A produce request with acks=all is refused while fewer replicas than this are in sync.",
+            "Reject a Produce request with acks=all while fewer replicas than this are in sync.",
         ),
-        TopicKey("preallocate", "log.preallocate", "Whether a new segment's file takes its full size at once."),
+        TopicKey("preallocate", "log.preallocate", "Whether to allocate the file of a new segment at its full size."),
         TopicKey(
             "retention.bytes",
             "log.retention.bytes",
-            "Size of a partition above which its oldest segments are deleted; -1 for no limit.",
+            "Delete the oldest segments of a partition above this size; -1 means no limit.",
         ),
         TopicKey(
             "retention.ms",
             "log.retention.ms",
-            "Age above which segments are deleted; -1 keeps them for ever.",
+            "Delete segments older than this; -1 keeps them forever.",
         ),
-        TopicKey("segment.bytes", "log.segment.bytes", "Size at which a new segment is begun."),
+        TopicKey("segment.bytes", "log.segment.bytes", "Size at which a new segment is started."),
         TopicKey(
             "segment.index.bytes",
             "log.index.size.max.bytes",
-            "Size at which an index makes a new segment begin.",
+            "Index size at which a new segment is started.",
         ),
         TopicKey(
             "segment.jitter.ms",
             "log.roll.jitter.ms",
-            "Random part taken off segment.ms, against all at once.",
+            "Random time subtracted from segment.ms, so that segments do not all roll at once.",
         ),
-        TopicKey("segment.ms", "log.roll.ms", "Age at which a new segment is begun though the old one is not full."),
+        TopicKey("segment.ms", "log.roll.ms", "Age at which a new segment is started even if the old one is not full."),
         TopicKey(
             "unclean.leader.election.enable",
             "unclean.leader.election.enable",
-            "Whether a replica that is out of sync may lead when no other is left: available, with records lost.",
+            "Whether an out-of-sync replica may lead if no in-sync one is left. Records may be lost.",
         ),
     )
 }
@@ -149,8 +149,8 @@ TOPIC_KEYS: dict[str, TopicKey] = {
 _LONGEST_NAME = max(map(len, TOPIC_KEYS))
 
 WITHOUT_EFFECT: dict[str, str] = {
-    "preallocate": "files grow as they are written",
-    "unclean.leader.election.enable": "with one replica there is nothing to elect",
+    "preallocate": "oncelog never preallocates files",
+    "unclean.leader.election.enable": "each partition has one replica, so no other can be elected",
 }
 """The settings that are checked, stored and shown, but have no effect, with the reason."""
 

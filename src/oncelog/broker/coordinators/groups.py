@@ -260,9 +260,8 @@ class GroupService:
         """Return the guard of the append. A marker that arrives during the verification makes it void."""
         replica = self._partitions.get(CONSUMER_OFFSETS, coordinator_partition)
         if replica is None:
-            raise ProtocolError(
-                ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS}-{coordinator_partition} is not here any more"
-            )
+            message = f"this broker no longer coordinates {CONSUMER_OFFSETS}-{coordinator_partition}"
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR, message)
         implicit = version >= _IMPLICIT_ADD_SINCE
         if not implicit and not self._config.current.transaction_partition_verification_enable:
             return None
@@ -277,7 +276,7 @@ class GroupService:
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
             code = ErrorCode.INVALID_TXN_STATE
         if code is not ErrorCode.NONE:
-            raise ProtocolError(code, f"{transactional_id}, producer {producer}: {code.text}")
+            raise ProtocolError(code, f"transactional id {transactional_id!r}, producer {producer}: {code.text}")
         return guard
 
     async def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:

@@ -79,7 +79,7 @@ class MarkerWriter:
             coordinator_partition = self._shell.partition_for(markers.transactional_id)
             shard = self._shell.shard(coordinator_partition)
         except ProtocolError as error:
-            self._logger.info("markers of %s are left to its new coordinator: %s", markers.transactional_id, error)
+            self._logger.info("leaving the markers of %r to its new coordinator: %s", markers.transactional_id, error)
             return
         if not shard.needs(markers):
             return
@@ -113,7 +113,7 @@ class MarkerWriter:
         try:
             shard = self._shell.shard(coordinator_partition)
         except ProtocolError as error:
-            self._logger.info("markers of %s are left to its new coordinator: %s", markers.transactional_id, error)
+            self._logger.info("leaving the markers of %r to its new coordinator: %s", markers.transactional_id, error)
             return
         self._shell.apply(
             coordinator_partition, shard.markers_written(markers, results, self._now_ms(), deleted=deleted)
@@ -145,7 +145,7 @@ class MarkerWriter:
             )
         except ProtocolError as error:
             self._logger.warning(
-                "marker of %s (producer %d, epoch %d) for %s-%d refused: %s",
+                "cannot write the marker of %r (producer id %d, epoch %d) to %s-%d: %s",
                 markers.transactional_id,
                 markers.producer_id,
                 markers.producer_epoch,

@@ -140,10 +140,10 @@ class CoordinatorShell(Generic[S]):
         if shard is not None:
             return shard
         if partition in self._retries:
-            raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} could not be loaded")
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"this broker could not load {self.topic}-{partition}")
         if self._partitions.leads(self.topic, partition):
-            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded")
-        raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not led by this broker")
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is still loading")
+        raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.topic}-{partition}")
 
     def shards(self) -> Iterator[tuple[int, S]]:
         """Yield each loaded coordinator as (partition, coordinator), sorted by partition."""
@@ -161,7 +161,9 @@ class CoordinatorShell(Generic[S]):
                 and partition not in self._failed
                 and self._partitions.leads(self.topic, partition)
             ):
-                raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is not loaded")
+                raise ProtocolError(
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is still loading"
+                )
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class CoordinatorShell(Generic[S]):
             replica = self._partitions.get(self.topic, partition)
             try:
                 if replica is None:
-                    raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not here any more")
+                    raise ProtocolError(ErrorCode.NOT_COORDINATOR, self._not_coordinator(partition))
                 last_offset = self._append(replica, effects.records, producer, guard)
             except ProtocolError as error:
                 refusal = Refusal.of(error)
@@ -292,8 +294,12 @@ class CoordinatorShell(Generic[S]):
         if error is ErrorCode.NONE:
             self._deliver(effects)
         else:  # the log was deleted or has failed, and this coordinator with it
-            message = f"{self.topic}-{partition} is not served any more: {error.name}"
+            message = f"{self._not_coordinator(partition)}: {error.name}"
             self._refuse(partition, effects, Refusal(ErrorCode.NOT_COORDINATOR, message))
+
+    def _not_coordinator(self, partition: int) -> str:
+        """Return the message for requests whose coordinator was closed."""
+        return f"this broker no longer coordinates {self.topic}-{partition}"
 
     def _deliver(self, effects: Effects) -> None:
         for reply in effects.replies:
@@ -368,7 +374,7 @@ class CoordinatorShell(Generic[S]):
             self._shards.pop(partition, None)
             self._failed.add(partition)
             self._logger.exception(
-                "cannot load the coordinator of %s-%d, next try in %d s", self.topic, partition, retry_ms // 1000
+                "cannot load the coordinator of %s-%d; retrying in %d s", self.topic, partition, retry_ms // 1000
             )
             self._load_later(partition, retry_ms)
         finally:
@@ -386,7 +392,7 @@ class CoordinatorShell(Generic[S]):
 
     def _load_again(self, partition: int, error: Exception) -> None:
         """Load a coordinator again from its log, because its `replay` or `tick` has failed."""
-        self._logger.error("the coordinator of %s-%d is loaded anew", self.topic, partition, exc_info=error)
+        self._logger.error("the coordinator of %s-%d failed; loading it again", self.topic, partition, exc_info=error)
         self.resign(partition)
         self._load_later(partition, RETRY_MS)
 
@@ -411,7 +417,9 @@ class CoordinatorShell(Generic[S]):
                 offset = header.next_offset
             await asyncio.sleep(0)
             if replica.offline or log.closed:
-                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} went offline")
+                raise ProtocolError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{partition} went offline while it was loading"
+                )
         self._shards[partition] = shard
         self._written[partition] = log.log_end_offset - 1  # may not be committed yet, and replies wait for it
         self.apply(partition, shard.loaded(self.now()))
@@ -442,7 +450,7 @@ class CoordinatorShell(Generic[S]):
         if retry is not None:
             retry.cancel()
         self._arm(partition)
-        refusal = Refusal(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not served any more")
+        refusal = Refusal(ErrorCode.NOT_COORDINATOR, self._not_coordinator(partition))
         for token in self._waiting.pop(partition, set()).copy():
             if not token.done():
                 token.set_result(refusal)

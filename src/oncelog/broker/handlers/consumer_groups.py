@@ -30,12 +30,13 @@ def heartbeat(
 ) -> ConsumerGroupHeartbeatResponse:
     """Return UNSUPPORTED_VERSION (`KafkaApis.handleConsumerGroupHeartbeat`)."""
     logger.info(
-        "%s (%s) of group %s wants the consumer protocol (KIP-848), which is not there: group.protocol=classic is",
+        "%s (%s) of group %r requests the consumer protocol (KIP-848), which this broker does not support; "
+        "set group.protocol=classic",
         ctx.client_id, ctx.client_host, request.group_id,
     )  # fmt: skip
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        error_message="this broker has no consumer group protocol (KIP-848); set group.protocol=classic",
+        error_message="this broker does not support the consumer protocol (KIP-848); set group.protocol=classic",
     )
 
 

@@ -86,11 +86,11 @@ def _replicas(
         )
         raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
     if topic.internal:
-        message = f"the number of partitions of {topic.name} says where each coordinator's state lies: it stays"
+        message = f"{topic.name} is an internal topic; its number of partitions cannot be changed"
         raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
     more = wanted.count - present
     if more > allowed:
-        message = f"one request may add {MAX_NEW_PARTITIONS} partitions, all of its topics together"
+        message = f"a request may add at most {MAX_NEW_PARTITIONS} partitions, counted over all its topics"
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
     factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:

@@ -72,7 +72,9 @@ class CreateTopics:
                 if not may_create(ctx, topic.name):
                     ctx.authorize(Operation.CREATE, Resource.TOPIC, topic.name)
                 if too_many:
-                    message = f"one request may ask for {MAX_NEW_PARTITIONS} partitions, all of its topics together"
+                    message = (
+                        f"a request may create at most {MAX_NEW_PARTITIONS} partitions, counted over all its topics"
+                    )
                     raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
                 results.append(await self._create(topic, described, ctx, validate_only=request.validate_only))
             except ProtocolError as error:
@@ -98,7 +100,7 @@ class CreateTopics:
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
         colliding = image.colliding(topic.name)
         if colliding is not None:
-            message = f"topic {topic.name!r} collides with {colliding!r}: '.' and '_' count as one"
+            message = f"topic {topic.name!r} collides with {colliding!r}: names must differ in more than '.' and '_'"
             raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         configs = check_topic_configs(self.config.current, {entry.name: entry.value for entry in topic.configs})
         assignment = self._assignment(topic)
@@ -134,17 +136,17 @@ class CreateTopics:
     def _assignment(self, topic: CreatableTopic) -> list[tuple[int, ...]]:
         if topic.assignments:
             if topic.num_partitions != -1 or topic.replication_factor != -1:
-                message = "with an assignment, partitions and replication factor must be -1"
+                message = "if replicas are assigned, partitions and replication factor must be -1"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
             return _manual_assignment(self.topics, topic.assignments)
         config = self.config.current
         partitions = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
         factor = config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
         if factor < 1:
-            message = f"the replication factor is larger than 0, or -1 for the broker's default; not {factor}"
+            message = f"the replication factor must be at least 1, or -1 for the broker's default, not {factor}"
             raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
         if partitions < 1:
-            message = f"a topic has at least 1 partition, -1 asks for the broker's default; not {partitions}"
+            message = f"the number of partitions must be at least 1, or -1 for the broker's default, not {partitions}"
             raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
         return self.topics.assign(partitions, factor)
 
@@ -163,7 +165,7 @@ def _manual_assignment(
 ) -> list[tuple[int, ...]]:
     by_partition = {entry.partition_index: tuple(entry.broker_ids) for entry in assignments}
     if sorted(by_partition) != list(range(len(assignments))):
-        message = "the assignment must name the partitions 0, 1, ... once each"
+        message = "the assignment must name each of the partitions 0, 1, ... exactly once"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     factor = len(assignments[0].broker_ids)
     for partition, ids in by_partition.items():
@@ -176,10 +178,10 @@ def check_replicas(topics: TopicAdministration, partition: int, ids: tuple[int, 
     known = set(topics.broker_ids())
     if not ids or len(set(ids)) != len(ids) or not known.issuperset(ids):
         shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
-        message = f"partition {partition} is assigned to [{shown}]; brokers are {sorted(known)}"
+        message = f"partition {partition} is assigned to [{shown}], but must name different brokers of {sorted(known)}"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if len(ids) != factor:
-        message = f"partition {partition} has {len(ids)} replica(s), the others have {factor}"
+        message = f"partition {partition} has {len(ids)} replica(s), but the others have {factor}"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 

@@ -81,14 +81,16 @@ async def handle(
 def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition: int, offset: int) -> int:
     """Move the start of a log, and return it. Housekeeping deletes the segments before it later, as in Kafka."""
     if topic in INTERNAL_TOPICS and image.topic(topic) is not None:
-        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the coordinators' own topic")
+        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"cannot delete records of the internal topic {topic}")
     log = partitions.find(topic, partition).log
     if log.config.compact and not log.config.delete:
-        message = f"cleanup.policy of {topic} is compact: its records are not deleted by their offsets"
+        message = f"cannot delete records of {topic} by offset, because its cleanup.policy is compact"
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
     wanted = log.high_watermark if offset == _HIGH_WATERMARK else offset
     if wanted < 0:
-        raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {wanted} is not valid")
+        raise ProtocolError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {wanted} is invalid; use at least 0, or -1 for the high watermark"
+        )
     log.advance_log_start(wanted)
     return log.log_start_offset
 

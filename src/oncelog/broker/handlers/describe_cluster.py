@@ -28,7 +28,7 @@ def handle(
         known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="this is a broker; ask for endpoint type 1",
+            error_message="this is a broker, not a controller; request endpoint type 1",
         )
     me = endpoint(ctx.listener)
     return DescribeClusterResponse(

@@ -104,7 +104,7 @@ def _elect(cache: MetadataCache, partitions: Partitions, topic: str, election_ty
     if not 0 <= index < found.partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}"
     if partitions.is_offline(topic, index):
-        return _NO_LEADER[election_type], f"{topic}-{index} is in a log directory that is offline"
+        return _NO_LEADER[election_type], f"the log directory of {topic}-{index} is offline"
     return ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
 
 

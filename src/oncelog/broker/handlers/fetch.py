@@ -97,7 +97,7 @@ def check_leader_epoch(replica: Replica, epoch: int) -> None:
     if epoch < 0 or epoch == replica.leader_epoch:
         return
     code = ErrorCode.FENCED_LEADER_EPOCH if epoch < replica.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-    raise ProtocolError(code, f"leader epoch {epoch} is not the current {replica.leader_epoch}")
+    raise ProtocolError(code, f"leader epoch {epoch} of the request is not the current one, {replica.leader_epoch}")
 
 
 def _enough(reads: list[_Read], min_bytes: int) -> bool:
@@ -331,7 +331,7 @@ class FetchHandler:
         log = replica.log
         offset = position.fetch_offset
         if offset < log.log_start_offset or offset > log.log_end_offset:
-            message = f"offset {offset} is outside {log.log_start_offset}..{log.log_end_offset}"
+            message = f"offset {offset} is outside the log's range {log.log_start_offset}..{log.log_end_offset}"
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
         limit = min(left, position.max_bytes)
         if read_committed:

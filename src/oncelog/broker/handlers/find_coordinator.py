@@ -63,15 +63,17 @@ async def _find(
     try:
         topic_name = _TOPICS.get(key_type)
         if topic_name is None:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type} are not known here")
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}")
         ctx.authorize(Operation.DESCRIBE, _RESOURCES[key_type], key)
         topic = await _topic(topics, topic_name)
         coordinator_partition = partition_for(key, topic.partition_count)
         leader = topic.partitions[coordinator_partition].leader
         if partitions.is_offline(topic_name, coordinator_partition):
-            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_name}-{coordinator_partition} is offline")
+            message = f"the log directory of {topic_name}-{coordinator_partition} is offline"
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
         if leader != me.node_id:
-            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {leader} is not known here")
+            message = f"broker {leader}, which leads {topic_name}-{coordinator_partition}, is unknown"
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     except ProtocolError as error:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error))
     return Coordinator(key=key, node_id=leader, host=me.host, port=me.port)
@@ -81,7 +83,7 @@ async def _topic(topics: TopicAdministration, name: str) -> TopicInfo:
     try:
         return await topics.ensure_internal(name)
     except ProtocolError as error:  # clients retry after this error, whatever the cause
-        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot make {name}: {error}") from error
+        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot create topic {name}: {error}") from error
 
 
 def bind(parts: Parts) -> Handler:

@@ -67,7 +67,7 @@ async def handle(
             try:
                 ctx.authorize(Operation.DESCRIBE, Resource.TOPIC, topic.name)
                 if named[topic.name, asked.partition_index] > 1:
-                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "the request names this partition more than once")
                 found = await _find(partitions, workers, topic.name, asked, ctx.api_version, isolation)
             except ProtocolError as error:
                 code = error.code
@@ -99,7 +99,9 @@ async def _find(
     """
     timestamp = asked.timestamp
     if timestamp < LATEST and version < _SINCE.get(timestamp, 0 if timestamp >= EARLIEST else version + 1):
-        raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known in version {version}")
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_VERSION, f"ListOffsets v{version} does not support timestamp {timestamp}"
+        )
     replica = partitions.find(topic, asked.partition_index)
     check_leader_epoch(replica, asked.current_leader_epoch)
     log = replica.log
@@ -121,7 +123,8 @@ async def _find(
         return found
     if hidden:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
-        raise ProtocolError(code, f"{replica!r} is not committed yet up to where it ended before (KIP-207)")
+        message = f"the high watermark of {replica!r} has not reached the start of the leader's epoch yet (KIP-207)"
+        raise ProtocolError(code, message)
     return _NOTHING
 
 

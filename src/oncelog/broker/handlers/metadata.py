@@ -79,7 +79,11 @@ class Metadata:
                 if topic.name and self._refusal(topic.name, ctx, creates) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     missing.append(topic.name)
             if len(missing) * self.config.current.num_partitions > MAX_NEW_PARTITIONS:
-                self.logger.info("%d missing topics in one Metadata request: none of them is created", len(missing))
+                self.logger.info(
+                    "created none of the %d missing topics of a Metadata request: the limit is %d new partitions",
+                    len(missing),
+                    MAX_NEW_PARTITIONS,
+                )
             elif missing:
                 await self._create(missing)
         return self._response(request, ctx, [await self._asked(topic, ctx, turns, creates) for topic in asked])
@@ -102,7 +106,7 @@ class Metadata:
                     )
             except ProtocolError as error:
                 refused.add("%r: %s", name, error)
-        refused.log(self.logger, "cannot create a topic on demand")
+        refused.log(self.logger, "cannot create a topic that a Metadata request names")
 
     def _refusal(self, name: str, ctx: RequestContext, creates: bool) -> ErrorCode:
         """Return NONE if the topic exists and the client may describe it.
@@ -191,7 +195,8 @@ def _check_names(request: MetadataRequest, version: int) -> None:
     """Raise INVALID_REQUEST if the request names a topic by id: versions 10 and 11 allow ids only in responses."""
     for topic in request.topics or ():
         if topic.name is None or topic.topic_id != NO_UUID:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Metadata version {version} asks for topics by name only")
+            message = f"Metadata v{version} does not support topic ids in requests; use names, or version 12"
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
 
 
 def _may_be_created(image: MetadataImage, name: str) -> bool:

@@ -148,7 +148,7 @@ class ProduceHandler:
                 except ProtocolError as error:
                     refusal = Refusal.of(error)
             if refusal is None and name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
-                refusal = Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by its coordinators only")
+                refusal = Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only coordinators may write to {name}")
             targets: list[Target] = []
             admitted.topics.append((topic_data, targets))
             for data in topic_data.partition_data:
@@ -273,7 +273,7 @@ class ProduceHandler:
         if request.acks == 0:
             if refused is not None:
                 # The client reads no answer. The closed connection makes it look up the leader again.
-                raise BadFrameError(f"produce with acks=0: {message}")
+                raise BadFrameError(f"Produce with acks=0 failed: {message}")
             late = []
         if late:
             _release_records(admitted)
@@ -356,7 +356,7 @@ def _refuse_zstd(target: Target) -> None:
     records = target.data.records
     zstd = records and len(records) > ATTRIBUTES_LOW and records[ATTRIBUTES_LOW] & CODEC_MASK == Codec.ZSTD
     if zstd and target.refusal is None:
-        message = f"zstd compression needs Produce version {_WITH_ZSTD} or later"
+        message = f"zstd compression requires Produce v{_WITH_ZSTD} or later"
         target.refusal = Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
 
@@ -367,7 +367,7 @@ def _append_one(target: Target, now_ms: int, transaction_version: int, all_repli
     replica = target.replica
     assert replica is not None
     if not data.records:
-        refusal = Refusal(ErrorCode.INVALID_RECORD, "the partition's records are missing")
+        refusal = Refusal(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
         return _refused(target, refusal, replica.log.log_start_offset)
     try:
         result = replica.append(

@@ -47,7 +47,7 @@ async def add_offsets(
     try:
         topic = await topics.ensure_internal(CONSUMER_OFFSETS)
     except ProtocolError as error:
-        logger.warning("cannot make %s: %s", CONSUMER_OFFSETS, error)
+        logger.warning("cannot create topic %s: %s", CONSUMER_OFFSETS, error)
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     partition = CONSUMER_OFFSETS, partition_for(request.group_id, topic.partition_count)
     errors = await transactions.add_partitions(

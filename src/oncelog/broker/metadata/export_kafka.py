@@ -43,7 +43,9 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
     """
     prepare(store)
     if is_new(store):
-        raise ProtocolError(ErrorCode.INCONSISTENT_CLUSTER_ID, "there is no cluster in this metadata")
+        raise ProtocolError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID, "the metadata contains no cluster; start the broker once, then export"
+        )
     own_id = cluster_id(store, "")
     image = read_image(store)
     directory_ids: dict[tuple[str, int], UUID] = {}
@@ -52,7 +54,10 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         directory.check(own_id)
         text = directory.identity().get("directory.id")
         if text is None:
-            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} was never used: start it once")
+            raise ProtocolError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"log directory {directory.path} was never used; start the broker with it once, then export",
+            )
         ids.append(parse_topic_id(text))
         directory_ids |= dict.fromkeys(directory.list_partitions(), ids[-1])
         check_seen(directory, store)

@@ -88,7 +88,7 @@ class LogDirectoryImport:
                 self._take(self._from_kafka(found), found.next_producer_id)
                 self._take_settings(found)
                 note_seen(self._store, directory)
-                self._logger.info("took over %d topics of Apache Kafka from %s", len(found.topics), folder)
+                self._logger.info("imported %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED.items()}
         topics = self._from_folders()
         if not topics:
@@ -99,12 +99,12 @@ class LogDirectoryImport:
             topics = self._without_retention(topics)
         self._take(topics, self._next_producer_id())
         names = ", ".join(topic.name for topic in topics)
-        self._logger.warning("the metadata is new: took over these topics from the log directories: %s", names)
+        self._logger.warning("created new metadata, and added these topics from the log directories: %s", names)
         if lost:
             self._logger.warning(
-                "the settings of topics and brokers are lost, and the topics that have no folder. No record of the "
-                "restored topics expires (retention.ms=-1): set their settings again with `oncelog topic alter`. The "
-                "decision topic PREFIX-commits of each Spark sink needs `--set cleanup.policy=compact`"
+                "Settings of topics and brokers, and topics without a folder, are lost. Records of restored topics do "
+                "not expire (retention.ms=-1). Set the settings again with `oncelog topic alter`; the decision topic "
+                "PREFIX-commits of each Spark sink needs `--set cleanup.policy=compact`"
             )
         return initial
 
@@ -117,10 +117,10 @@ class LogDirectoryImport:
         names = ", ".join(users[:_NAMED]) + (", ..." if len(users) > _NAMED else "")
         raise ProtocolError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"the metadata is gone, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: {names}). "
-            "Put metadata.sqlite back from a backup, or restore it from the log directories with "
-            "`--set restore.metadata=true`. That restores the records of these topics, committed offsets and "
-            "transactions. It cannot restore the settings of topics and brokers, or topics that have no folder there",
+            f"the metadata is missing, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: "
+            f"{names}). Restore metadata.sqlite from a backup, or rebuild it from the log directories with "
+            "`--set restore.metadata=true`. This restores the records of these topics, committed offsets and "
+            "transactions, but not the settings of topics and brokers, nor topics without a folder",
         )
 
     def _without_retention(self, topics: list[TopicInfo]) -> list[TopicInfo]:
@@ -162,8 +162,8 @@ class LogDirectoryImport:
             if foreign:
                 raise ProtocolError(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
-                    f"{topic.name}-{foreign[0]} has the replicas {topic.partitions[foreign[0]].replicas}: only a "
-                    f"cluster whose partitions are all on node {node_id} alone can be taken over",
+                    f"cannot import {topic.name}-{foreign[0]}, because its replicas are on nodes "
+                    f"{list(topic.partitions[foreign[0]].replicas)}; all partitions must be on node {node_id} only",
                 )
             partitions = tuple(_led_by(node_id, info.leader_epoch + 1) for info in topic.partitions)
             overrides = found.configs.get((ResourceType.TOPIC, topic.name), {})
@@ -181,9 +181,9 @@ class LogDirectoryImport:
         for (kind, name), settings in sorted(found.configs.items()):
             if kind != ResourceType.TOPIC and settings and not (kind == ResourceType.BROKER and name in ours):
                 what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
-                self._logger.warning("settings of %s are not taken over: %s", what, ", ".join(sorted(settings)))
+                self._logger.warning("not importing these settings of %s: %s", what, ", ".join(sorted(settings)))
         for what in sorted(found.not_read):
-            self._logger.warning("%s are not taken over: every client may do everything", what)
+            self._logger.warning("not importing %s: all clients have all permissions", what)
 
     # -- folders ----------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,8 @@ class LogDirectoryImport:
                 if topic_id is not None and ids.setdefault(topic, topic_id) != topic_id:
                     raise ProtocolError(
                         ErrorCode.INCONSISTENT_CLUSTER_ID,
-                        f"folders of {topic} belong to several topics: move away those that are not wanted",
+                        f"the folders of topic {topic} have different topic ids. Keep the folders of one id, "
+                        "and move the others out of the log directories",
                     )
                 epochs[topic, partition] = _latest_epoch(directory, topic, partition) + 1
         topics = []
@@ -269,8 +270,8 @@ def check_seen(directory: DataDirectory, store: MetadataStore) -> None:
     if seen != found:
         raise ProtocolError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"Apache Kafka has run on {directory.path} and may have changed its topics: move oncelog's metadata "
-            f"(metadata.sqlite) away to take them over from {FOLDER}, or that folder to go on without",
+            f"Apache Kafka has run on {directory.path} and may have changed its topics. To import them again, move "
+            f"oncelog's metadata.sqlite away. To continue without them, move {directory.path}/{FOLDER} away",
         )
 
 

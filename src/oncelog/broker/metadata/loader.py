@@ -49,7 +49,7 @@ class Deadline:
     def check(self) -> None:
         """Raise REQUEST_TIMED_OUT if the deadline has passed. A time-out of 0 or less passes at once."""
         if asyncio.get_running_loop().time() >= self._end:
-            message = f"the change could not begin within the request's time-out of {self._timeout_ms} ms"
+            message = f"the change did not start within the request's time-out of {self._timeout_ms} ms"
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
@@ -104,7 +104,7 @@ class MetadataLoader:
             try:
                 applied = await self._publish()
             except StoreError as error:
-                message = f"the metadata is changed, but it cannot be read now: {error!r}"
+                message = f"the change was written, but the metadata cannot be read: {error!r}"
                 raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
         await applied()
 
@@ -174,4 +174,4 @@ class MetadataLoader:
             try:
                 await self._publish()
             except Exception as error:  # noqa: BLE001 - the next round retries
-                self._logger.error("the metadata cannot be read: %r", error)
+                self._logger.error("cannot read the metadata: %r", error)

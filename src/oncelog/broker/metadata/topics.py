@@ -132,7 +132,7 @@ class TopicAdministration:
         request has deleted the topic.
         """
         if topic.internal:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the coordinators")
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and cannot be deleted")
         async with self._loader.changing(deadline) as log:
             topic = self._cache.image.topic_by_id(topic.topic_id) or topic  # partitions may have been added meanwhile
             await self._workers.offload(topic_nodes.erase_topic, log, topic)

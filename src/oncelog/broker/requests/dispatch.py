@@ -72,17 +72,17 @@ class Dispatcher:
         try:
             header, position = decode_request_header(frame)
         except DecodeError as error:
-            raise BadRequestError(f"request header: {error}") from error
+            raise BadRequestError(f"invalid request header: {error}") from error
         api_key, version = header.api_key, header.api_version
         route = self._routes.get((api_key, version))
         if route is None:
             served = SERVED.get(api_key)
             if served is None:
-                raise BadRequestError(f"API key {api_key} is not served")
+                raise BadRequestError(f"API key {api_key} is not supported")
             if not served.min_version <= version <= served.max_version:
                 if api_key == ApiKey.API_VERSIONS:
                     return self._unsupported_api_versions(header.correlation_id)
-                raise BadRequestError(f"{ApiKey(api_key).name} version {version} is not served")
+                raise BadRequestError(f"{ApiKey(api_key).name} v{version} is not supported")
             route = self._routes[api_key, version] = _Route(api_key, version, self._parts)
         context = RequestContext(
             api_key,
@@ -180,11 +180,11 @@ class Dispatcher:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(error, ProtocolError):
             code = error.code
-            self._logger.info("%s refused: %s", what, str(error))
+            self._logger.info("rejected %s: %s", what, str(error))
         else:
-            self._logger.error("%s failed, the answer is %s", what, code.name, exc_info=error)
+            self._logger.error("%s failed; answering with %s", what, code.name, exc_info=error)
         if context.api_key == ApiKey.PRODUCE and not getattr(request, "acks", 0):
-            raise BadRequestError(f"{what}: acks=0 has no answer, and the request has failed")
+            raise BadRequestError(f"{what} failed, and with acks=0 there is no response to report it")
         return code
 
     @staticmethod

@@ -135,7 +135,7 @@ def _unverified(admitted: Admitted, version: int, now_ms: int) -> Generator[None
         names = ", ".join(f"{producer_id} (epoch {epoch})" for producer_id, epoch in sorted(producers))
         raise ProtocolError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-            f"a transactional request may hold the batches of one producer only, not of {names}",
+            f"a transactional request may contain batches of only one producer, but has those of {names}",
         )
     producer = producers.pop()
     found: list[Target] = []
@@ -179,8 +179,8 @@ def translate(code: ErrorCode, version: int) -> Refusal:
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < _WITH_GENERIC_ERROR:
         code = ErrorCode.INVALID_TXN_STATE
     if code in _AS_NOT_ENOUGH_REPLICAS or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < WITH_IMPLICIT_ADD):
-        message = f"cannot verify that the partition is in the transaction: {code.name}"
+        message = f"cannot verify that the partition is part of the transaction: {code.name}"
         return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, message)
     if code == ErrorCode.INVALID_TXN_STATE:
-        return Refusal(code, "the partition was not added to the transaction")
+        return Refusal(code, "the partition is not part of the transaction")
     return Refusal(code, code.text)

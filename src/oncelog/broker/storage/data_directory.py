@@ -109,7 +109,9 @@ class DataDirectory:
     def look(self) -> None:
         """Take the directory offline if it was deleted, because writes to open files would still succeed."""
         if self.online and not self.disk.exists(self._file(META_PROPERTIES)):
-            self.disk.fail(FileNotFoundError(errno.ENOENT, f"its {META_PROPERTIES} is gone: was it deleted?"))
+            self.disk.fail(
+                FileNotFoundError(errno.ENOENT, f"{META_PROPERTIES} is missing; the directory was deleted or unmounted")
+            )
 
     def check(self, cluster_id: str) -> None:
         """Raise INCONSISTENT_CLUSTER_ID if the directory is of another cluster or broker, or of a newer format.
@@ -136,7 +138,7 @@ class DataDirectory:
         """
         self.disk.mkdir(self.path)
         if known_id is not None and not self.identity() and not self.list_partitions():
-            error = FileNotFoundError(errno.ENOENT, "it is empty, but this broker had logs there: is it not mounted?")
+            error = FileNotFoundError(errno.ENOENT, "it is empty, but this broker has logs in it; mount it")
             self.disk.fail(error)
             raise error
         self._identify(cluster_id, (lambda: known_id) if known_id is not None else new_directory_id)
@@ -169,21 +171,21 @@ class DataDirectory:
         path = self._file(META_PROPERTIES)
         version, mark = found.get("version", "0"), found.get(FORMAT_KEY, "1")
         if version not in VERSIONS:
-            raise _foreign(f"{path} has version {version}, this oncelog knows {', '.join(VERSIONS)}")
+            raise _foreign(f"{path} has version {version}, but this oncelog supports only {', '.join(VERSIONS)}")
         if not mark.isdecimal() or int(mark) > FORMAT:
             raise _foreign(
-                f"{path} was written by a newer oncelog (format {mark}, this one reads up to {FORMAT}): start that "
+                f"{path} was written by a newer oncelog (format {mark}; this one reads up to {FORMAT}). Start that "
                 "version, or use another directory"
             )
         found = {"node.id": found.get("broker.id", own["node.id"]), "cluster.id": own["cluster.id"], **found}
         if found["cluster.id"] != own["cluster.id"]:
             raise _foreign(
-                f"{path} says cluster.id={found['cluster.id']}, this broker's metadata has {own['cluster.id']}: the "
-                "directory belongs to another cluster; use another directory, or the metadata that belongs to it"
+                f"{path} has cluster.id={found['cluster.id']}, but this broker's metadata has {own['cluster.id']}. "
+                "Use a directory of this cluster, or the metadata that belongs to the directory"
             )
         if found["node.id"] != own["node.id"]:
             raise _foreign(
-                f"{path} says node.id={found['node.id']}, this broker has {own['node.id']}: set node.id to "
+                f"{path} has node.id={found['node.id']}, but this broker has {own['node.id']}. Set node.id to "
                 f"{found['node.id']}, or use another directory"
             )
 
@@ -192,7 +194,7 @@ class DataDirectory:
         try:
             return read_offset_checkpoint(self.disk, self._file(name))
         except CorruptCheckpointError as error:
-            self._logger.warning("%s is not used: %s", self._file(name), error)
+            self._logger.warning("ignoring %s: %s", self._file(name), error)
             return {}
 
     # -- partitions -------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class Flusher:
                     waits = pauses()
                     continue
                 except OSError as error:
-                    self._logger.error("cannot sync the small files of logs: %s", error)
+                    self._logger.error("cannot sync the epoch and metadata files of logs: %s", error)
                     if error.errno not in OF_THE_PROCESS:
                         return  # the directory is offline
                 self._written[disk] = paths | self._written.get(disk, {})
@@ -114,7 +114,7 @@ class Flusher:
         try:
             missing = await self._workers.offload(_sync_all, disk, paths)
         except OSError as error:
-            self._logger.error("cannot sync: %s", error)
+            self._logger.error("cannot sync logs: %s", error)
             return error.errno not in OF_THE_PROCESS  # any other error takes the directory offline
         for (replica, end, base), lost in zip(ends, missing, strict=True):
             if _is_over(replica):
@@ -123,7 +123,7 @@ class Flusher:
                 replica.synced_names = base
                 replica.synced(end)
             elif lost in self._paths(replica):
-                disk.fail(FileNotFoundError(2, "a segment is gone", lost))
+                disk.fail(FileNotFoundError(2, "a segment file is missing", lost))
             else:  # a compacted segment has replaced it, and was synced before that
                 self.now(replica)
         return True

@@ -122,14 +122,14 @@ class LogCleaner:
         """
         cause = error.__cause__ if isinstance(error, ProtocolError) else error
         if log.closed:
-            self._logger.info("%r was closed while it was compacted: %s", log, error)
+            self._logger.info("stopped compacting %r, because it was closed: %s", log, error)
         elif not self._directories.holding(log.directory).online:
             self._logger.error("cannot compact %r: %s", log, error)
         elif isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in OF_THE_PROCESS):
-            self._logger.error("cannot compact %r now: %s", log, error)
+            self._logger.error("cannot compact %r; retrying later: %s", log, error)
         else:
             self._uncleanable.add(log)
-            self._logger.error("cannot compact %r, it is left alone until the next start", log, exc_info=error)
+            self._logger.error("cannot compact %r; not retrying until the next start", log, exc_info=error)
 
     async def _carry_out(self, cleaning: Cleaning) -> None:
         limit = self._config.current.log_cleaner_io_max_bytes_per_second

@@ -72,18 +72,18 @@ class LogDirectories:
             try:
                 directory.open(cluster_id, new_directory_id, ids.get(directory.absolute_path))
             except OSError as error:
-                self._logger.error("log directory %s cannot be used: %s", directory.path, error)
+                self._logger.error("cannot use log directory %s: %s", directory.path, error)
         if not self.online:
             reasons = "; ".join(f"{directory.path}: {directory.disk.failure}" for directory in self._all)
-            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"none of the log directories can be used: {reasons}")
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use any of the log directories: {reasons}")
         by_id: dict[UUID | None, str] = {}
         for directory in self.online:
             other = by_id.setdefault(directory.directory_id, directory.path)
             if other != directory.path:
                 raise ProtocolError(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
-                    f"{other} and {directory.path} have the same directory.id: one is a copy of the other; name only "
-                    "one of them in log.dirs",
+                    f"{other} and {directory.path} have the same directory.id, so one is a copy of the other. Name "
+                    "only one of them in log.dirs",
                 )
         return self._now_known(known)
 
@@ -94,8 +94,8 @@ class LogDirectories:
             if key not in here and path not in offline:
                 raise ProtocolError(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
-                    f"this broker has logs in {path} (directory.id={topic_id_text(key)}), too: name it in log.dirs, or "
-                    "in lost.log.dirs if it is gone for good, and what lay there begins anew",
+                    f"this broker also has logs in {path} (directory.id={topic_id_text(key)}). Add it to log.dirs, or, "
+                    "if it is lost, to lost.log.dirs. Lost partitions start again, without their records",
                 )
         return {**known, **here}
 
@@ -123,13 +123,13 @@ class LogDirectories:
             if len(ours) != 1:
                 raise ProtocolError(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
-                    f"{partition[0]}-{partition[1]} is in {other.path} and in {directory.path}: look which of the two "
-                    "is the right one, and move the other away",
+                    f"{partition[0]}-{partition[1]} is in both {other.path} and {directory.path}. Keep the right one, "
+                    "and move the other out of the log directory",
                 )
             stale = directory if ours[0] is other else other
             aside = self.set_aside(stale, *partition, stale.topic_id(*partition), STRAY_SUFFIX)
             stale.forget_offsets(*partition)
-            self._logger.warning("%s is the log of another topic of this name, now in %s", partition[0], aside)
+            self._logger.warning("moved a log of another topic named %s to %s", partition[0], aside)
             if ours[0] is other:
                 return
             self._sizes[other.path] -= 1
@@ -157,7 +157,8 @@ class LogDirectories:
         if found is None:
             online = self.online
             if not online or (topic, partition) in self._lost:
-                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in an offline directory")
+                message = f"the log directory of {topic}-{partition} is offline"
+                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
             found = min(online, key=lambda directory: self._sizes[directory.path])
             self._place((topic, partition), found)
         return found

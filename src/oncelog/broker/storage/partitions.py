@@ -122,7 +122,7 @@ class Partitions:
                     return replica
                 self._take_step()
             self._workers.spawn(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
-        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is being recovered")
+        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the broker is still recovering {topic}-{partition}")
 
     def prefetch(self, topic: str, partitions: Iterable[int]) -> None:
         """List the files of some logs and read their sizes, so that opening them is fast later. Blocks."""
@@ -181,12 +181,10 @@ class Partitions:
         if replica is not None:
             return replica
         if self._is_ours(topic, partition):
-            raise ProtocolError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in a log directory that is offline"
-            )
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {topic}-{partition} is offline")
         if self._cache.image.partition(topic, partition) is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
-        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
+        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic}-{partition}")
 
     def opened(self) -> Iterator[Replica]:
         """Yield each replica whose log is open."""
@@ -248,7 +246,7 @@ class Partitions:
             aside = self._directories.set_aside(log_dir, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {folder}: {error}") from error
-        self._logger.warning("%s is the log of another topic of this name, it is now in %s", folder, aside)
+        self._logger.warning("moved the log of another topic of the same name from %s to %s", folder, aside)
         return False
 
     def append_marker(
@@ -365,7 +363,7 @@ class Partitions:
                     aside = self._directories.set_aside(log_dir, *key, topic.topic_id, DELETE_SUFFIX)
                     deletion.folders.setdefault(log_dir.disk, []).append(aside)
             except OSError as error:
-                self._logger.error("%s-%d is left in %s: %s", *key, log_dir.path, error)
+                self._logger.error("cannot delete %s-%d from %s: %s", *key, log_dir.path, error)
         deletion.stale |= stale
         return stale
 

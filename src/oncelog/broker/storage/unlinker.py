@@ -62,6 +62,6 @@ class Unlinker:
             async with self._removing:  # one at a time, because other work needs the worker threads too
                 await self._workers.offload(remove, path)
         except OSError as error:
-            self._logger.error("cannot remove %s: %s", path, error)
+            self._logger.error("cannot delete %s: %s", path, error)
             return error.errno not in OF_THE_PROCESS
         return True

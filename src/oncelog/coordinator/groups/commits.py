@@ -47,7 +47,7 @@ def check_commit(group: Group | None, request: OffsetCommitRequest, version: int
         group.check_member(request.member_id, request.group_instance_id)
         group.check_generation(generation)
         if group.state is GroupState.COMPLETING_REBALANCE:
-            message = f"group {group.group_id!r} waits for the leader's assignment"
+            message = f"group {group.group_id!r} is rebalancing: its leader has not sent the assignment yet"
             raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, message)
 
 

@@ -72,7 +72,7 @@ def delete_offsets(
     if group is None:
         raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
     if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
-        message = f"group {request.group_id!r} has members that are not consumers, so their topics are unknown"
+        message = f"group {request.group_id!r} has active members that are not consumers; stop the group first"
         raise ProtocolError(ErrorCode.NON_EMPTY_GROUP, message)
     response = OffsetDeleteResponse()
     records = []

@@ -95,7 +95,7 @@ class Member:
         for name, _ in self.protocols:
             if name in candidates:
                 return name
-        raise KeyError(f"member {self.member_id} supports none of {sorted(candidates)}")
+        raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Group:
     def transition_to(self, state: GroupState, now_ms: int) -> None:
         """Enter a state. Raises IllegalTransitionError."""
         if self.state not in PREVIOUS[state]:
-            message = f"group {self.group_id} cannot change from {self.state.value} to {state.value}"
+            message = f"group {self.group_id!r} cannot change from {self.state.value} to {state.value}"
             raise IllegalTransitionError(message)
         self.previous_state = self.state
         self.state = state
@@ -230,7 +230,7 @@ class Group:
                 message = f"group {self.group_id!r} has no static member {group_instance_id!r}"
                 raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, message)
             if current != member_id:
-                message = f"the static member {group_instance_id!r} is now {current!r}, no longer {member_id!r}"
+                message = f"{current!r} has replaced {member_id!r} as static member {group_instance_id!r}"
                 raise ProtocolError(ErrorCode.FENCED_INSTANCE_ID, message)
         member = self.members.get(member_id)
         if member is None:
@@ -240,7 +240,7 @@ class Group:
     def check_generation(self, generation: int) -> None:
         """Raise ILLEGAL_GENERATION unless it is the group's current generation."""
         if generation != self.generation:
-            message = f"generation {generation} of group {self.group_id!r} is not the current one, {self.generation}"
+            message = f"group {self.group_id!r} is in generation {self.generation}, but the request has {generation}"
             raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, message)
 
     @property

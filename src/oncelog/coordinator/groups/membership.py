@@ -238,10 +238,10 @@ def _check_sync(group: Group, request: SyncGroupRequest) -> Member:
     group.check_generation(request.generation_id)
     for asked, known in ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol)):
         if asked is not None and known is not None and asked != known:
-            message = f"the member's protocol is {asked!r}, that of group {group.group_id!r} is {known!r}"
+            message = f"group {group.group_id!r} uses protocol {known!r}, but the request has {asked!r}"
             raise ProtocolError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
     if group.state is GroupState.PREPARING_REBALANCE:
-        message = f"group {group.group_id!r} waits for its members to join"
+        message = f"group {group.group_id!r} is rebalancing: some members have not joined yet"
         raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, message)
     return member
 

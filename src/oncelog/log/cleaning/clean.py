@@ -107,7 +107,7 @@ class Cleaning:
     def _check(self, segments: list[Segment]) -> None:
         """Raise CleaningAbortedError unless the segments are still part of the log."""
         if self._log.closed or not all(segment in self._log.segments for segment in segments):
-            raise CleaningAbortedError(f"{self._log!r} has changed while it was compacted")
+            raise CleaningAbortedError(f"{self._log!r} changed during its compaction")
 
     # --- the dirty part: find the last offset of each key ---
 

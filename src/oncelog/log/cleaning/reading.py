@@ -59,11 +59,11 @@ class SegmentReader:
         Raises FileNotFoundError, and CORRUPT_MESSAGE if the segment ends with an incomplete batch.
         """
         if self._missing:
-            raise FileNotFoundError(errno.ENOENT, "the segment's file is missing", self._path)
+            raise FileNotFoundError(errno.ENOENT, "the segment file is missing", self._path)
         data = self._data
         if is_partial(data, 0):
             size, left = _first_size(data), self._end - self._position
-            message = f"{self._path} has a batch of {size} bytes at position {self._position}, {left} are left"
+            message = f"{self._path} has a batch of {size} bytes at position {self._position}, but only {left} are left"
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, message)
         while not is_partial(data, 0):
             end, compressed = _whole(data[: max(CHUNK, _first_size(data))])

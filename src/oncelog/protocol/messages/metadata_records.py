@@ -129,12 +129,12 @@ def decode_record(value: bytes | memoryview) -> Message | None:
     view = memoryview(value)
     frame, pos = read_varint(view, 0)
     if frame != _FRAME_VERSION:
-        raise DecodeError(f"metadata record with frame version {frame}, {_FRAME_VERSION} is known")
+        raise DecodeError(f"metadata record has frame version {frame}, but only {_FRAME_VERSION} is supported")
     api_key, pos = read_varint(view, pos)
     version, pos = read_varint(view, pos)
     kind = _TYPES.get(api_key)
     if kind is None:
         return None
     if not kind.MIN_VERSION <= version <= kind.MAX_VERSION:
-        raise DecodeError(f"{kind.__name__} of version {version}, {kind.MAX_VERSION} is the highest known")
+        raise DecodeError(f"{kind.__name__} has version {version}, but versions up to {kind.MAX_VERSION} are supported")
     return kind.decode(view[pos:], version)
