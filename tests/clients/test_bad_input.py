@@ -197,7 +197,7 @@ def test_impossible_lengths(victim: OncelogCluster, length: int) -> None:
         sock.sendall(struct.pack(">i", length) + b"\0" * 100)
         assert read_frame(sock) is None
     victim.process.wait_for(
-        lambda: f"request of {length} bytes" in victim.process.stderr_path.read_text(), "a line in the log"
+        lambda: f"the request has {length} bytes" in victim.process.stderr_path.read_text(), "a line in the log"
     )
 
 
@@ -223,7 +223,7 @@ def test_unknown_api(victim: OncelogCluster, key: int) -> None:
         send_frame(sock, struct.pack(">hhih", key, 0, 7, -1))
         assert read_frame(sock) is None
     victim.process.wait_for(
-        lambda: f"API key {key} is not served" in victim.process.stderr_path.read_text(), "a line in the log"
+        lambda: f"API key {key} is not supported" in victim.process.stderr_path.read_text(), "a line in the log"
     )
 
 

@@ -178,7 +178,7 @@ class _Column:
             or pa.types.is_large_string(kind)
         ):
             raise TypeError(
-                f"column {name} must be binary or string, not {kind}; cast it, or pass a format that encodes it "
+                f"the column {name} must be binary or string, not {kind}; cast it, or pass a format that encodes it "
                 "(oncelog.formats)"
             )
         self.rows = len(array)
@@ -216,7 +216,7 @@ class _Headers:
         listed = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
         pairs = array.type.value_type if listed else None
         if pairs is None or not pa.types.is_struct(pairs) or sorted(field.name for field in pairs) != ["key", "value"]:
-            raise TypeError(f"column headers must be a list of structs (key, value), not {array.type}")
+            raise TypeError(f"the column headers must be a list of structs (key, value), not {array.type}")
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         self.rows = np.zeros(len(array) + 1, np.int64)
         np.cumsum(lengths, out=self.rows[1:])

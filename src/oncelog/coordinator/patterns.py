@@ -311,9 +311,9 @@ class _Parser:
             else:
                 digits, brace = self._next() + self._next(), "}"
             try:
-                return chr(int(digits, 16)) if brace and digits.isalnum() else self._refuse("a bad \\x")
+                return chr(int(digits, 16)) if brace and digits.isalnum() else self._refuse("invalid \\x escape")
             except (ValueError, OverflowError):
-                self._refuse("a bad \\x")
+                self._refuse("invalid \\x escape")
         if letter.isascii() and letter.isalnum():
             self._refuse(f"\\{letter} is not supported")
         return letter

@@ -75,7 +75,7 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
             continue
         if origin == Origin.CLIENT and headers:  # before the check: `may_take_long` has seen the first batch only
             raise ProtocolError(
-                ErrorCode.INVALID_RECORD, "a client may send only one record batch for a partition at a time"
+                ErrorCode.INVALID_RECORD, "a Produce request may have only one record batch per partition"
             )
         _check_size(header, config)
         if origin == Origin.CLIENT:

@@ -187,7 +187,7 @@ def test_growth_from_an_outdated_partition_count(tmp_path: Path, store: FailingT
         grown = broker.metadata.image.topic("t")
         assert grown is not None
         assert grown.partition_count == 2
-        with pytest.raises(ProtocolError, match="has 2 partitions by now"):  # as another broker would find it
+        with pytest.raises(ProtocolError, match="now has 2 partitions"):  # as another broker would find it
             add_partitions(ChangeLog(store), topic, grown.partitions[1:])
 
     live(tmp_path, store, life)

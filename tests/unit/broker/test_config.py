@@ -65,10 +65,10 @@ def test_defaults_without_settings() -> None:
         ("log.cleaner.min.cleanable.ratio", "x", "log.cleaner.min.cleanable.ratio must be a number, not 'x'"),
         ("log.cleaner.min.cleanable.ratio", "nan", "log.cleaner.min.cleanable.ratio must be at least 0.0, not nan"),
         ("log.cleanup.policy", "keep", "log.cleanup.policy must be one of compact, delete, not 'keep'"),
-        ("log.dirs", " , ", "log.dirs must name at least one folder"),
+        ("log.dirs", " , ", "log.dirs must name at least one directory"),
         ("listeners", "9092", "listeners must look like PLAINTEXT://HOST:PORT, not '9092'"),
         ("listeners", "PLAINTEXT://:99999", "listeners must look like PLAINTEXT://HOST:PORT, not 'PLAINTEXT://:99999'"),
-        ("listeners", "SSL://h:1", "listeners asks for SSL, only PLAINTEXT is supported"),
+        ("listeners", "SSL://h:1", "listeners requests protocol SSL, but oncelog supports only PLAINTEXT"),
         (
             "listeners",
             "PLAINTEXT://h:1,X://h:2",
@@ -78,7 +78,7 @@ def test_defaults_without_settings() -> None:
             "listeners",
             "PLAINTEXT://h:1,plaintext://h:2",
             "listeners must give each listener its own name, "
-            "'PLAINTEXT://h:1,plaintext://h:2' has PLAINTEXT more than once",
+            "but 'PLAINTEXT://h:1,plaintext://h:2' has PLAINTEXT more than once",
         ),
         (
             "advertised.listeners",
@@ -93,13 +93,13 @@ def test_defaults_without_settings() -> None:
         (
             "controller.listener.names",
             "PLAINTEXT",
-            "listeners must name a listener for clients, "
-            "controller.listener.names has all of 'PLAINTEXT://127.0.0.1:9092'",
+            "listeners has no listener for clients: "
+            "controller.listener.names contains all of 'PLAINTEXT://127.0.0.1:9092'",
         ),
         (
             "listener.security.protocol.map",
             "PLAINTEXT:SASL_SSL",
-            "listeners asks for SASL_SSL, only PLAINTEXT is supported",
+            "listeners requests protocol SASL_SSL, but oncelog supports only PLAINTEXT",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def test_two_listeners_on_one_port(first: str, second: str, both: bool) -> None:
     else:
         with pytest.raises(ConfigError) as caught:
             load(settings)
-        assert str(caught.value) == f"listeners must give each listener its own port, {text!r} has 1 more than once"
+        assert str(caught.value) == f"listeners must give each listener its own port, but {text!r} has 1 more than once"
 
 
 def test_listeners_of_a_kraft_file() -> None:
@@ -291,7 +291,10 @@ def test_settings_of_a_topic_must_be_consistent_with_the_brokers() -> None:
             "compression.type must be one of uncompressed, zstd, lz4, snappy, gzip, producer, not 'none'",
         ),
         ({"cleanup.policy": "compact,compact"}, "cleanup.policy must be one of compact, delete, not 'compact,compact'"),
-        ({"compression.gzip.level": "0"}, "compression.gzip.level must be 1 to 9, or -1 for zlib's own, not 0"),
+        (
+            {"compression.gzip.level": "0"},
+            "compression.gzip.level must be 1 to 9, or -1 for zlib's default level, not 0",
+        ),
         ({"compression.lz4.level": "18"}, "compression.lz4.level must be at most 17, not 18"),
         (
             {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},

@@ -205,7 +205,7 @@ def test_rejected_produce_with_acks_0_releases_its_bytes(storage: BrokerStorage)
                 Dispatcher(broker.parts)(memoryview(bytes_of_it), PEER)
             except BadFrameError as error:
                 message = str(error)
-            assert message.startswith("produce with acks=0: ")
+            assert message.startswith("Produce with acks=0 failed: ")
             del bytes_of_it
         assert [reference() for reference in references] == [None, None]
 

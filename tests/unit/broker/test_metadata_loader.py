@@ -173,7 +173,7 @@ def test_unreadable_change_times_out_and_is_applied_later(monkeypatch: pytest.Mo
                 write_topic(log, TOPIC)
                 store.hidden = True
 
-        with pytest.raises(ProtocolError, match="it cannot be read now") as caught:
+        with pytest.raises(ProtocolError, match="the metadata cannot be read") as caught:
             await change()
         assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
         assert cache.image.topic("t") is None

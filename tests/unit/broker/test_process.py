@@ -18,9 +18,9 @@ REFUSED: dict[str, tuple[str, Paths]] = {
     "the same twice": ("more than once", lambda root: [root / "a", root / "b", root / "a"]),
     "the same by another name": ("more than once", lambda root: [root / "a", root / "b" / ".." / "a"]),
     "the same by a link": ("more than once", lambda root: [root / "a", root / "link"]),
-    "one in another": ("lies in", lambda root: [root / "a", root / "a" / "inner"]),
-    "the outer one last": ("lies in", lambda root: [root / "a" / "t-0", root / "b", root / "a"]),
-    "one in another by a link": ("lies in", lambda root: [root / "link" / "inner", root / "a"]),
+    "one in another": ("which is inside", lambda root: [root / "a", root / "a" / "inner"]),
+    "the outer one last": ("which is inside", lambda root: [root / "a" / "t-0", root / "b", root / "a"]),
+    "one in another by a link": ("which is inside", lambda root: [root / "link" / "inner", root / "a"]),
 }
 
 
@@ -56,7 +56,7 @@ def test_connections_leave_descriptors_for_the_logs(limit: int) -> None:
 
 
 def test_root_directory_contains_all_others(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="lies in"):
+    with pytest.raises(StartError, match="which is inside"):
         check_apart([str(tmp_path), "/"])
 
 

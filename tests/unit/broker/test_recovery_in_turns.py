@@ -64,7 +64,7 @@ def store(tmp_path: Path) -> MemoryStore:
 
 def test_request_during_long_recovery_gets_retriable_error(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
-        with pytest.raises(ProtocolError, match="long-0 is being recovered") as caught:
+        with pytest.raises(ProtocolError, match="the broker is still recovering long-0") as caught:
             append(broker, "long")
         assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert append(broker, "short") == 1
@@ -117,7 +117,7 @@ def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
 
 def test_recovery_of_a_deleted_topic_ends(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
-        with pytest.raises(ProtocolError, match="long-0 is being recovered"):
+        with pytest.raises(ProtocolError, match="the broker is still recovering long-0"):
             append(broker, "long")
         topic = broker.metadata.image.topic("long")
         assert topic is not None
@@ -133,7 +133,7 @@ def test_recovery_of_a_deleted_topic_ends(tmp_path: Path, store: MemoryStore) ->
 
 def test_broker_stopped_during_a_recovery_recovers_at_the_next_start(tmp_path: Path, store: MemoryStore) -> None:
     async def interrupted(broker: Broker) -> None:
-        with pytest.raises(ProtocolError, match="long-0 is being recovered"):
+        with pytest.raises(ProtocolError, match="the broker is still recovering long-0"):
             append(broker, "long")
 
     async def again(broker: Broker) -> None:
@@ -146,7 +146,7 @@ def test_broker_stopped_during_a_recovery_recovers_at_the_next_start(tmp_path: P
 
 def test_settings_changed_during_a_recovery_reach_the_log(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
-        with pytest.raises(ProtocolError, match="long-0 is being recovered"):
+        with pytest.raises(ProtocolError, match="the broker is still recovering long-0"):
             append(broker, "long")
         broker.config.current = msgspec.structs.replace(broker.config.current, log_retention_ms=12_345)
         await broker.partitions.open_in_turns("long", 0)

@@ -72,11 +72,11 @@ def empty_metadata(data: Path) -> tuple[str, ...]:
 
 CASES: dict[str, tuple[Spoil, str]] = {
     "the log directory is missing": (no_directory, "there is no folder"),
-    "a log directory was never used": (never_used, "new was never used: start it once"),
-    "the number of another node": (another_node, "set node.id to 1"),
+    "a log directory was never used": (never_used, "new was never used; start the broker with it once"),
+    "the number of another node": (another_node, "Set node.id to 1"),
     "a log directory twice": (named_twice, "more than once"),
     "the metadata is damaged": (no_metadata, "metadata.sqlite cannot be read: file is not a database"),
-    "the metadata is empty": (empty_metadata, "there is no cluster in this metadata"),
+    "the metadata is empty": (empty_metadata, "the metadata contains no cluster"),
 }
 
 

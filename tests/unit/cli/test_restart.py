@@ -37,7 +37,7 @@ def test_broker_without_a_disk_exits_with_the_reason(new_cluster: NewCluster) ->
     wait_until(lambda: gone(pid), "the broker ends")
     cluster.process.wait_for(lambda: "Trying again" in cluster.process.output(), "the supervisor reports it")
     output = cluster.process.output()
-    assert "oncelog: the broker stops: all log directories have failed" in output
+    assert "oncelog: stopped the broker: all log directories have failed" in output
     assert "oncelog: broker 1 has no log directory that it can use. It serves no client until" in output
     assert "Traceback" not in output
     cluster.process.wait_for(lambda: output_count(cluster, "started") >= 2, "another broker serves")

@@ -166,8 +166,8 @@ def test_second_up_on_the_same_folder_is_an_error(new_cluster: NewCluster) -> No
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
     assert (status, out) == (1, "")
     assert err == (
-        f"oncelog: the folder {cluster.data} is in use by process {cluster.process.pid}:"
-        " stop that one or choose another folder\n"
+        f"oncelog: directory {cluster.data} is in use by process {cluster.process.pid}."
+        " Stop that process, or choose another directory\n"
     )
     assert accepts(cluster.bootstrap)
 
@@ -210,7 +210,7 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
     assert (status, out) == (1, "")
     assert err.startswith("oncelog: cannot start the broker: ")
-    assert "says cluster.id=another, this broker's metadata has" in err
+    assert "has cluster.id=another, but this broker's metadata has" in err
     assert err.count("\n") == 1
     identity.write_text(text)
     (cluster.data / "metadata.sqlite").write_bytes(b"no database" * 1000)
@@ -227,11 +227,11 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
         (["--set", "num.partitions=x"], 1, "oncelog: num.partitions must be a whole number, not 'x'\n"),
         (["--set", "nonsense"], 1, "oncelog: --set takes KEY=VALUE, not 'nonsense'\n"),
         (["--host", "not-a-host.invalid"], 1, "oncelog: cannot listen on 'not-a-host.invalid': "),
-        (["--data", "/proc/nowhere"], 1, "oncelog: cannot use the folder /proc/nowhere: "),
+        (["--data", "/proc/nowhere"], 1, "oncelog: cannot use directory /proc/nowhere: "),
         (["--port", "70000"], 2, "70000 is not in the range"),
         (["--topic", "a:0"], 2, "--topic takes NAME[:PARTITIONS[:REPLICATION-FACTOR]], not 'a:0'"),
         (["--topic", "a:1:2"], 2, "replication factor 2 needs as many brokers"),
-        (["--topic", "a/b"], 2, "topic name 'a/b' may hold only"),
+        (["--topic", "a/b"], 2, "topic name 'a/b' may contain only"),
         (["--ephemeral", "--data", "x"], 2, "--data and --ephemeral exclude each other"),
         (["--no-such-flag"], 2, "No such option"),
     ],
@@ -370,7 +370,7 @@ def test_missing_data_is_not_replaced_by_an_empty_log(new_cluster: NewCluster) -
     shutil.rmtree(cluster.data / "broker-1")
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
     assert (status, out) == (1, "")
-    assert "this broker had logs there" in err
+    assert "this broker has logs in it" in err
     shutil.rmtree(cluster.data)
     cluster.start()
     pid = cluster.broker_pid()
@@ -392,10 +392,10 @@ def test_broker_does_not_start_without_its_metadata_unless_it_restores_it(new_cl
     for _ in range(2):  # the first attempt leaves an empty metadata.sqlite
         status, out, err = run(*up)
         assert (status, out) == (1, "")
-        assert "the metadata is gone, but" in err
+        assert "the metadata is missing, but" in err
         assert "`--set restore.metadata=true`" in err
     cluster._arguments = ("--set", "restore.metadata=true")
     cluster.start()
     with Wire(cluster.bootstrap) as wire:
         assert wire.values(topic_id) == [b"one"]
-    assert "the settings of topics and brokers are lost" in errors_of(cluster)
+    assert "Settings of topics and brokers, and topics without a folder, are lost" in errors_of(cluster)

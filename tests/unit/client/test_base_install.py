@@ -66,7 +66,7 @@ def messages() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["send", "send_async", "read", "read_async", "formats"])
 def test_missing_extra_for_tables_is_named(messages: dict[str, str], name: str) -> None:
-    assert messages[name] == "ImportError: tables need numba, which `pip install 'oncelog[arrow]'` brings"
+    assert messages[name] == "ImportError: tables require numba; run `pip install 'oncelog[arrow]'`"
 
 
 def test_missing_extra_for_spark_is_named(messages: dict[str, str]) -> None:

@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "key of numbers": (
         {"key": [5], "value": ["v"]},
         {},
-        "the column key must be binary or string, not int64: cast it, or name a format that writes it",
+        "the column key must be binary or string, not int64; cast it, or pass a format that encodes it",
     ),
     "value of lists": ({"value": [[5]]}, {}, "the column value must be binary or string, not list<"),
     "names of headers": (
@@ -120,7 +120,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no name": (
         {"value": ["v"], "headers": pa.array([[{"key": None, "value": b"x"}]], HEADERS)},
         {},
-        "a header must have a key",
+        "a header has no key",
     ),
     "key in its format": (
         {"key": ["x"], "value": ["v"]},

@@ -94,7 +94,7 @@ def test_refusals(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize("path", ["", "a", "/a/", "//", "/a//b"])
 def test_malformed_paths(store: MetadataStore, path: str) -> None:
-    with pytest.raises(ValueError, match="not a path"):
+    with pytest.raises(ValueError, match="invalid path"):
         store.create(path)
 
 

@@ -50,8 +50,8 @@ def test_numba_is_imported_once_per_machine_and_pandas_never(monkeypatch: pytest
     heavy, log_text = used(monkeypatch, tmp_path / "cache")
     assert heavy == "numba"
     assert log_text == (
-        "compiling the kernels of tables for this processor, once: some seconds; they are kept in "
-        f"{tmp_path / 'cache'} (NUMBA_CACHE_DIR names another folder)"
+        "compiling the table kernels for this processor; this takes some seconds, once. Caching them in "
+        f"{tmp_path / 'cache'} (set NUMBA_CACHE_DIR to use another directory)"
     )
     kept = {path.name.partition("-")[0] for path in (tmp_path / "cache").glob("*.o")}
     assert kept == {"decode_batches", "encode_records"}, "unused kernels are not compiled"
@@ -85,7 +85,7 @@ def test_processes_that_start_together_compile_and_log_once(tmp_path: Path) -> N
     ]
     logged = "".join(process.communicate(timeout=300)[1] for process in processes)
     assert [process.returncode for process in processes] == [0, 0, 0], logged
-    assert logged.count("compiling the kernels") == 1, logged
+    assert logged.count("compiling the table kernels") == 1, logged
     assert len(list(tmp_path.glob("*.o"))) == 2
 
 
@@ -95,7 +95,7 @@ def test_process_without_a_cache_folder_compiles_its_kernels(monkeypatch: pytest
     heavy, log_text = used(monkeypatch, taken)
     assert heavy == "numba"
     assert log_text.endswith(
-        "they are kept nowhere, for no folder can be written (NUMBA_CACHE_DIR names another folder)"
+        "Caching them nowhere, because no cache directory is writable (set NUMBA_CACHE_DIR to use another directory)"
     )
 
 
@@ -120,5 +120,5 @@ def test_every_kernel_loads() -> None:
     "array", [np.zeros(4, np.int32), np.zeros((2, 2), np.int64), np.zeros(8, np.int64)[::2], np.zeros(4, np.uint64)]
 )
 def test_array_of_another_type_is_rejected(array: np.ndarray) -> None:
-    with pytest.raises(TypeError, match="a contiguous array of int64 is needed"):
+    with pytest.raises(TypeError, match="the array must be contiguous and of type int64"):
         at("q", array)

@@ -74,7 +74,7 @@ def test_blocks_end_at_the_largest_int64() -> None:
     just = encode_block(ProducerIdBlock(1, 0, last - 1000))
     assert next_block(just, 1) == (1, last - 999, last)
     for end in (last - 999, last):
-        with pytest.raises(ProducerIdsExhaustedError, match="used up"):
+        with pytest.raises(ProducerIdsExhaustedError, match="all producer ids are used"):
             next_block(encode_block(ProducerIdBlock(1, 0, end)), 1)
 
 

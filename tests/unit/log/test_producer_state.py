@@ -206,9 +206,9 @@ def test_sequence_order_wraps_around(sequence: int, expected: int, before: bool)
 def test_messages_name_producer_epoch_and_sequences() -> None:
     book = Book()
     book.write(0, epoch=3)
-    with pytest.raises(ProtocolError, match=r"producer 7, epoch 3, at offset 1: sequence 9, expected 1"):
+    with pytest.raises(ProtocolError, match=r"producer id 7, epoch 3, offset 1: sequence 9, expected 1"):
         book.write(9, epoch=3)
-    with pytest.raises(ProtocolError, match=r"epoch 2 of producer 7 is older than the last one seen, 3"):
+    with pytest.raises(ProtocolError, match=r"epoch 2 of producer id 7 is older than its current epoch 3"):
         book.write(0, epoch=2)
 
 

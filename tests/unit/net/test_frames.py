@@ -54,7 +54,7 @@ def test_impossible_length_closes_the_connection(loop: str, length: int, caplog:
 
     with caplog.at_level(logging.WARNING, "oncelog.net"):
         run(loop, body)
-    assert f"request of {length} bytes" in caplog.text
+    assert f"the request has {length} bytes" in caplog.text
 
 
 @both_loops
@@ -89,9 +89,9 @@ def test_tls_handshake_is_named_in_the_error(loop: str, version: bytes, caplog: 
 
     with caplog.at_level(logging.WARNING, "oncelog.net"):
         run(loop, body)
-    assert "a TLS client" in caplog.text
+    assert "the client uses TLS" in caplog.text
     assert "security.protocol=PLAINTEXT" in caplog.text
-    assert "request of" not in caplog.text
+    assert "the request has" not in caplog.text
 
 
 class _Script:

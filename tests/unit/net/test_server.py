@@ -89,7 +89,7 @@ def test_handler_that_raises_closes_only_its_connection(loop: str, caplog: pytes
 
     def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview] | Awaitable[None]:
         if frame == b"bad":
-            raise BadFrameError("API key 99 is not served")
+            raise BadFrameError("API key 99 is not supported")
         if frame == b"broken":
             raise RuntimeError("broken now")
         return broken() if frame == b"broken later" else [bytes(frame)]
@@ -107,9 +107,9 @@ def test_handler_that_raises_closes_only_its_connection(loop: str, caplog: pytes
 
     with caplog.at_level(logging.WARNING, "oncelog.net"):
         run(loop, body)
-    traces = {record.getMessage().partition(", ")[2]: bool(record.exc_info) for record in caplog.records}
+    traces = {record.getMessage().partition(": ")[2]: bool(record.exc_info) for record in caplog.records}
     assert traces == {
-        "API key 99 is not served": False,
+        "API key 99 is not supported": False,
         "a request failed: RuntimeError('broken now')": True,
         "a request failed: RuntimeError('broken later')": True,
     }

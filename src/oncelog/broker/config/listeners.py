@@ -113,7 +113,8 @@ def _check_ports(addresses: Sequence[_Address], text: str) -> None:
     for port in {address.port for address in addresses} - {0}:
         families = [_family(address.host) for address in addresses if address.port == port]
         if len(families) > 1 and sorted(families) != [4, 6]:
-            raise ConfigError(f"listeners must give each listener its own port, but {text!r} has {port} twice")
+            message = f"listeners must give each listener its own port, but {text!r} has {port} more than once"
+            raise ConfigError(message)
 
 
 def _family(host: str) -> int:

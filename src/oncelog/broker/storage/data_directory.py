@@ -180,8 +180,8 @@ class DataDirectory:
         found = {"node.id": found.get("broker.id", own["node.id"]), "cluster.id": own["cluster.id"], **found}
         if found["cluster.id"] != own["cluster.id"]:
             raise _foreign(
-                f"{path} has cluster.id={found['cluster.id']}, but this broker's metadata has {own['cluster.id']}. "
-                "Use a directory of this cluster, or the metadata that belongs to the directory"
+                f"{path} belongs to another cluster: it has cluster.id={found['cluster.id']}, but this broker's "
+                f"metadata has {own['cluster.id']}. Use another directory, or the metadata of that cluster"
             )
         if found["node.id"] != own["node.id"]:
             raise _foreign(
