@@ -27,7 +27,7 @@ class CoordinatorRecord:
     value: Message | None
     value_version: int = 0
     replayed: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    """What the coordinator calls when it replays the record; None if it replays the content of the record."""
+    """Called when the coordinator replays the record. None: the coordinator replays the content of the record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class LogStatistics:
 
 
 class Admission:
-    """Check the batches of one append against a partition's producers. ``name`` is the partition's, for messages."""
+    """Check the batches of one append against a partition's producers. ``name`` (topic and partition) is for messages."""
 
     __slots__ = ("_name", "_state", "statistics")
 
@@ -153,7 +153,7 @@ def number(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches
 
 
 def add_batch(append: ProducerAppend, header: BatchHeader, view: Buffer, offset: int, version: int = 0) -> None:
-    """Let a producer's append check and note one batch of data, or a marker."""
+    """Check a data batch or a marker, and add it to the producer's append."""
     if not header.is_control:
         append.append_data(header, offset)
     elif header.count > 0:  # if compaction has emptied a marker, it has removed the transaction as well

@@ -10,7 +10,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class TornWriteError(OSError):
-    """A write failed, and what it wrote could not be cut off. Only recovery can tell what the file contains."""
+    """A write failed, and the file could not be truncated to its former size. Recovery checks its content."""
 
 
 @contextmanager
@@ -28,15 +28,15 @@ class FileAccess:
     __slots__ = ("_name", "closed", "failed")
 
     def __init__(self, name: str) -> None:
-        """`name`: topic and partition, for the messages."""
+        """`name` is for messages: topic and partition."""
         self._name = name
         self.closed = False
-        """The log reads and writes nothing any more: its folder may already belong to a new topic of the same name."""
+        """Whether the log is closed. Its folder may already belong to a new topic of the same name."""
         self.failed = False
-        """A write was torn. Only a restart can recover the files."""
+        """Whether a write was torn. Only a restart recovers the files."""
 
     def to(self, action: str) -> Attempt:
-        """Return a context to use the files in. The caller may be in another one."""
+        """Return a context manager for one use of the files. Uses may be nested. `action` is for messages: a verb."""
         return Attempt(self, action)
 
     def check(self) -> None:
@@ -54,7 +54,10 @@ class FileAccess:
 
 
 class Attempt:
-    """One use of the files. A class: each append enters one, and contextlib's generators cost several times as much."""
+    """A context manager for one use of the files.
+
+    It is a class because each append enters one, and a generator of contextlib would take several times as long.
+    """
 
     __slots__ = ("_access", "_action")
 

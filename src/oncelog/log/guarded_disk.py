@@ -20,7 +20,7 @@ class OfflineError(OSError):
 
 
 class GuardedDisk:
-    """A `Disk` that reports its first failure to ``on_failure``, maybe from a worker thread, and then stays offline.
+    """A `Disk` that reports its first failure to ``on_failure``, perhaps in a worker thread, and then stays offline.
 
     A missing file is not a failure if the caller only checks for it. A full disk is a failure, as in Kafka.
     """

@@ -1,8 +1,9 @@
 """The sparse indexes of a segment, in Kafka's file formats.
 
-``.index`` has entries of 8 bytes: offset relative to the segment's base, position in the ``.log``. ``.timeindex`` has
-entries of 12: the largest timestamp so far, and the relative offset of the batch that holds it. Both are arrays in
-memory; new entries reach the file at `flush` (roll, flush, close). What a crash loses of them is rebuilt from the log.
+An entry of ``.index`` has 8 bytes: an offset relative to the segment's base, and a position in the ``.log``. An entry
+of ``.timeindex`` has 12 bytes: the largest timestamp so far, and the relative offset of the batch that contains it.
+Both indexes are arrays in memory. `flush` writes new entries to the files (roll, flush, close). After a crash, recovery
+rebuilds the lost entries from the log.
 """
 
 from __future__ import annotations

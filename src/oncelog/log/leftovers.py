@@ -1,7 +1,7 @@
 """Handle files in a partition's folder that are no longer, or not yet, part of the log.
 
 Compaction writes ``.cleaned`` files, and renames them to ``.swap`` when they are complete. It marks the segments that
-they replace as ``.deleted``. At last, it gives the ``.swap`` files their final names. Unlinking a large file takes
+they replace as ``.deleted``. Finally, it gives the ``.swap`` files their final names. Unlinking a large file takes
 long, so this module only renames files. The owner of the log unlinks the ``.deleted`` files later. Source: Kafka's
 ``LogLoader``.
 """

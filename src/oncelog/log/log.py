@@ -154,13 +154,12 @@ class Log:
     ) -> AppendResult:
         """Append the batches of one request, and return their offsets. Offsets and epoch are patched in place.
 
-        ``validated``: the result of `validate` for these records.
+        A client's request has one batch, a coordinator's one or more. ``validated`` is the result of `validate` for
+        these records, if the caller has it. ``transaction_version`` applies to markers. ``verified`` and ``guard`` say
+        that the coordinator has confirmed the transaction (see `start_verification`).
 
-        A client's request has one batch, a coordinator's one or more. ``transaction_version`` applies to markers.
-        ``verified`` and ``guard`` say that the coordinator knows the transaction; see `start_verification`. Raises
-        ProtocolError, and appends nothing then: the errors of `validate`, OUT_OF_ORDER_SEQUENCE_NUMBER,
-        INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE,
-        KAFKA_STORAGE_ERROR.
+        Raises the errors of `validate`, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+        TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. After an error, nothing is appended.
         """
         view = memoryview(records)
         if view.readonly:
@@ -237,7 +236,7 @@ class Log:
             self._epochs.assign_batches(headers)
             try:
                 segment.write(batches.view)
-            except OSError:  # an epoch that began with it did not; the next start cuts it off in the file
+            except OSError:  # the new epoch has not begun; the next start removes it from the file
                 self._epochs.truncate_from_end(self.log_end_offset)
                 raise
         for header in headers:
@@ -263,7 +262,7 @@ class Log:
         """Return whole batches, from the one with ``offset`` to the last one before ``upto``.
 
         At most ``max_bytes``, unless ``at_least_one`` and the first batch is larger. One segment at most is read.
-        ``shared``: for bytes that are only sent on, see `File.view`.
+        With ``shared``, the caller only sends the bytes (see `File.view`).
         Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -280,8 +279,7 @@ class Log:
         return self.segments.aborted_transactions(start, end)
 
     def search_timestamp(self, timestamp: int, start_offset: int) -> TimeStep | None:
-        """Search, in one short step, for the first record at or after ``start_offset`` that is not older than
-        ``timestamp``.
+        """Search for the first record at or after ``start_offset`` with at least this timestamp, in one short step.
 
         Return None if there is no such record. The log may change between two steps.
         """
@@ -392,7 +390,7 @@ class Log:
             segment.close()
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drop everything at and after ``offset``, where a follower diverged. Return whether there was any."""
+        """Drop all records at and after ``offset``, because a follower diverged. Return whether there were any."""
         with self._access.to("truncate"), torn_on_failure():
             if offset >= self.log_end_offset:
                 self._files.truncate_epochs(self.log_end_offset)
@@ -407,7 +405,7 @@ class Log:
     def advance_log_start(self, offset: int) -> None:
         """Advance the log start to ``offset`` (DeleteRecords, retention). `delete_old_segments` deletes the files.
 
-        Raises OFFSET_OUT_OF_RANGE beyond the high watermark.
+        Raises OFFSET_OUT_OF_RANGE if it is after the high watermark.
         """
         if offset > self.high_watermark:
             message = f"offset {offset} is after the high watermark {self.high_watermark}"

@@ -33,7 +33,7 @@ class LogFiles:
         loaded: Loaded,
         unlink: Unlink,
     ) -> None:
-        """``new_segment`` makes a segment without files."""
+        """``new_segment`` returns a segment without files."""
         self.directory = directory
         self.config = config
         self.segments = Segments(loaded.segments)

@@ -1,4 +1,4 @@
-"""Open a partition's folder: find its segments, cut off what is damaged, and restore the producer state.
+"""Open a partition's folder: find its segments, truncate damaged data, and restore the producer state.
 
 After a clean stop, this reads only names, the newest snapshot, and the last batches of the active segment. After a
 crash, it reads and checks the segments from the recovery point on, batch by batch. The first damaged batch ends the
@@ -41,7 +41,7 @@ BATCHES_A_STEP = 300
 BYTES_AS_A_BATCH = 32 * 1024
 FILE_LOOKED_AT = 4
 SEGMENT_FINISHED = 60
-"""The indexes and the producer snapshot of a recovered segment are written."""
+"""The cost of writing the indexes and the producer snapshot of a recovered segment."""
 
 
 @dataclass(slots=True)
@@ -235,7 +235,7 @@ class Loader:
     def _first_to_recover(
         self, segments: list[Segment], names: set[str], recovery_point: int, clean: bool
     ) -> Steps[int | None]:
-        """Return the first segment that has to be read and checked, or None."""
+        """Return the index of the first segment that must be read and checked, or None."""
         suspect = len(segments)
         if not clean:
             bases = [segment.base_offset for segment in segments]
@@ -250,7 +250,7 @@ class Loader:
         return suspect if suspect < len(segments) else None
 
     def _recover(self, segments: list[Segment], first: int, log_start: int) -> Steps[list[Segment]]:
-        """Read the segments from ``first`` on and return those that are left."""
+        """Read the segments from ``first`` on. Return the segments that remain."""
         base = segments[first].base_offset
         yield from self._rebuilding(segments[:first], min(log_start, base), base)
         for slot in range(first, len(segments)):
@@ -289,7 +289,7 @@ class Loader:
                 yield
 
     def _recover_segment(self, segment: Segment) -> Steps[bool]:
-        """Read one segment up to the first damage, and return whether it is whole. The caller cuts off the rest."""
+        """Read one segment up to the first damage, and return whether it is whole. The caller truncates the rest."""
         size = segment.size
         expected = segment.base_offset
         reason = "its batches are out of order"

@@ -1,7 +1,7 @@
 """One segment of a log: a ``.log`` file of batches, its two sparse indexes and its transaction index.
 
-The names of the files are the segment's first offset in twenty digits, as in Kafka. A segment knows nothing of
-producers, epochs or the high watermark.
+The names of the files are the segment's first offset in twenty digits, as in Kafka. A segment does not
+use producers, epochs or the high watermark.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class BatchPosition(NamedTuple):
 
 
 class Segment:
-    """A segment; only the last one of a log, the active one, is appended to.
+    """A segment. Appends go to the last segment of a log, the active one.
 
-    The ``.log`` is made by `create` or the first append; the indexes of a segment that is not new are read at their
-    first use, and rebuilt if they are missing or damaged.
+    `create` or the first append creates the ``.log`` file. The indexes of an existing segment are read at their first
+    use, and rebuilt if they are missing or damaged.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class Segment:
         now_ms: int,
         suffix: str = "",
     ) -> None:
-        """``suffix``: the end of the names of files that are not part of the log yet (compaction)."""
+        """``suffix`` is added to the names of files that are not part of the log yet (compaction)."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self._stem = stem
@@ -200,7 +200,7 @@ class Segment:
         return [retire(self._disk, path) for path in paths if self._disk.exists(path)]
 
     def rename(self, suffix: str) -> None:
-        """Rename all files of the segment, which are complete: their names get another ``suffix``."""
+        """Rename all files of the segment, which must be complete, so that their names end in ``suffix``."""
         self.close()
         for kind in SEGMENT_SUFFIXES:
             path = self._stem + kind
@@ -340,9 +340,9 @@ class Segment:
         return self.size
 
     def batch_across(self, limit: int, start: int) -> BatchPosition:
-        """Return the batch, from that at ``start`` on, that position ``limit`` falls into (and is not its end).
+        """Return the batch that contains the byte at position ``limit``. ``start`` is the start of an earlier batch.
 
-        ``limit`` lies before the end of the segment.
+        ``limit`` must be before the end of the segment.
         """
         position = max(start, self._indexes().position_before(limit))
         for header, at in self.headers(position):
@@ -360,7 +360,7 @@ class Segment:
     def batches(self, size: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Yield header and bytes of every batch in the first ``size`` bytes of the file, reading it in order.
 
-        Raises ProtocolError at the first bytes that are no whole batch.
+        Raises ProtocolError at the first bytes that are not a whole batch.
         """
         position = 0
         window = memoryview(b"")

@@ -24,7 +24,7 @@ def at_once(work: Steps[T]) -> T:
 
 
 class Pace:
-    """Say when long work has to pause. Costs are added up, so that many short pieces of work make one step."""
+    """Decide when long work must pause. Costs are added up, so that one step has many short pieces of work."""
 
     __slots__ = ("_budget", "_cost")
 

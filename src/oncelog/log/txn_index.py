@@ -1,7 +1,8 @@
 """Aborted transactions of a segment (``.txnindex``), in Kafka's file format.
 
-One entry of 34 bytes an aborted transaction: version 0, producer id, first offset, offset of the ABORT marker, and the
-last stable offset right after it. A consumer that reads committed data is told which transactions to leave out.
+Each aborted transaction has an entry of 34 bytes: version 0, producer id, first offset, offset of the ABORT marker, and
+the last stable offset after the marker. The broker returns these transactions to read_committed consumers, which skip
+their records.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction; ``last_offset`` is that of its marker."""
+    """One aborted transaction. ``last_offset`` is the offset of its marker."""
 
     producer_id: int
     first_offset: int
@@ -28,7 +29,7 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """Aborted transactions whose marker is in this segment, in the order of their markers.
 
-    The file exists only where there is an entry; new entries reach it at `flush`.
+    The file exists only if there is an entry. `flush` writes new entries to it.
     """
 
     __slots__ = ("_disk", "_on_disk", "entries", "path")
@@ -84,8 +85,10 @@ class TransactionIndex:
         self._on_disk = len(self.entries)
 
     def collect(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the aborted transactions with records in ``[start, end)``, and whether later segments can be
-        left out because everything before ``end`` was decided here."""
+        """Return the aborted transactions with records in ``[start, end)``, and whether the list is complete.
+
+        If it is complete, later segments have no further ones: all transactions before ``end`` are decided here.
+        """
         found = []
         for slot in range(bisect_left(self.entries, start, key=_last_offset), len(self.entries)):
             entry = self.entries[slot]

@@ -1,8 +1,8 @@
 """Check batches before they are appended (Kafka's ``LogValidator`` and ``analyzeAndValidateRecords``).
 
-By default a batch is checked by its CRC and its header, which has the largest timestamp. Every record is looked at
-only for compacted topics, where a record may be too old (``message.timestamp.before.max.ms``), where
-``record.validation=full`` is set, and once the header shows that some are invalid. All that are, are named (KIP-467).
+By default, a batch is checked by its CRC and its header, which has the largest timestamp. Each record is checked if the
+topic is compacted, if ``message.timestamp.before.max.ms`` or ``record.validation=full`` is set, or if the header shows
+an invalid timestamp. The error then names the invalid records (KIP-467).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class InvalidRecordsError(ProtocolError):
 
 
 def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int) -> ValidBatches:
-    """Check the batches of one append and give them the time they are appended at, if the topic wants that.
+    """Check the batches of one append. If the topic uses LogAppendTime, set their timestamps.
 
-    ``records`` is changed in place, if at all; where the topic stores with another codec, the result is a copy.
+    Timestamps are set in place. If the topic stores batches with another codec, the result is a copy.
     Raises INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
     """
     headers = []
@@ -73,7 +73,7 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
             check_crc(header, view)
             headers.append(header)
             continue
-        if origin == Origin.CLIENT and headers:  # before the check: `may_take_long` has seen the first batch only
+        if origin == Origin.CLIENT and headers:  # `may_take_long` has only seen the first batch
             raise ProtocolError(
                 ErrorCode.INVALID_RECORD, "a Produce request may have only one record batch per partition"
             )
@@ -145,7 +145,7 @@ def _are_records_checked(header: BatchHeader, config: LogConfig, now_ms: int) ->
 
 
 def _wrong_time(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
-    """Return what is wrong with a record's timestamp, or None (``LogValidator.validateTimestamp``)."""
+    """Return why a record's timestamp is invalid, or None (``LogValidator.validateTimestamp``)."""
     if config.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
         if timestamp - now_ms > config.timestamp_after_max_ms or now_ms - timestamp > config.timestamp_before_max_ms:
             return (

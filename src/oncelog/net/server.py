@@ -55,7 +55,7 @@ class Peer:
     port: int
     connection_id: int
     on_hang_up: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
-    """Called when the client hangs up. A request that may wait long adds a callback, and removes it again."""
+    """Called when the client disconnects. A request that may wait long adds a callback, and removes it again."""
     listener: str = DEFAULT_LISTENER
     """The name of the listener that accepted the connection."""
 

@@ -73,7 +73,7 @@ class Unsent:
 
     @property
     def too_much(self) -> bool:
-        """Whether responses take more than twice the limit. A Fetch cannot cause this, because it asks `room` first."""
+        """Whether responses take more than twice the limit. A Fetch checks `available` first, so it cannot cause this."""
         return 0 <= 2 * self._limit < self.bytes
 
     def taken_by(self, piece: Piece) -> int:

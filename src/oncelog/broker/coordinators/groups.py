@@ -145,7 +145,7 @@ class GroupService:
     # -- membership -------------------------------------------------------------------------------------------------
 
     async def join_group(self, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
-        """Answer JoinGroup after the other members have joined. Return None if the client hangs up before."""
+        """Answer JoinGroup after the other members have joined. Return None if the client disconnects before."""
         try:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: JoinGroupResponse | None = await self.shell.request(
@@ -160,7 +160,7 @@ class GroupService:
         return response
 
     async def sync_group(self, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
-        """Answer SyncGroup after the leader has sent its SyncGroup. Return None if the client hangs up before."""
+        """Answer SyncGroup after the leader has sent its SyncGroup. Return None if the client disconnects before."""
         try:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: SyncGroupResponse | None = await self.shell.request(

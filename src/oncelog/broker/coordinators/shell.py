@@ -179,9 +179,11 @@ class CoordinatorShell(Generic[S]):
         """Run `operation(shard, token)` and wait for the reply to `token`.
 
         `producer` (id, epoch) makes the records part of that producer's transaction. `guard` belongs to its
-        verification (`Log.start_verification`). Raises ProtocolError if the records cannot be appended; the
-        coordinator's state does not change then. If `on_hang_up` of the connection is given and the client hangs up,
-        the wait ends and the result is None. The request can be freed then, and the coordinator's reply is dropped.
+        verification (`Log.start_verification`). Raises ProtocolError if the records cannot be appended. The
+        coordinator's state does not change then.
+
+        If `on_disconnect` of the connection is given and the client disconnects, return None. The request can be freed
+        then, and the coordinator's reply is dropped.
         """
         shard = self.shard(partition)
         token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -491,7 +493,7 @@ def _replay(shard: Shard, record: CoordinatorRecord, producer: tuple[int, int] |
 
 
 async def _while_connected(token: asyncio.Future[Any], on_hang_up: list[Callable[[], None]]) -> Any:
-    """Wait for the reply, and return it. Return None if the client hangs up before."""
+    """Wait for the reply, and return it. Return None if the client disconnects before."""
 
     def give_up() -> None:
         if not token.done():

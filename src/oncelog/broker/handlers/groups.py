@@ -26,7 +26,7 @@ MOST_PROTOCOLS = 1000
 
 
 async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
-    """Wait until the generation begins, then answer. Return None if the client hangs up before."""
+    """Wait until the generation begins, then answer. Return None if the client disconnects before."""
     ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     if len(request.protocols) > MOST_PROTOCOLS:
         response: JoinGroupResponse | None = JoinGroupResponse(
@@ -42,7 +42,7 @@ async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestCont
 
 
 async def sync(groups: GroupService, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
-    """Wait until the leader has sent the assignment, then answer. Return None if the client hangs up before.
+    """Wait until the leader has sent the assignment, then answer. Return None if the client disconnects before.
 
     From version 5 on, the request must name the protocol (KIP-559).
     """

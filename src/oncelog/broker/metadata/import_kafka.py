@@ -222,7 +222,7 @@ class LogDirectoryImport:
         return topics
 
     def _next_producer_id(self) -> int:
-        """Return an id above all that may have been allocated. The logs do not show ids that have written nothing."""
+        """Return an id above all ids that may have been allocated. Ids that have not written are not in the logs."""
         return max(self._producer_ids(), default=0) // BLOCK_SIZE * BLOCK_SIZE + LEAP
 
     def _producer_ids(self) -> Iterator[int]:

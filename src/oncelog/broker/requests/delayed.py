@@ -17,7 +17,7 @@ async def wait_until(
     """Wait until `ready(replica)` is true for one of the replicas, and return True.
 
     Each replica is checked once, and again after each append or sync, and when it fails or is closed. Return False if
-    the wait times out or the client hangs up.
+    the wait times out or the client disconnects.
     """
     if any(map(ready, replicas)):
         return True

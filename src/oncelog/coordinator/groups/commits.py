@@ -1,4 +1,4 @@
-"""OffsetCommit and TxnOffsetCommit: who may commit, and the records of the offsets.
+"""OffsetCommit and TxnOffsetCommit: check the member, and return the records of the offsets.
 
 The broker has checked before that the topics exist. It has filled in their names, and their ids if they are known.
 After Kafka's `OffsetMetadataManager` and `ClassicGroup.validateOffsetCommit`.

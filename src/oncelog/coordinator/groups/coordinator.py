@@ -54,12 +54,12 @@ class GroupCoordinator:
         self._cleanup_due_ms: int | None = None
         self._next_cleanup_ms = 0
         self._cleanup: list[Iterator[CoordinatorRecord | None]] = []
-        """The remaining parts of the clean-up that runs now. The last one comes next."""
+        """The remaining parts of the current clean-up. The last one in the list runs next."""
         self._now = Now(0, 0)
 
     @property
     def groups(self) -> dict[str, Group]:
-        """All groups by their ids. Callers must not change them."""
+        """Return all groups by their ids. Callers must not change them."""
         return self._registry.groups
 
     # -- membership ---------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class GroupCoordinator:
     def join_group(
         self, request: JoinGroupRequest, version: int, client_id: str, client_host: str, token: Any, now: Now
     ) -> Effects:
-        """JoinGroup. The reply often waits for other members, or for the initial rebalance delay."""
+        """Handle JoinGroup. The reply often waits for other members, or for the initial rebalance delay."""
         joining = Joining(request, version, client_id, client_host, token)
         config = self._registry.config
         is_new_group = request.group_id not in self.groups
@@ -83,7 +83,7 @@ class GroupCoordinator:
         return operation.effects
 
     def sync_group(self, request: SyncGroupRequest, token: Any, now: Now) -> Effects:
-        """SyncGroup. A follower's reply waits for the leader."""
+        """Handle SyncGroup. A follower's reply waits for the leader."""
         group = self.groups.get(request.group_id)
         if group is None:
             return Effects(replies=[Reply(token, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))])
@@ -92,14 +92,14 @@ class GroupCoordinator:
         return operation.effects
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> HeartbeatResponse:
-        """Heartbeat. It never writes, so the answer needs no Effects."""
+        """Handle Heartbeat. It never writes, so it returns the answer instead of Effects."""
         group = self.groups.get(request.group_id)
         if group is None:
             return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         return HeartbeatResponse(error_code=membership.heartbeat(self._operation(group, now), request))
 
     def leave_group(self, request: LeaveGroupRequest, version: int, token: Any, now: Now) -> Effects:
-        """LeaveGroup of one member, or of several."""
+        """Handle LeaveGroup of one member or several."""
         group = self.groups.get(request.group_id)
         if group is None:
             return Effects(replies=[Reply(token, membership.leave(None, request, version))])
@@ -110,7 +110,7 @@ class GroupCoordinator:
     # -- offsets ------------------------------------------------------------------------------------------------
 
     def commit_offsets(self, request: OffsetCommitRequest, version: int, token: Any, now: Now) -> Effects:
-        """OffsetCommit of existing topics. Raises ProtocolError if the whole commit is rejected."""
+        """Handle OffsetCommit of existing topics. Raises ProtocolError if the whole commit is rejected."""
         group = self.groups.get(request.group_id)
         commits.check_commit(group, request, version)
         if group is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
@@ -123,7 +123,7 @@ class GroupCoordinator:
         return Effects(records, [Reply(token, response)])
 
     def commit_transactional_offsets(self, request: TxnOffsetCommitRequest, token: Any, now: Now) -> Effects:
-        """TxnOffsetCommit. Its records must be appended with the producer's id and epoch. Raises ProtocolError."""
+        """Handle TxnOffsetCommit. The shell appends its records with the producer's id and epoch. Raises ProtocolError."""
         commits.check_transactional_commit(self.groups.get(request.group_id), request)
         limit = self._registry.config.offset_metadata_max_bytes
         self._now = now
@@ -137,7 +137,7 @@ class GroupCoordinator:
     # -- deletion -----------------------------------------------------------------------------------------------
 
     def delete_groups(self, group_ids: Iterable[str], token: Any) -> Effects:
-        """DeleteGroups of groups of this coordinator. The reply is a list of results."""
+        """Handle DeleteGroups for groups of this coordinator. The reply is a list of results."""
         results, records = deletion.delete_groups(self.groups, self.offsets, group_ids)
         return Effects(records, [Reply(token, results)])
 
@@ -147,7 +147,7 @@ class GroupCoordinator:
         return Effects(records, [Reply(token, count)])
 
     def delete_offsets(self, request: OffsetDeleteRequest, token: Any) -> Effects:
-        """OffsetDelete of existing partitions. Raises ProtocolError if the whole request is rejected."""
+        """Handle OffsetDelete of existing partitions. Raises ProtocolError if the whole request is rejected."""
         response, records = deletion.delete_offsets(self.groups, self.offsets, request)
         return Effects(records, [Reply(token, response)])
 

@@ -1,6 +1,6 @@
 """Tombstones of groups and offsets: deleted on request, expired, or of a deleted topic (KIP-211, KIP-229, KIP-496).
 
-A coordinator may have a million offsets. Functions that look at all of them are generators, which yield None for each
+A coordinator may have a million offsets. Functions that check all of them are generators, which yield None for each
 offset that stays: the caller may pause there, and the coordinator may change meanwhile. After Kafka's
 `GroupCoordinatorShard.deleteGroups` and `OffsetMetadataManager`.
 """
@@ -90,7 +90,7 @@ def delete_offsets(
 
 
 def _all_offsets(store: OffsetStore, group_id: str) -> Iterator[CoordinatorRecord]:
-    """Yield one tombstone for each partition, whether its offset is committed, pending or both."""
+    """Yield one tombstone for each partition with an offset, committed or pending or both."""
     committed = store.committed(group_id)
     for partition in committed:
         yield offset_tombstone(group_id, *partition)

@@ -2,8 +2,8 @@
 
 Requests read the state and return effects. Only `replay` changes a transaction. The shell replays the records of a
 request before the next request, so Kafka's "pending transitions" are the prepared states here. A transaction stays
-prepared until its last marker is written; until then, requests get CONCURRENT_TRANSACTIONS. The module `decisions` has
-what each request does to a transaction.
+prepared until its last marker is written; until then, requests get CONCURRENT_TRANSACTIONS. The module `decisions`
+decides what each request does to a transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each request does to a transaction: a function returns the next state, or the error code of the answer.
+"""Decide what each request does to a transaction. A function returns the next state, or the error code of the answer.
 
 After Kafka 4.3.1 (`TransactionCoordinator`). Clients rely on its order of checks. Deliberate differences:
 

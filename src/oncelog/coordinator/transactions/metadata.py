@@ -1,4 +1,4 @@
-"""What the coordinator knows of one transactional id, and the steps that change it (Kafka's `TransactionMetadata`).
+"""The coordinator's state of one transactional id, and the steps that change it (Kafka's `TransactionMetadata`).
 
 A `TransactionMetadata` is a value. Each step returns a new one, which becomes the state when its record is replayed.
 
@@ -10,7 +10,7 @@ Empty ---------> Ongoing ---> PrepareCommit ---> CompleteCommit
 ```
 
 A completed transaction becomes Empty (InitProducerId) or Ongoing (the next transaction). Dead and PrepareEpochFence are
-Kafka's transient states. Tools know them, but no record and no coordinator of ours has them.
+Kafka's transient states. Tools know them, but no record has them, and oncelog's coordinators never enter them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ KEY_VERSION = 0
 
 
 def value_version(transaction_version: int, client_version: int = 0) -> int:
-    """Return the version of the layout. Version 1 has tagged fields and came with transaction.version 1.
+    """Return the version of the layout. Version 1, since transaction.version 1, has tagged fields.
 
     After a downgrade to 0, a client with old metadata may still end a transaction in version 2. The coordinator needs
     the tagged fields to complete it, and to recognize a retry, after a failover.

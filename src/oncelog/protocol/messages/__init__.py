@@ -1,1 +1,1 @@
-"""One module an API: its request and response, every version, declared once."""
+"""The messages of each API: one module declares its request and response in all versions."""

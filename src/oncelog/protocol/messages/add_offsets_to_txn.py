@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: a group's offsets join a transaction (KIP-98)."""
+"""AddOffsetsToTxn: add a group's offsets to a transaction (KIP-98)."""
 
 from __future__ import annotations
 

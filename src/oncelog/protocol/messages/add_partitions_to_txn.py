@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: partitions join a transaction, or are verified to be in it (KIP-98, 890)."""
+"""AddPartitionsToTxn: add partitions to a transaction, or verify that they are in it (KIP-98, 890)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from oncelog.protocol.schema import Message, array, boolean, int16, int32, strin
 
 
 class ReassignablePartition(Message):
-    """`Partitions` of AlterPartitionReassignmentsRequest; without replicas it cancels a reassignment."""
+    """`Partitions` of AlterPartitionReassignmentsRequest. Without replicas, it cancels a reassignment."""
 
     partition_index: int = int32()
     replicas: list[int] | None = array("int32", nullable=0, default=None)

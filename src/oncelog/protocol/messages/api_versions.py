@@ -1,4 +1,4 @@
-"""ApiVersions: what a broker serves, and its features (KIP-35, 511, 584)."""
+"""ApiVersions: list the APIs and the features of a broker (KIP-35, 511, 584)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: groups with a server-side assignor, and their members (KIP-848, 1099)."""
+"""ConsumerGroupDescribe: describe groups of the consumer protocol, and their members (KIP-848, 1099)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member of a group that its broker divides joins, lives, reports and leaves (KIP-848)."""
+"""ConsumerGroupHeartbeat: join, keep alive or leave a group whose broker assigns the partitions (KIP-848)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TopicPartitions(Message):
 
 
 class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexible=0):
-    """The request; null and -1 mean that nothing has changed since the last one."""
+    """The request. Null and -1 mean: unchanged since the previous request."""
 
     group_id: str = string()
     member_id: str = string()

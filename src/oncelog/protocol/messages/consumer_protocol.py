@@ -1,4 +1,4 @@
-"""What consumers tell each other through JoinGroup and SyncGroup."""
+"""The subscriptions and assignments that consumers exchange through JoinGroup and SyncGroup."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ class ConsumerProtocolAssignment(Message, versions=(0, 3)):
 
 
 class StickyAssignorUserData(Message, versions=(0, 1)):
-    """User data of the assignor `sticky` (no version goes in front): what the member had, and when."""
+    """User data of the assignor `sticky`, without a version prefix: the member's last assignment and its generation."""
 
     previous_assignment: list[AssignedPartition] = array(AssignedPartition)
     generation: int = int32(since=1, default=-1)
 
 
 class CooperativeStickyAssignorUserData(Message, versions=(0, 0)):
-    """User data of the assignor `cooperative-sticky`, likewise; what it has stands in the subscription."""
+    """User data of the assignor `cooperative-sticky`, without a version prefix.
+
+    The subscription has the owned partitions.
+    """
 
     generation: int = int32()

@@ -1,4 +1,4 @@
-"""CreateTopics (KIP-4, 525)."""
+"""CreateTopics: create topics (KIP-4, 525)."""
 
 from __future__ import annotations
 

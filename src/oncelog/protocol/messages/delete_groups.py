@@ -1,4 +1,4 @@
-"""DeleteGroups: forget empty groups (KIP-229)."""
+"""DeleteGroups: delete groups without members (KIP-229)."""
 
 from __future__ import annotations
 

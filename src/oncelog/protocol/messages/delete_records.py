@@ -1,4 +1,4 @@
-"""DeleteRecords: drop a partition's records before an offset (KIP-107)."""
+"""DeleteRecords: delete a partition's records before an offset (KIP-107)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteTopics, by name or id (KIP-4, 516)."""
+"""DeleteTopics: delete topics by name or id (KIP-4, 516)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeCluster: brokers and controller (KIP-700)."""
+"""DescribeCluster: list the brokers and the controller (KIP-700)."""
 
 from __future__ import annotations
 

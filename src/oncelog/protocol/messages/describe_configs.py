@@ -1,4 +1,4 @@
-"""DescribeConfigs: settings of topics and brokers (KIP-133, 226, 569)."""
+"""DescribeConfigs: list the settings of topics and brokers (KIP-133, 226, 569)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeGroups: members and state of classic groups."""
+"""DescribeGroups: describe the state and the members of classic groups."""
 
 from __future__ import annotations
 

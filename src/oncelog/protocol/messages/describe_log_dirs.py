@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what is in a broker's data directories (KIP-113, 827)."""
+"""DescribeLogDirs: list the partitions in a broker's log directories (KIP-113, 827)."""
 
 from __future__ import annotations
 

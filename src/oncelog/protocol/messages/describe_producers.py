@@ -1,4 +1,4 @@
-"""DescribeProducers: the producers that a partition remembers (KIP-664)."""
+"""DescribeProducers: list the producers in a partition's state (KIP-664)."""
 
 from __future__ import annotations
 

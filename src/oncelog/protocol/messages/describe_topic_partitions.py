@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: partitions of topics, page by page (KIP-966)."""
+"""DescribeTopicPartitions: list the partitions of topics, in pages (KIP-966)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TopicRequest(Message):
 
 
 class Cursor(Message):
-    """`Cursor` of the request and `NextCursor` of the response: where a page begins."""
+    """`Cursor` of the request, and `NextCursor` of the response: the first partition of a page."""
 
     topic_name: str = string()
     partition_index: int = int32()

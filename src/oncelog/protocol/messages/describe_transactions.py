@@ -1,4 +1,4 @@
-"""DescribeTransactions: state of transactional ids (KIP-664)."""
+"""DescribeTransactions: describe the state of transactional ids (KIP-664)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class UserName(Message):
 
 
 class DescribeUserScramCredentialsRequest(Message, api_key=50, versions=(0, 0), flexible=0):
-    """The request; without users it means all of them."""
+    """The request. Without users, it means all of them."""
 
     users: list[UserName] | None = array(UserName, nullable=0)
 

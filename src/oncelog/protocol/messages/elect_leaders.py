@@ -13,7 +13,7 @@ class ElectLeadersTopic(Message):
 
 
 class ElectLeadersRequest(Message, api_key=43, versions=(0, 2), flexible=2):
-    """The request; without topics it means every partition."""
+    """The request. Without topics, it means every partition."""
 
     election_type: int = int8(since=1)
     topic_partitions: list[ElectLeadersTopic] | None = array(ElectLeadersTopic, nullable=0)

@@ -1,4 +1,4 @@
-"""Fetch: record batches from partitions (KIP-74, 98, 227, 516)."""
+"""Fetch: read record batches from partitions (KIP-74, 98, 227, 516)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id (KIP-699)."""
+"""FindCoordinator: find the broker that coordinates a group or a transactional id (KIP-699)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: classic groups."""
+"""Records of `__consumer_offsets` for classic groups."""
 
 from __future__ import annotations
 

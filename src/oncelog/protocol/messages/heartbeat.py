@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group lives."""
+"""Heartbeat: keep the session of a classic group's member alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitProducerId: producer id and epoch (KIP-98, 360, 939)."""
+"""InitProducerId: get a producer id and an epoch (KIP-98, 360, 939)."""
 
 from __future__ import annotations
 

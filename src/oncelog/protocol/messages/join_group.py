@@ -1,4 +1,4 @@
-"""JoinGroup: enter a classic group, or its next generation (KIP-345, 394)."""
+"""JoinGroup: join a classic group, or its next generation (KIP-345, 394)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeaveGroup: members leave a classic group (KIP-345)."""
+"""LeaveGroup: remove members from a classic group (KIP-345)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListGroups: the groups of a broker (KIP-518, 848)."""
+"""ListGroups: list the groups that a broker coordinates (KIP-518, 848)."""
 
 from __future__ import annotations
 

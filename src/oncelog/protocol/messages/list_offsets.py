@@ -1,4 +1,4 @@
-"""ListOffsets: offsets by time, first and last (KIP-79)."""
+"""ListOffsets: find offsets by timestamp, and the first and last offset (KIP-79)."""
 
 from __future__ import annotations
 

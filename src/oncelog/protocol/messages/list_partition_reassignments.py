@@ -13,7 +13,7 @@ class ListPartitionReassignmentsTopic(Message):
 
 
 class ListPartitionReassignmentsRequest(Message, api_key=46, versions=(0, 0), flexible=0):
-    """The request; without topics it means every partition."""
+    """The request. Without topics, it means every partition."""
 
     timeout_ms: int = int32(default=60000)
     topics: list[ListPartitionReassignmentsTopic] | None = array(

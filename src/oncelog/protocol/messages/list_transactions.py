@@ -1,4 +1,4 @@
-"""ListTransactions: the transactions of a coordinator (KIP-664, 994, 1152)."""
+"""ListTransactions: list the transactions that a broker coordinates (KIP-664, 994, 1152)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics and leaders."""
+"""Metadata: list the brokers, and the topics with their leaders."""
 
 from __future__ import annotations
 

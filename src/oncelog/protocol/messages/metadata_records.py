@@ -1,6 +1,6 @@
-"""Records of `__cluster_metadata`: what a KRaft controller knows of topics, settings, features and producer ids.
+"""Records of `__cluster_metadata`, the log of a KRaft controller: topics, settings, features and producer ids.
 
-Only those that say what a broker's data means; a reader passes over the others.
+Only the records that a broker needs to use its data are declared. The reader skips all others.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _FRAME_VERSION = 1
 
 
 class TopicRecord(Message, api_key=2, versions=(0, 0), flexible=0):
-    """A topic was made."""
+    """A topic was created."""
 
     name: str = string()
     topic_id: UUID = uuid()
 
 
 class PartitionRecord(Message, api_key=3, versions=(0, 2), flexible=0):
-    """A partition was made; `directories` has a log directory's id for each replica (KIP-858)."""
+    """A partition was created. `directories` has a log directory's id for each replica (KIP-858)."""
 
     partition_id: int = int32(default=-1)
     topic_id: UUID = uuid()
@@ -39,7 +39,7 @@ class PartitionRecord(Message, api_key=3, versions=(0, 2), flexible=0):
 
 
 class ConfigRecord(Message, api_key=4, versions=(0, 0), flexible=0):
-    """A setting of a topic (`resource_type` 2), broker (4) or other resource; a null value takes it away."""
+    """A setting of a topic (`resource_type` 2), broker (4) or other resource. A null value removes the setting."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -48,7 +48,7 @@ class ConfigRecord(Message, api_key=4, versions=(0, 0), flexible=0):
 
 
 class PartitionChangeRecord(Message, api_key=5, versions=(0, 2), flexible=0):
-    """What is new of a partition; each election raises its leader epoch. -2: the same leader."""
+    """The changed fields of a partition. Each election increments its leader epoch. Leader -2: the same leader."""
 
     partition_id: int = int32(default=-1)
     topic_id: UUID = uuid()
@@ -70,14 +70,14 @@ class RemoveTopicRecord(Message, api_key=9, versions=(0, 0), flexible=0):
 
 
 class FeatureLevelRecord(Message, api_key=12, versions=(0, 0), flexible=0):
-    """The finalised level of a feature, 0 for none."""
+    """The finalized level of a feature, 0 for none."""
 
     name: str = string()
     feature_level: int = int16()
 
 
 class ProducerIdsRecord(Message, api_key=15, versions=(0, 0), flexible=0):
-    """A block of producer ids was given to a broker: the next one begins at `next_producer_id`."""
+    """A block of producer ids was allocated to a broker. The next block begins at `next_producer_id`."""
 
     broker_id: int = int32()
     broker_epoch: int = int64(default=-1)
@@ -85,17 +85,17 @@ class ProducerIdsRecord(Message, api_key=15, versions=(0, 0), flexible=0):
 
 
 class BeginTransactionRecord(Message, api_key=23, versions=(0, 0), flexible=0):
-    """What follows counts only once it is ended (KIP-868)."""
+    """The start of a transaction. The records after it apply when it ends (KIP-868)."""
 
     name: str | None = string(nullable=0, default=None, tag=0)
 
 
 class EndTransactionRecord(Message, api_key=24, versions=(0, 0), flexible=0):
-    """What came since the last BeginTransactionRecord counts."""
+    """The end of a transaction. The records since the last BeginTransactionRecord apply."""
 
 
 class AbortTransactionRecord(Message, api_key=25, versions=(0, 0), flexible=0):
-    """What came since the last BeginTransactionRecord does not count."""
+    """The end of a transaction whose records are ignored."""
 
     reason: str | None = string(nullable=0, default=None, tag=0)
 
@@ -110,22 +110,22 @@ _TYPES: dict[int, type[Message]] = {
 
 
 NOT_READ = {10: "delegation tokens", 11: "SCRAM users", 14: "client quotas", 18: "ACLs"}
-"""Records that mean something to whoever administers a cluster, and are passed over here all the same."""
+"""The kinds of records that matter to administrators, but are not imported, with their names for messages."""
 
 
 def encode_record(message: Message, version: int) -> bytes:
-    """A record's value, with its frame (Kafka's `MetadataRecordSerde`)."""
+    """Encode a record's value, with its frame (Kafka's `MetadataRecordSerde`)."""
     return varint(_FRAME_VERSION) + varint(message.API_KEY) + varint(version) + message.encode(version)
 
 
 def record_kind(value: bytes | memoryview) -> int:
-    """The number of the kind of record in a value. Raises DecodeError."""
+    """Return the number of the kind of record in a value. Raises DecodeError."""
     view = memoryview(value)
     return read_varint(view, read_varint(view, 0)[1])[0]
 
 
 def decode_record(value: bytes | memoryview) -> Message | None:
-    """The record in a value; None for a kind that is not read here. Raises DecodeError."""
+    """Return the record in a value, or None for a kind that is not declared here. Raises DecodeError."""
     view = memoryview(value)
     frame, pos = read_varint(view, 0)
     if frame != _FRAME_VERSION:

@@ -1,4 +1,4 @@
-"""OffsetCommit: how far a group has read."""
+"""OffsetCommit: commit the offsets of a group."""
 
 from __future__ import annotations
 

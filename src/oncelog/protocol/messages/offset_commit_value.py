@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: committed offsets."""
+"""Records of `__consumer_offsets` for committed offsets."""
 
 from __future__ import annotations
 

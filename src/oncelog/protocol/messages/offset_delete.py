@@ -1,4 +1,4 @@
-"""OffsetDelete: forget a group's offsets of some topics (KIP-496)."""
+"""OffsetDelete: delete a group's offsets of some topics (KIP-496)."""
 
 from __future__ import annotations
 

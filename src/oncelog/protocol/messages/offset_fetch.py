@@ -1,4 +1,4 @@
-"""OffsetFetch: the committed offsets of groups (KIP-447, 709)."""
+"""OffsetFetch: read the committed offsets of groups (KIP-447, 709)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where each leader epoch of a partition ended (KIP-101, 320)."""
+"""OffsetForLeaderEpoch: find the end offset of a partition's leader epoch (KIP-101, 320)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce: record batches for partitions."""
+"""Produce: append record batches to partitions."""
 
 from __future__ import annotations
 

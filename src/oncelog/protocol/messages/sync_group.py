@@ -1,4 +1,4 @@
-"""SyncGroup: hand out and fetch the assignment of a generation."""
+"""SyncGroup: send the assignment of a generation, or fetch the member's part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`."""
+"""Records of `__transaction_state` for transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that become visible with a transaction (KIP-98, 447)."""
+"""TxnOffsetCommit: commit offsets that become visible with a transaction (KIP-98, 447)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures: finalise levels of the cluster's features (KIP-584)."""
+"""UpdateFeatures: change the finalized levels of the cluster's features (KIP-584)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: the coordinator ends transactions in partitions (KIP-98, 1228)."""
+"""WriteTxnMarkers: append the markers that end transactions in partitions (KIP-98, 1228)."""
 
 from __future__ import annotations
 
