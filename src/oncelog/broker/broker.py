@@ -18,7 +18,7 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.transactions import TransactionService
-from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_seen
+from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
@@ -285,7 +285,7 @@ class Broker:
             levels = LogDirectoryImport(self.directories, store, static, self._new_topic_id, self.log).run()
         features.initialize(store, levels)
         found = cluster_id(store, self.directories.cluster_id() or new_cluster_id(self._rng.getrandbits))
-        check_all_seen(self.directories, store)
+        check_all_unchanged(self.directories, store)
         self.loader.load()
         self._admit_settings()
         return found

@@ -43,7 +43,7 @@ NO_LOG_DIRECTORY = 3
 
 LOCK_FILE = ".oncelog.lock"
 """Locked with flock(2)."""
-KAFKAS_LOCK_FILE = ".lock"
+KAFKA_LOCK_FILE = ".lock"
 """Locked with fcntl(2), as Kafka does. On Linux, such locks do not interfere with flock(2). Elsewhere, they do."""
 PID_FILE = "broker.pid"
 TRACE_VARIABLE = "ONCELOG_TRACE"
@@ -58,7 +58,7 @@ OTHER_FILES = 64
 """The file descriptors for everything except logs and connections: metadata, locks, the event loop."""
 ALLOCATIONS_A_COLLECTION = 10_000
 """The young-generation threshold of the garbage collector. A collection of this many objects takes 3 ms."""
-COLLECTIONS_OF_THE_YOUNG = 2
+YOUNG_COLLECTIONS = 2
 """The collections of the young generation before a collection of the next one."""
 LONG_COLLECTION_S = 0.005
 """If a collection takes more CPU time than this, the surviving objects are frozen."""
@@ -138,7 +138,7 @@ class FolderLock:
                 )
             time.sleep(0.02)
         # This file is opened only now, because closing it would release any fcntl lock that this process holds on it.
-        kafkas = self._open(KAFKAS_LOCK_FILE)
+        kafkas = self._open(KAFKA_LOCK_FILE)
         while not _locks(fcntl.lockf, kafkas):
             if time.monotonic() >= deadline:
                 raise StartError(
@@ -339,7 +339,7 @@ def _settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(ALLOCATIONS_A_COLLECTION, COLLECTIONS_OF_THE_YOUNG, 10)
+    gc.set_threshold(ALLOCATIONS_A_COLLECTION, YOUNG_COLLECTIONS, 10)
     started = 0.0
 
     def watch(phase: str, info: dict[str, int]) -> None:

@@ -108,19 +108,19 @@ class Rows:
         result_at = at("q", result)
         encode_records = kernel("encode_records")
         limit = max(max_batch_bytes - HEADER_SIZE, 1)
-        room = limit
+        space = limit
         first = 0
         while first < len(chosen):
             base_timestamp = int(times[chosen[first]])
-            buffer = bytearray(HEADER_SIZE + room)
-            out = np.frombuffer(buffer, np.uint8, room, HEADER_SIZE)
+            buffer = bytearray(HEADER_SIZE + space)
+            out = np.frombuffer(buffer, np.uint8, space, HEADER_SIZE)
             count = encode_records(*chosen_at, first, limit, base_timestamp, *columns, *at("B", out), *result_at)
             del out  # an exported buffer could not be cut to size below
             size, latest = result.tolist()
             if count == TOO_SMALL:
-                room = size
+                space = size
                 continue
-            room = limit
+            space = limit
             del buffer[HEADER_SIZE + size :]
             yield _batch(buffer, count, base_timestamp, latest, codec, level)
             first += count

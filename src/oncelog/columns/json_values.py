@@ -223,14 +223,14 @@ def _entries(values: pa.Array, name: str) -> pa.Array:
     return _join(_quoted(keys.cast(pa.large_string())), ":", _text(items, name))
 
 
-def _joined(values: pa.Array, items: pa.Array, before: str, behind: str) -> pa.Array:
+def _joined(values: pa.Array, items: pa.Array, before: str, after: str) -> pa.Array:
     """Return one text for each list: its items, with commas between them."""
     if pa.types.is_map(values.type):
         values = values.cast(pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])))
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), out=ends[1:])
     lists = pa.LargeListArray.from_arrays(pa.array(ends), items)
-    return _join(before, pc.binary_join(lists, pa.scalar(",", pa.large_string())), behind)
+    return _join(before, pc.binary_join(lists, pa.scalar(",", pa.large_string())), after)
 
 
 def _quoted(texts: pa.Array) -> pa.Array:

@@ -123,13 +123,13 @@ def cut_records(data: Any, pos: int, count: int, max_bytes: int, max_rows: int, 
     """
     start = pos
     for taken in range(count):
-        length, behind = _read_size(data, pos, data.shape[0])
-        if behind < 0 or length < 0:
+        length, next_pos = _read_size(data, pos, data.shape[0])
+        if next_pos < 0 or length < 0:
             return MALFORMED
-        behind += length
-        if taken and (taken >= max_rows or behind - start > max_bytes):
+        next_pos += length
+        if taken and (taken >= max_rows or next_pos - start > max_bytes):
             return taken
-        pos = behind
+        pos = next_pos
         after[0] = pos
     return count
 

@@ -58,7 +58,7 @@ def kernel(name: str) -> Kernel:
         found = _find(name, place)  # another process or thread has compiled it in the meantime
         if found is not None:
             return found
-        _tell(lock)  # log first, because compiling takes long
+        _log_compiling(lock)  # log first, because compiling takes long
         from oncelog.columns.compiler import compiled
 
         code = _sealed(*compiled(name, SIGNATURES[name], _machine()))
@@ -183,23 +183,23 @@ def _turn() -> Iterator[int | None]:
         os.close(lock)
 
 
-def _tell(lock: int | None) -> None:
+def _log_compiling(lock: int | None) -> None:
     """Log why this takes long, once for these kernels. The lock file stores that the message was logged.
 
     The message is a warning, because Python shows nothing below this level by default.
     """
     if lock is None:
-        _tell_once()
+        _log_once()
         return
     with contextlib.suppress(OSError):
         if os.fstat(lock).st_size:
             return
-        os.write(lock, b"told\n")
-    _tell_once()
+        os.write(lock, b"logged\n")
+    _log_once()
 
 
 @cache
-def _tell_once() -> None:
+def _log_once() -> None:
     folder = _writable()
     log.warning(
         "compiling the table kernels for this processor; this takes some seconds, once. Caching them %s "

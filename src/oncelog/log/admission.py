@@ -52,7 +52,7 @@ class LogStatistics:
 
 
 class Admission:
-    """Check the batches of one append against a partition's producers. ``name`` (topic and partition) is for messages."""
+    """Check the batches of one append against a partition's producers. ``name`` (topic-partition) is for messages."""
 
     __slots__ = ("_name", "_state", "statistics")
 

@@ -22,7 +22,7 @@ WRITE_BYTES = 1024 * 1024
 
 ext4 may allocate a folio of 2 MiB for a larger one (seen with Linux 6.18): 9 MB then take 22 ms instead of 2.5 ms.
 """
-OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
+TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 """The errors of a file that cannot be opened because too many are open. Nothing has changed on the disk."""
 _POPULATE_READ = 22  # MADV_POPULATE_READ: read all pages now, and fail if one cannot be read (Linux 5.14)
 
@@ -33,7 +33,7 @@ class File(Protocol):
     def pwrite(self, data: Buffer, pos: int) -> None:
         """Write all of ``data`` at ``pos``.
 
-        After an ``OSError``, any part of the data may be in the file. After an error in `OF_THE_PROCESS`, none of it
+        After an ``OSError``, any part of the data may be in the file. After an error in `TOO_MANY_OPEN`, none of it
         is.
         """
         ...
@@ -156,13 +156,13 @@ class OsDisk:
         file.attach(create=create)
         return file
 
-    def make_room(self, error: OSError) -> None:
+    def close_oldest(self, error: OSError) -> None:
         """Close the oldest handle, so that the caller can repeat the open that failed with ``error``.
 
         Raises ``error`` if this cannot help. After one failure, it closes no handle until an open succeeds: the
         remaining handles keep their partitions in service.
         """
-        if error.errno not in OF_THE_PROCESS or not self._open or not self._may_reuse:
+        if error.errno not in TOO_MANY_OPEN or not self._open or not self._may_reuse:
             raise error
         self._may_reuse = False
         next(iter(self._open)).close()
@@ -291,7 +291,7 @@ class OsFile:
         try:
             self._fd = os.open(self._path, flags, 0o644)
         except OSError as error:
-            self._disk.make_room(error)
+            self._disk.close_oldest(error)
             self._fd = os.open(self._path, flags, 0o644)
         self._disk.attach(self, self._fd)
         return self._fd

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 
-from oncelog.log.disk import OF_THE_PROCESS, Buffer, Disk, File
+from oncelog.log.disk import TOO_MANY_OPEN, Buffer, Disk, File
 
 
 class OfflineError(OSError):
@@ -52,7 +52,7 @@ class GuardedDisk:
 
     def fail(self, error: OSError) -> None:
         """Take the directory offline, unless the process has too many open files."""
-        if self.failure is None and error.errno not in OF_THE_PROCESS:
+        if self.failure is None and error.errno not in TOO_MANY_OPEN:
             self.failure = copy(error)  # without the traceback, whose frames hold the data to write
             self._on_failure(self.failure)
 

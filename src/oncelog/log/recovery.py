@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 BATCHES_A_STEP = 300
 """Batches that are read in one step, which takes some ms. Other work costs as much as a number of batches."""
 BYTES_AS_A_BATCH = 32 * 1024
-FILE_LOOKED_AT = 4
+FILE_CHECKED = 4
 SEGMENT_FINISHED = 60
 """The cost of writing the indexes and the producer snapshot of a recovered segment."""
 
@@ -84,7 +84,7 @@ def rebuilding(
         if segment.base_offset >= end:
             break
         position = segment.position_of(state.end_offset) if segment.base_offset < state.end_offset else 0
-        if pace.is_due(FILE_LOOKED_AT):
+        if pace.is_due(FILE_CHECKED):
             yield
         for header, at in segment.headers(position):
             if header.base_offset >= end:
@@ -201,7 +201,7 @@ class Loader:
             suffix, cost = dot + kind, 1
             if suffix == LOG_SUFFIX and stem.isdecimal():
                 segments.append(self._segment(int(stem)))
-                cost = FILE_LOOKED_AT
+                cost = FILE_CHECKED
             elif suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
                 snapshots.append(int(stem))
             elif suffix in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in present:
@@ -245,7 +245,7 @@ class Loader:
                 if not segment.load_txn_index():
                     logger.warning("rebuilding the transaction index of %s, because it is damaged", segment.path)
                     return slot
-                if self._pace.is_due(FILE_LOOKED_AT):
+                if self._pace.is_due(FILE_CHECKED):
                     yield
         return suspect if suspect < len(segments) else None
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from oncelog.log.disk import OF_THE_PROCESS, Buffer, Disk, File
+from oncelog.log.disk import TOO_MANY_OPEN, Buffer, Disk, File
 from oncelog.log.file_access import TornWriteError
 from oncelog.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
 from oncelog.log.leftovers import retire
@@ -246,7 +246,7 @@ class Segment:
         try:
             log.pwrite(data, self.size)
         except OSError as error:
-            if error.errno in OF_THE_PROCESS:
+            if error.errno in TOO_MANY_OPEN:
                 raise  # the file could not be opened, so nothing was written
             try:
                 log.truncate(self.size)

@@ -54,7 +54,7 @@ class Peer:
     host: str
     port: int
     connection_id: int
-    on_hang_up: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
+    on_disconnect: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
     """Called when the client disconnects. A request that may wait long adds a callback, and removes it again."""
     listener: str = DEFAULT_LISTENER
     """The name of the listener that accepted the connection."""
@@ -143,18 +143,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._closing = True
         self._server.unsent.all_read(self)
         self._server.unsent.drop_draft(self._peer.connection_id)
-        self._tell_hang_up()
+        self._notify_disconnect()
         self._frames.discard()
         self._server.gone(self)
 
     def eof_received(self) -> bool:
         """Note that the client sends no more. Return True to keep the connection open while an answer is due."""
         self._eof = True
-        self._tell_hang_up()
+        self._notify_disconnect()
         return self._busy or self._turn_pending or self._write_paused
 
-    def _tell_hang_up(self) -> None:
-        for callback in tuple(self._peer.on_hang_up):
+    def _notify_disconnect(self) -> None:
+        for callback in tuple(self._peer.on_disconnect):
             callback()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -186,7 +186,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Close the connection, now or after the request in progress is answered."""
         if not self._busy:
-            self._hang_up()
+            self._disconnect()
 
     def abort(self) -> None:
         """Close the connection without sending the rest of its answers."""
@@ -233,7 +233,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._reading = True
             self._transport.resume_reading()
         if self._eof and not blocked:
-            self._hang_up()
+            self._disconnect()
 
     def _next_turn(self) -> None:
         """Serve the kept bytes, if there are any, after a wait."""
@@ -300,7 +300,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._write(out, _add(out, chunks))
         self._server.unsent.drop_draft(self._peer.connection_id)
         if self._server.draining:
-            self._hang_up()
+            self._disconnect()
         self._next_turn()
 
     def _write(self, out: Chunks, size: int) -> None:
@@ -322,10 +322,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             _log.log(level, "closing %s:%d: %s", self._peer.host, self._peer.port, message, exc_info=trace)
             if out:
                 self._write(out, size)
-            self._hang_up()
+            self._disconnect()
         self._frames.release()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if not self._closing:
             self._closing = True
             self._transport.close()

@@ -39,7 +39,7 @@ class Unsent:
         self._unread: dict[SlowReader, int] = {}
         """Memory of the responses that each client has not read. The connection that has waited longest is first."""
 
-    def room(self, own: int = 0) -> int:
+    def available(self, own: int = 0) -> int:
         """Return how many more bytes a response may take, if it has taken `own` bytes so far."""
         if self._limit < 0:
             return 2**63 - 1
@@ -73,7 +73,7 @@ class Unsent:
 
     @property
     def too_much(self) -> bool:
-        """Whether responses take more than twice the limit. A Fetch checks `available` first, so it cannot cause this."""
+        """Whether responses take more than twice the limit. Fetches cannot cause this: they check `available` first."""
         return 0 <= 2 * self._limit < self.bytes
 
     def taken_by(self, piece: Piece) -> int:

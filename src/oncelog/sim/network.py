@@ -52,7 +52,7 @@ class Network:
         self._cuts.clear()
         resets, self._held_resets = self._held_resets, []
         for transport in resets:
-            transport.hear_reset()
+            transport.receive_reset()
         for transport in tuple(self._transports):
             transport.pump()
 
@@ -128,7 +128,7 @@ class Network:
         if self.is_cut(source, target.host):
             self._held_resets.append(target)
         else:
-            target.hear_reset()
+            target.receive_reset()
 
     def latency(self) -> float:
         """Return the latency of the next piece in seconds."""
@@ -319,7 +319,7 @@ class SimTransport(asyncio.Transport):
             self._network.forget(self)
             self._network.send_reset(self.host, self.peer)
 
-    def hear_reset(self) -> None:
+    def receive_reset(self) -> None:
         """End the connection with a ConnectionResetError after a latency."""
         self._loop.call_later(
             self._network.latency(),

@@ -209,7 +209,7 @@ class World:
         that poll each other forever are not detected as stalled, so only this limit ends them.
         """
         client = self.process("client")
-        with self._edges():
+        with self._patched_functions():
             try:
                 task = self.loop.spawn(client, asyncio.wait_for(scenario(self), limit_s))
                 result = self.loop.run_until_complete(task)
@@ -233,11 +233,11 @@ class World:
             broker.disk.kill()
         for process in self._processes:
             for task in process.tasks:
-                _bury(task)
+                _close_task(task)
         self.loop.close()
 
     @contextmanager
-    def _edges(self) -> Iterator[None]:
+    def _patched_functions(self) -> Iterator[None]:
         """Replace the functions through which code reads clocks and random numbers."""
 
         def nanoseconds() -> int:
@@ -270,7 +270,7 @@ class World:
             random.setstate(state)
 
 
-def _bury(task: asyncio.Task[Any]) -> None:
+def _close_task(task: asyncio.Task[Any]) -> None:
     """Close the coroutine of a dead process, and ignore its errors."""
     if task.done():
         if not task.cancelled():

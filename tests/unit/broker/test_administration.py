@@ -230,11 +230,11 @@ def test_disconnected_watcher_is_removed(tmp_path: Path, store: FailingTree) -> 
         await asyncio.sleep(0)
         watchers = broker.partitions.find("t", 0)._watchers
         assert watchers
-        (hang_up,) = context.on_hang_up
+        (hang_up,) = context.on_disconnect
         hang_up()
         answer = await waiting
         assert answer.responses[0].partitions[0].records == b""
         assert not watchers
-        assert not context.on_hang_up
+        assert not context.on_disconnect
 
     live(tmp_path, store, life)

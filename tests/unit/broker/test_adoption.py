@@ -17,7 +17,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.metadata.export_kafka import export
-from oncelog.broker.metadata.import_kafka import LEAP
+from oncelog.broker.metadata.import_kafka import PRODUCER_ID_GAP
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
@@ -211,7 +211,7 @@ def test_lost_metadata_is_restored_from_the_folders_only_on_request(tmp_path: Pa
         assert broker.partitions.find("t", 2).leader_epoch == 1
         while not broker.producer_ids.ids.remaining:
             await asyncio.sleep(0.005)
-        assert broker.producer_ids.ids.take() >= 1700 + LEAP // 2
+        assert broker.producer_ids.ids.take() >= 1700 + PRODUCER_ID_GAP // 2
 
     live(data, new_tree(), first)
     lost = new_tree()
@@ -396,7 +396,7 @@ def test_interrupted_import_is_restarted(tmp_path: Path, monkeypatch: pytest.Mon
     data, store = tmp_path / "data", new_tree()
     folder = metadata_log(data, *CHANGES)
     with monkeypatch.context() as patch:
-        patch.setattr("oncelog.broker.metadata.import_kafka.note_seen", _die)
+        patch.setattr("oncelog.broker.metadata.import_kafka.note_imported", _die)
         with pytest.raises(KilledError):
             live(data, store)
     assert store.children("/brokers/topics") == ["a"]

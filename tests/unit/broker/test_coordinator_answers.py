@@ -85,16 +85,16 @@ def test_request_is_released_when_its_client_disconnects() -> None:
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
-        on_hang_up: list[Callable[[], None]] = []
-        task, reference = ask(shell, wait, on_hang_up=on_hang_up)
+        on_disconnect: list[Callable[[], None]] = []
+        task, reference = ask(shell, wait, on_disconnect=on_disconnect)
         await asyncio.sleep(0)
-        for callback in on_hang_up:
+        for callback in on_disconnect:
             callback()
         assert await task is None
         del task
         await asyncio.sleep(0)
         assert reference() is None
-        assert not on_hang_up
+        assert not on_disconnect
         reply = Effects(records=[record("t", 1)], replies=[Reply(tokens[0], "late")])
         shell.apply(0, reply)
         assert stub.log.log_end_offset == 1

@@ -156,16 +156,16 @@ def test_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerStor
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=partitions)])
         bytes_of_it = frame(request, 12)
         reference = weakref.ref(bytes_of_it)
-        on_hang_up: list[Callable[[], None]] = []
-        answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), Peer("127.0.0.1", 1, 2, on_hang_up))
+        on_disconnect: list[Callable[[], None]] = []
+        answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), Peer("127.0.0.1", 1, 2, on_disconnect))
         del bytes_of_it, request, partitions
         assert not isinstance(answer, Holds)
         task = asyncio.ensure_future(answer)
-        while not on_hang_up:
+        while not on_disconnect:
             await asyncio.sleep(0.001)
         assert reference() is None
         assert not task.done()
-        on_hang_up[0]()
+        on_disconnect[0]()
         await task
 
     storage.run_broker(life)

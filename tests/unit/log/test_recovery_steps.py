@@ -10,13 +10,13 @@ import pytest
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
-from oncelog.log.recovery import BATCHES_A_STEP, FILE_LOOKED_AT
+from oncelog.log.recovery import BATCHES_A_STEP, FILE_CHECKED
 from support.crashdisk import Buffer, CrashDisk, CrashFile
 from support.logs import FOLDER, NOW, append, end_txn, of_producer, values
 
 SMALL = LogConfig(segment_bytes=150)
 SEGMENTS = 400
-FILES_A_STEP = 2 * BATCHES_A_STEP // FILE_LOOKED_AT
+FILES_A_STEP = 2 * BATCHES_A_STEP // FILE_CHECKED
 
 
 class CountingDisk(CrashDisk):

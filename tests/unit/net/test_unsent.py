@@ -18,13 +18,13 @@ def test_answer_gets_half_of_the_remaining_budget_and_at_least_the_minimum() -> 
     unsent = Unsent(64 * MB, copies=False)
     rooms = []
     for _ in range(100):
-        rooms.append(unsent.room())
+        rooms.append(unsent.available())
         unsent.bytes += rooms[-1]
     assert rooms[:3] == [32 * MB, 16 * MB, 8 * MB]
     assert rooms[-1] == LEAST
     assert unsent.bytes < 64 * MB + 100 * LEAST
-    assert Unsent(-1, copies=False).room() > 1 << 60
-    assert Unsent(0, copies=False).room() == LEAST
+    assert Unsent(-1, copies=False).available() > 1 << 60
+    assert Unsent(0, copies=False).available() == LEAST
 
 
 def test_concurrent_answers_share_the_budget() -> None:
@@ -33,7 +33,7 @@ def test_concurrent_answers_share_the_budget() -> None:
     growing = set(made)
     while growing:
         for connection_id in tuple(growing):
-            if unsent.room(made[connection_id]) <= 0:
+            if unsent.available(made[connection_id]) <= 0:
                 growing.discard(connection_id)
             else:
                 made[connection_id] += 50_000

@@ -60,18 +60,18 @@ def parse_listeners(listeners: str, advertised: str, protocols: str, controllers
         raise ConfigError(
             f"listeners has no listener for clients: controller.listener.names contains all of {listeners!r}"
         )
-    told = {
+    published = {
         address.name: address
         for address in _addresses("advertised.listeners", advertised)
         if address.name not in left_out
     }
-    for name, address in told.items():
+    for name, address in published.items():
         if all(name != each.name for each in bound):
             names = ", ".join(each.name for each in bound)
             raise ConfigError(f"advertised.listeners names {name}, which is not one of the listeners ({names})")
         if address.host == _NOT_ROUTABLE:
             raise ConfigError(f"advertised.listeners must name a host that clients can reach, not {_NOT_ROUTABLE}")
-    return tuple(_listener(address, told.get(address.name), known) for address in bound)
+    return tuple(_listener(address, published.get(address.name), known) for address in bound)
 
 
 def bracketed(host: str) -> str:
@@ -79,15 +79,15 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _listener(bound: _Address, told: _Address | None, protocols: dict[str, str]) -> Listener:
+def _listener(bound: _Address, published: _Address | None, protocols: dict[str, str]) -> Listener:
     protocol = protocols.get(bound.name)
     if protocol is None:
         raise ConfigError(f"listeners names {bound.name}, but listener.security.protocol.map has no protocol for it")
     if protocol != PLAINTEXT:
         raise ConfigError(f"listeners requests protocol {protocol}, but oncelog supports only PLAINTEXT")
-    if told is None:
+    if published is None:
         return Listener(bound.name, protocol, bound.host, bound.port)
-    return Listener(bound.name, protocol, bound.host, bound.port, told.host, told.port)
+    return Listener(bound.name, protocol, bound.host, bound.port, published.host, published.port)
 
 
 def _addresses(key: str, text: str) -> list[_Address]:

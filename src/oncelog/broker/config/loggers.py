@@ -9,8 +9,8 @@ from oncelog.broker.config.changes import Change, Operation
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 ROOT = "root"
-OURS = "oncelog"
-_PRESENT = (OURS, f"{OURS}.broker", f"{OURS}.log", f"{OURS}.net")
+PREFIX = "oncelog"
+_PRESENT = (PREFIX, f"{PREFIX}.broker", f"{PREFIX}.log", f"{PREFIX}.net")
 """Loggers that are listed even if they have not logged anything yet."""
 
 LEVELS: dict[str, int] = {
@@ -26,7 +26,7 @@ LEVELS: dict[str, int] = {
 
 def levels() -> dict[str, str]:
     """Return the effective level of each logger, by logger name."""
-    known = {name for name in logging.root.manager.loggerDict if name.partition(".")[0] == OURS}
+    known = {name for name in logging.root.manager.loggerDict if name.partition(".")[0] == PREFIX}
     names = [ROOT, *sorted(known.union(_PRESENT))]
     return {name: _named(_logger(name).getEffectiveLevel()) for name in names}
 

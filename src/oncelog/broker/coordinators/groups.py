@@ -153,7 +153,7 @@ class GroupService:
                 lambda shard, token: shard.join_group(
                     request, ctx.api_version, ctx.client_id, f"/{ctx.client_host}", token, self.shell.now()
                 ),
-                on_hang_up=ctx.on_hang_up,
+                on_disconnect=ctx.on_disconnect,
             )
         except ProtocolError as error:
             return JoinGroupResponse(error_code=operation_error(error), member_id=request.member_id, protocol_name=None)
@@ -166,7 +166,7 @@ class GroupService:
             response: SyncGroupResponse | None = await self.shell.request(
                 coordinator_partition,
                 lambda shard, token: shard.sync_group(request, token, self.shell.now()),
-                on_hang_up=ctx.on_hang_up,
+                on_disconnect=ctx.on_disconnect,
             )
         except ProtocolError as error:
             return SyncGroupResponse(error_code=operation_error(error))

@@ -174,7 +174,7 @@ class CoordinatorShell(Generic[S]):
         *,
         producer: tuple[int, int] | None = None,
         guard: int | None = None,
-        on_hang_up: list[Callable[[], None]] | None = None,
+        on_disconnect: list[Callable[[], None]] | None = None,
     ) -> Any:
         """Run `operation(shard, token)` and wait for the reply to `token`.
 
@@ -193,7 +193,7 @@ class CoordinatorShell(Generic[S]):
         token.add_done_callback(waiting.discard)
         self.apply(partition, effects, producer=producer, guard=guard)
         # A refusal is a value: a future that keeps an exception also keeps this frame and the request alive.
-        answer = await (token if on_hang_up is None else _while_connected(token, on_hang_up))
+        answer = await (token if on_disconnect is None else _while_connected(token, on_disconnect))
         if isinstance(answer, Refusal):
             raise answer.error()
         return answer
@@ -492,15 +492,15 @@ def _replay(shard: Shard, record: CoordinatorRecord, producer: tuple[int, int] |
         shard.replay(record, producer_id=producer[0], producer_epoch=producer[1])
 
 
-async def _while_connected(token: asyncio.Future[Any], on_hang_up: list[Callable[[], None]]) -> Any:
+async def _while_connected(token: asyncio.Future[Any], on_disconnect: list[Callable[[], None]]) -> Any:
     """Wait for the reply, and return it. Return None if the client disconnects before."""
 
     def give_up() -> None:
         if not token.done():
             token.set_result(None)
 
-    on_hang_up.append(give_up)
+    on_disconnect.append(give_up)
     try:
         return await token
     finally:
-        on_hang_up.remove(give_up)
+        on_disconnect.remove(give_up)

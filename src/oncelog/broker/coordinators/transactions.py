@@ -243,14 +243,14 @@ class TransactionService:
         if not transactional_id:
             return no_description(transactional_id, ErrorCode.INVALID_REQUEST)
 
-        def look(shard: TransactionCoordinator) -> TransactionState:
+        def describe_in(shard: TransactionCoordinator) -> TransactionState:
             transaction = shard.transactions.get(transactional_id)
             if transaction is None:
                 return no_description(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
             return description(transaction)
 
         try:
-            return await self.shell.read(self.shell.partition_for(transactional_id), look)
+            return await self.shell.read(self.shell.partition_for(transactional_id), describe_in)
         except ProtocolError as error:
             return no_description(transactional_id, error.code)
 

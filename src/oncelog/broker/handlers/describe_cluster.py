@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from oncelog.broker.requests.context import RequestContext, of_the_cluster
+from oncelog.broker.requests.context import RequestContext, cluster_operations
 from oncelog.broker.requests.parts import Endpoint, Handler, Parts
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import (
@@ -36,7 +36,7 @@ def handle(
         cluster_id=cluster_id,
         controller_id=me.node_id,
         brokers=[DescribeClusterBroker(broker_id=me.node_id, host=me.host, port=me.port)],
-        cluster_authorized_operations=of_the_cluster(ctx, asked=request.include_cluster_authorized_operations),
+        cluster_authorized_operations=cluster_operations(ctx, asked=request.include_cluster_authorized_operations),
     )
 
 

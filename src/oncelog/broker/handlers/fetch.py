@@ -212,7 +212,7 @@ class FetchHandler:
     def __call__(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
         """Wait up to `max_wait_ms` for `min_bytes` of records. If a partition has an error, answer at once."""
         if _names_many(request.topics) or _names_many(request.forgotten_topics_data):
-            return self._of_many(request, ctx)
+            return self._handle_many(request, ctx)
         positions = list(self._positions(request, ctx.api_version))
         context = self._begin(request, ctx, positions, list(_forgotten(request)))
         if context.error is not ErrorCode.NONE:
@@ -224,7 +224,7 @@ class FetchHandler:
             return at_once(_response(context, reads))
         return self._wait_then_read(request, ctx, context, _DelayedFetch(request, reads))
 
-    async def _of_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
+    async def _handle_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
         """Answer a request that names many partitions, and let the loop serve other requests in between."""
         positions = await listed(self._positions(request, ctx.api_version))
         context = self._begin(request, ctx, positions, await listed(_forgotten(request)))
@@ -288,8 +288,8 @@ class FetchHandler:
         readable: set[str] = set()
         for position in context.positions:
             read = _Read(position)
-            room = unsent.room(own)
-            limit = min(left, max(room, LEAST_AT_ONCE)) if room > 0 else 0
+            available = unsent.available(own)
+            limit = min(left, max(available, LEAST_AT_ONCE)) if available > 0 else 0
             try:
                 name = position.topic or self._topic_of(position)
                 if name not in readable:
@@ -304,7 +304,7 @@ class FetchHandler:
                 if taken := unsent.taken_by(read.data):
                     own += taken
                     unsent.draft(ctx.connection_id, taken)
-            elif room <= 0 < left and read.replica is not None:
+            elif available <= 0 < left and read.replica is not None:
                 read.held_back = read.position.fetch_offset < read.end
             reads.append(read)
             yield
@@ -349,7 +349,7 @@ class FetchHandler:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + request.max_wait_ms / 1000
         while await wait_until(
-            missing.can_complete, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_hang_up
+            missing.can_complete, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_disconnect
         ):
             reads = await in_turns(self._read_all(request, ctx, context))
             if _enough(reads, request.min_bytes):

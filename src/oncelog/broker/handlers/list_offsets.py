@@ -150,12 +150,12 @@ async def _latest(workers: Workers, log: Log) -> Found | None:
 
 
 async def _decoded(
-    workers: Workers, batch: bytes, look: Callable[..., tuple[int, int] | None], *arguments: int
+    workers: Workers, batch: bytes, search: Callable[..., tuple[int, int] | None], *arguments: int
 ) -> tuple[int, int] | None:
     """Search a batch, in a worker thread if this may take long."""
     if len(batch) <= SMALL_BYTES and not parse_header(batch).codec:
-        return look(batch, *arguments)
-    return await workers.compute(look, batch, *arguments)
+        return search(batch, *arguments)
+    return await workers.compute(search, batch, *arguments)
 
 
 def bind(parts: Parts) -> Handler:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests import operations
-from oncelog.broker.requests.context import RequestContext, may_create, of_the_cluster
+from oncelog.broker.requests.context import RequestContext, cluster_operations, may_create
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Endpoint, Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
@@ -180,7 +180,7 @@ class Metadata:
             for topic in topics:
                 if topic.error_code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
                     topic.topic_authorized_operations = operations.OF_TOPIC
-        of_cluster = of_the_cluster(ctx, asked=request.include_cluster_authorized_operations)
+        of_cluster = cluster_operations(ctx, asked=request.include_cluster_authorized_operations)
         me = self.endpoint(ctx.listener)
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=me.node_id, host=me.host, port=me.port)],

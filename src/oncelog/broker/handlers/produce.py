@@ -155,13 +155,13 @@ class ProduceHandler:
                 target = Target(name, data)
                 target.refusal = refusal
                 targets.append(target)
-                self._look_at(target, admitted, now_ms)
+                self._find_log(target, admitted, now_ms)
                 yield
             if not targets:
                 yield
         return admitted
 
-    def _look_at(self, target: Target, admitted: Admitted, now_ms: int) -> None:
+    def _find_log(self, target: Target, admitted: Admitted, now_ms: int) -> None:
         """Find the log of a partition. Count the items of its append, and note slow and transactional records."""
         admitted.items += 1
         records = target.data.records

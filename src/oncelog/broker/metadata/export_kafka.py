@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from oncelog.broker.metadata.import_kafka import check_seen
+from oncelog.broker.metadata.import_kafka import check_unchanged
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare, read_image
@@ -60,7 +60,7 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
             )
         ids.append(parse_topic_id(text))
         directory_ids |= dict.fromkeys(directory.list_partitions(), ids[-1])
-        check_seen(directory, store)
+        check_unchanged(directory, store)
     settings = {"" if key is None else str(key): dict(found) for key, found in image.broker_configs.items()}
     data = kafka_metadata.bootstrap(
         image.topics(),

@@ -35,11 +35,11 @@ from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_records, iter_batches
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
-SEEN_PATH = "/oncelog/kafka_metadata"
+IMPORTED_PATH = "/oncelog/kafka_metadata"
 """The node with the position in `__cluster_metadata-0` at the import (`kafka_metadata.position`)."""
 _NAMED = 5
 """The most topics that an error message names."""
-LEAP = 1000 * BLOCK_SIZE
+PRODUCER_ID_GAP = 1000 * BLOCK_SIZE
 """The number of producer ids to skip if only the logs show which ids were allocated."""
 _EPOCHS = "leader-epoch-checkpoint"
 _RESOURCES: dict[int, str] = {
@@ -87,7 +87,7 @@ class LogDirectoryImport:
                 found = kafka_metadata.read(directory.disk, folder)
                 self._take(self._from_kafka(found), found.next_producer_id)
                 self._take_settings(found)
-                note_seen(self._store, directory)
+                note_imported(self._store, directory)
                 self._logger.info("imported %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED.items()}
         topics = self._from_folders()
@@ -223,7 +223,7 @@ class LogDirectoryImport:
 
     def _next_producer_id(self) -> int:
         """Return an id above all ids that may have been allocated. Ids that have not written are not in the logs."""
-        return max(self._producer_ids(), default=0) // BLOCK_SIZE * BLOCK_SIZE + LEAP
+        return max(self._producer_ids(), default=0) // BLOCK_SIZE * BLOCK_SIZE + PRODUCER_ID_GAP
 
     def _producer_ids(self) -> Iterator[int]:
         for directory in self._directories:
@@ -245,26 +245,26 @@ def _always(settings: dict[str, str]) -> configs.Change:
     return lambda _: dict(settings)
 
 
-def note_seen(store: MetadataStore, directory: DataDirectory) -> None:
+def note_imported(store: MetadataStore, directory: DataDirectory) -> None:
     """Record that the `__cluster_metadata-0` of a directory is imported up to its end. Raises OSError."""
-    ensure(store, SEEN_PATH)
-    store.set(SEEN_PATH, json.dumps(kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")).encode())
+    ensure(store, IMPORTED_PATH)
+    store.set(IMPORTED_PATH, json.dumps(kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")).encode())
 
 
-def check_all_seen(directories: Iterable[DataDirectory], store: MetadataStore) -> None:
-    """Call `check_seen` for each directory that can be read. Raises INCONSISTENT_CLUSTER_ID."""
+def check_all_unchanged(directories: Iterable[DataDirectory], store: MetadataStore) -> None:
+    """Call `check_unchanged` for each directory that can be read. Raises INCONSISTENT_CLUSTER_ID."""
     for directory in directories:
         with suppress(OSError):  # the directory is offline
-            check_seen(directory, store)
+            check_unchanged(directory, store)
 
 
-def check_seen(directory: DataDirectory, store: MetadataStore) -> None:
+def check_unchanged(directory: DataDirectory, store: MetadataStore) -> None:
     """Raise INCONSISTENT_CLUSTER_ID if Apache Kafka has run on a directory since the import. Raises OSError."""
     found = kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")
     if found is None:
         return
     try:
-        seen = json.loads(store.get(SEEN_PATH).data)
+        seen = json.loads(store.get(IMPORTED_PATH).data)
     except NoNodeError:
         seen = None
     if seen != found:

@@ -77,8 +77,8 @@ class SettingsAdministration:
             if validate_only:
                 return
             written = await self._workers.offload(configs.update_broker, log, node_id, checked)
-        who = "all brokers" if node_id is None else "this broker"
-        self.logger.info("settings of %s are now %s", who, written)
+        target = "all brokers" if node_id is None else "this broker"
+        self.logger.info("settings of %s are now %s", target, written)
 
     async def update_features(self, wanted: Sequence[features.Change], *, validate_only: bool) -> None:
         """Change all these levels of features, or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""

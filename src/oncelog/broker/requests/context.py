@@ -30,7 +30,7 @@ class RequestContext:
     client_id: str
     client_host: str
     connection_id: int
-    on_hang_up: list[Callable[[], None]] = field(default_factory=list, repr=False)
+    on_disconnect: list[Callable[[], None]] = field(default_factory=list, repr=False)
     """Callbacks of the connection, see `Peer`."""
     listener: str = DEFAULT_LISTENER
     """The name of the listener that accepted the connection."""
@@ -54,7 +54,7 @@ def may_create(ctx: RequestContext, topic: str) -> bool:
     return ctx.may(Operation.CREATE, *CLUSTER) or ctx.may(Operation.CREATE, Resource.TOPIC, topic)
 
 
-def of_the_cluster(ctx: RequestContext, *, asked: bool) -> int:
+def cluster_operations(ctx: RequestContext, *, asked: bool) -> int:
     """Return the operations on the cluster as a bit field (KIP-430), or 0 if the client may not describe the cluster.
 
     Return NOT_ASKED if the client has not asked for them.

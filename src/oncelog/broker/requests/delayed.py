@@ -12,7 +12,7 @@ async def wait_until(
     ready: Callable[[Replica], bool],
     replicas: Sequence[Replica],
     timeout_ms: int,
-    on_hang_up: list[Callable[[], None]],
+    on_disconnect: list[Callable[[], None]],
 ) -> bool:
     """Wait until `ready(replica)` is true for one of the replicas, and return True.
 
@@ -38,12 +38,12 @@ async def wait_until(
     watchers = [(replica, watcher(replica)) for replica in replicas]
     for replica, progress in watchers:
         replica.watch(progress)
-    on_hang_up.append(expire)
+    on_disconnect.append(expire)
     timer = loop.call_later(timeout_ms / 1000, expire)
     try:
         return await done
     finally:
         timer.cancel()
-        on_hang_up.remove(expire)
+        on_disconnect.remove(expire)
         for replica, progress in watchers:
             replica.unwatch(progress)

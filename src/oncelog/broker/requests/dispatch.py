@@ -91,7 +91,7 @@ class Dispatcher:
             header.client_id or "",
             peer.host,
             peer.connection_id,
-            peer.on_hang_up,
+            peer.on_disconnect,
             peer.listener,
             self._authorizer,
         )

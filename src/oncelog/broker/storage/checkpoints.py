@@ -15,7 +15,7 @@ from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.shortage import pauses
 from oncelog.broker.workers import Workers
-from oncelog.log.disk import OF_THE_PROCESS
+from oncelog.log.disk import TOO_MANY_OPEN
 
 PAUSES = 8
 """How often a round waits for a free file descriptor, about 3 s in total."""
@@ -98,7 +98,7 @@ class Checkpoints:
                 await self._write(directory)
                 return True
             except OSError as error:
-                wait_s = next(waits, None) if error.errno in OF_THE_PROCESS else None
+                wait_s = next(waits, None) if error.errno in TOO_MANY_OPEN else None
                 if wait_s is None:
                     self._logger.error("cannot write the checkpoints of %s: %s", directory.path, error)
                     return False

@@ -106,7 +106,7 @@ class DataDirectory:
         pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
         return {key.strip(): value.strip().replace("\\", "") for key, _, value in pairs}
 
-    def look(self) -> None:
+    def check_exists(self) -> None:
         """Take the directory offline if it was deleted, because writes to open files would still succeed."""
         if self.online and not self.disk.exists(self._file(META_PROPERTIES)):
             self.disk.fail(

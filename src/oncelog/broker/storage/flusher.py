@@ -18,7 +18,7 @@ from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.shortage import pauses
 from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
-from oncelog.log.disk import OF_THE_PROCESS
+from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.guarded_disk import GuardedDisk
 
 NEVER = 2**63 - 1
@@ -77,7 +77,7 @@ class Flusher:
                     continue
                 except OSError as error:
                     self._logger.error("cannot sync the epoch and metadata files of logs: %s", error)
-                    if error.errno not in OF_THE_PROCESS:
+                    if error.errno not in TOO_MANY_OPEN:
                         return  # the directory is offline
                 self._written[disk] = paths | self._written.get(disk, {})
                 await asyncio.sleep(next(waits))
@@ -115,7 +115,7 @@ class Flusher:
             missing = await self._workers.offload(_sync_all, disk, paths)
         except OSError as error:
             self._logger.error("cannot sync logs: %s", error)
-            return error.errno not in OF_THE_PROCESS  # any other error takes the directory offline
+            return error.errno not in TOO_MANY_OPEN  # any other error takes the directory offline
         for (replica, end, base), lost in zip(ends, missing, strict=True):
             if _is_over(replica):
                 continue

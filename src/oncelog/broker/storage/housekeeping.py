@@ -20,7 +20,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ProtocolError
 
-LOOK_MS = 1_000
+DIRECTORY_CHECK_MS = 1_000
 """A deleted log directory is noticed within this interval. Until then, records may be acknowledged and lost."""
 
 
@@ -55,7 +55,7 @@ class Housekeeping:
         ]
         for name, interval_ms, work, after in rounds:
             self._workers.spawn(self._every(interval_ms, work, after), name)
-        self._workers.spawn(self._look(), "presence of log directories")
+        self._workers.spawn(self._check_directories(), "presence of log directories")
 
     async def _every(
         self,
@@ -80,12 +80,12 @@ class Housekeeping:
             except Exception:
                 self._logger.exception("housekeeping failed")
 
-    async def _look(self) -> None:
+    async def _check_directories(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_MS / 1000)
+            await asyncio.sleep(DIRECTORY_CHECK_MS / 1000)
             for directory in self._directories.online:
                 try:
-                    await self._workers.offload(directory.look)
+                    await self._workers.offload(directory.check_exists)
                 except OSError as error:  # the error takes the directory offline
                     self._logger.error("log directory %s: %s", directory.path, error)
 

@@ -18,7 +18,7 @@ from oncelog.broker.workers import Workers
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
-from oncelog.log.disk import OF_THE_PROCESS
+from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ProtocolError
@@ -125,7 +125,7 @@ class LogCleaner:
             self._logger.info("stopped compacting %r, because it was closed: %s", log, error)
         elif not self._directories.holding(log.directory).online:
             self._logger.error("cannot compact %r: %s", log, error)
-        elif isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in OF_THE_PROCESS):
+        elif isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in TOO_MANY_OPEN):
             self._logger.error("cannot compact %r; retrying later: %s", log, error)
         else:
             self._uncleanable.add(log)

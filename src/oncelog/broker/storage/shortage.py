@@ -1,4 +1,4 @@
-"""Pauses between retries if the process has no free file descriptor (`oncelog.log.disk.OF_THE_PROCESS`)."""
+"""Pauses between retries if the process has no free file descriptor (`oncelog.log.disk.TOO_MANY_OPEN`)."""
 
 from __future__ import annotations
 

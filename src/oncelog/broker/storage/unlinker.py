@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from oncelog.broker.storage.shortage import pauses
 from oncelog.broker.workers import Workers
-from oncelog.log.disk import OF_THE_PROCESS
+from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.guarded_disk import GuardedDisk
 
 
@@ -63,5 +63,5 @@ class Unlinker:
                 await self._workers.offload(remove, path)
         except OSError as error:
             self._logger.error("cannot delete %s: %s", path, error)
-            return error.errno not in OF_THE_PROCESS
+            return error.errno not in TOO_MANY_OPEN
         return True

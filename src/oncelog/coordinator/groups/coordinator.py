@@ -123,7 +123,7 @@ class GroupCoordinator:
         return Effects(records, [Reply(token, response)])
 
     def commit_transactional_offsets(self, request: TxnOffsetCommitRequest, token: Any, now: Now) -> Effects:
-        """Handle TxnOffsetCommit. The shell appends its records with the producer's id and epoch. Raises ProtocolError."""
+        """Handle TxnOffsetCommit. Its records are appended with the producer's id and epoch. Raises ProtocolError."""
         commits.check_transactional_commit(self.groups.get(request.group_id), request)
         limit = self._registry.config.offset_metadata_max_bytes
         self._now = now

@@ -140,13 +140,13 @@ class TransactionCoordinator:
             return _reply(token, end_error(ErrorCode.INVALID_REQUEST, version))
         if transaction is None:
             return _reply(token, end_error(ErrorCode.INVALID_PRODUCER_ID_MAPPING, version))
-        who = request.producer_id, request.producer_epoch
+        producer = request.producer_id, request.producer_epoch
         epoch_bump = version >= 5
         try:
             decision = (
-                decisions.end_transaction_2(transaction, *who, request.committed, self._producer_ids.take, now_ms)
+                decisions.end_transaction_2(transaction, *producer, request.committed, self._producer_ids.take, now_ms)
                 if epoch_bump
-                else decisions.end_transaction_1(transaction, *who, request.committed, now_ms)
+                else decisions.end_transaction_1(transaction, *producer, request.committed, now_ms)
             )
         except ProtocolError as error:
             decision = error.code

@@ -49,7 +49,7 @@ def init_producer_id(
     """
     if transaction.prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if expected is not None and not _is_or_was(transaction, expected):
+    if expected is not None and not _matches_producer(transaction, expected):
         return ErrorCode.PRODUCER_FENCED
     if transaction.state is _S.ONGOING:
         if expected is not None and expected != (transaction.producer_id, transaction.producer_epoch):
@@ -65,7 +65,7 @@ def init_producer_id(
     return ErrorCode.PRODUCER_FENCED
 
 
-def _is_or_was(transaction: TransactionMetadata, expected: tuple[int, int]) -> bool:
+def _matches_producer(transaction: TransactionMetadata, expected: tuple[int, int]) -> bool:
     producer_id, epoch = expected
     return producer_id == transaction.producer_id or (
         producer_id == transaction.previous_producer_id and epoch_exhausted(epoch)
