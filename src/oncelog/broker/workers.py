@@ -41,7 +41,7 @@ class Workers:
 
     def _report(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._logger.error("%s failed", task.get_name(), exc_info=task.exception())
+            self._logger.error("background task %r failed", task.get_name(), exc_info=task.exception())
 
     async def compute(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run work that needs much processor time in a worker thread. Later calls wait for it in order.

@@ -71,9 +71,9 @@ class Housekeeping:
                         await work(replica)
                 except (OSError, ProtocolError) as error:  # one partition's disk failed
                     if not (replica.log.closed or replica.offline):  # otherwise, the log was deleted or is offline
-                        self._logger.error("%r: %s", replica, error)
+                        self._logger.error("housekeeping of %r failed: %s", replica, error)
                 except Exception:  # a bug must not stop the work on other logs, or the next round
-                    self._logger.exception("%r: housekeeping failed", replica)
+                    self._logger.exception("housekeeping of %r failed", replica)
                 await asyncio.sleep(0)
             try:
                 await after()
@@ -87,7 +87,7 @@ class Housekeeping:
                 try:
                     await self._workers.offload(directory.check_exists)
                 except OSError as error:  # the error takes the directory offline
-                    self._logger.error("log directory %s: %s", directory.path, error)
+                    self._logger.error("cannot check log directory %s: %s", directory.path, error)
 
     async def _sync(self, replica: Replica) -> None:
         """Sync full segments, so that recovery need not read them. As in Kafka, leave the active one to the system.
@@ -105,7 +105,7 @@ class Housekeeping:
 
     async def _retain(self, replica: Replica) -> None:
         while dropped := apply_retention(replica.log, self._now_ms()):
-            self._logger.info("%r: dropped %d old segments", replica, dropped)
+            self._logger.info("dropped %d old segments of %r", dropped, replica)
             await asyncio.sleep(0)
 
     async def _expire(self, replica: Replica) -> None:

@@ -151,7 +151,7 @@ class LogCleaner:
         """Apply retention to a compacted log, as Kafka's cleaner does. The cleaner runs more often than retention."""
         try:
             while apply_retention(log, self._now_ms()):
-                self._logger.info("%r: dropped old segments", log)
+                self._logger.info("dropped old segments of %r", log)
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - `_give_up` logs the error
             self._give_up(log, error)
