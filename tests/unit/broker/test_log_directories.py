@@ -130,7 +130,7 @@ def test_broker_without_any_of_its_log_directories_does_not_start(storage: Broke
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     for path in storage.paths:
         shutil.rmtree(path)
-    assert "this broker has logs in it" in refused(storage)
+    assert "this broker had logs in it" in refused(storage)
 
 
 def test_directory_removed_from_the_settings_prevents_the_start(storage: BrokerStorage) -> None:

@@ -76,7 +76,7 @@ TOPIC_KEYS: dict[str, TopicKey] = {
         TopicKey(
             "index.interval.bytes",
             "log.index.interval.bytes",
-            "Add an index entry for each this many bytes of log.",
+            "Bytes of log between two entries of the offset index.",
         ),
         TopicKey(
             "max.compaction.lag.ms",

@@ -184,7 +184,7 @@ class Dispatcher:
         else:
             self._logger.error("%s failed; answering with %s", what, code.name, exc_info=error)
         if context.api_key == ApiKey.PRODUCE and not getattr(request, "acks", 0):
-            raise BadRequestError(f"{what} failed, and with acks=0 there is no response to report it")
+            raise BadRequestError(f"{what} failed, and with acks=0 no response can report it")
         return code
 
     @staticmethod

@@ -138,7 +138,9 @@ class DataDirectory:
         """
         self.disk.mkdir(self.path)
         if known_id is not None and not self.identity() and not self.list_partitions():
-            error = FileNotFoundError(errno.ENOENT, "it is empty, but this broker has logs in it; mount it")
+            error = FileNotFoundError(
+                errno.ENOENT, "it is empty, but this broker had logs in it; check that it is mounted"
+            )
             self.disk.fail(error)
             raise error
         self._identify(cluster_id, (lambda: known_id) if known_id is not None else new_directory_id)
