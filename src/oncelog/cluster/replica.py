@@ -1,7 +1,7 @@
 """One replica of a partition: its log, and the high watermark up to which the log is committed.
 
-On a single broker, the leader is the only in-sync replica, so the high watermark follows the log end offset at once,
-unless the log must be synced first (`flush.messages`). Delayed responses and fetches register callbacks, so this module
+On a single broker, the leader is the only in-sync replica, so the high watermark follows the log end offset at once.
+With `flush.messages`, the log must be synced first. Delayed responses and fetches register callbacks, so this module
 needs no clock and no event loop.
 """
 

@@ -62,8 +62,8 @@ class _Instruction(NamedTuple):
     """One instruction of the automaton.
 
     With a `test`, a character that passes it leads to `after`. Without a test, the instruction leads to `after` at
-    once: at the start of the text if `at` is 0, at its end if 1, anywhere if -1. The match is the instruction without
-    `after`.
+    once, but only at a place: the start of the text if `at` is 0, its end if 1, any place if -1. The match is the
+    instruction without `after`.
     """
 
     test: Test | None

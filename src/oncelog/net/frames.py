@@ -72,8 +72,8 @@ class ReadBuffers:
 class FrameReader:
     """Hold the unserved bytes of one connection: `_long` (one long frame), or `_tail`, or `_buffer[_start:_end]`.
 
-    A read goes into `get_buffer()`. After `received(size)` has returned True, or after `resume()`, the connection takes
-    frames with `next_frame()`, and then calls `keep()` in the same turn of the event loop.
+    A read goes into `get_buffer()`. If `received(size)` returns True, and after `resume()`, the connection takes frames
+    with `next_frame()`. Then it calls `keep()`, in the same turn of the event loop.
     """
 
     __slots__ = (

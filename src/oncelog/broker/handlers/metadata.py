@@ -111,8 +111,8 @@ class Metadata:
     def _refusal(self, name: str, ctx: RequestContext, creates: bool) -> ErrorCode:
         """Return NONE if the topic exists and the client may describe it.
 
-        The error is TOPIC_AUTHORIZATION_FAILED if the client may not describe the topic, or if the request `creates`
-        missing topics and the client may not create this one. Otherwise it is UNKNOWN_TOPIC_OR_PARTITION.
+        Return TOPIC_AUTHORIZATION_FAILED if the client may not describe the topic. Return the same error if the request
+        `creates` missing topics, and the client may not create this one. Otherwise, return UNKNOWN_TOPIC_OR_PARTITION.
         """
         if not ctx.may(Operation.DESCRIBE, Resource.TOPIC, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,7 +1,7 @@
 """Build the response to a request that failed as a whole, in the form of its API.
 
-As in Kafka's `AbstractRequest.getErrorResponse`, this is either an error field of the response, or the same error for
-each topic, partition, group or resource that the request names.
+Some responses have an error field. The others carry the error in each topic, partition, group or resource that the
+request names. Source: Kafka's `AbstractRequest.getErrorResponse`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tombstones of groups and offsets: deleted on request, expired, or of a deleted topic (KIP-211, KIP-229, KIP-496).
 
-A coordinator may have a million offsets. Functions that check all of them are generators, which yield None for each
-offset that stays: the caller may pause there, and the coordinator may change meanwhile. After Kafka's
+A coordinator may have a million offsets. Functions that check all of them are generators. They yield None for
+each offset that stays, so that the caller can pause. The coordinator may change during a pause. Source: Kafka's
 `GroupCoordinatorShard.deleteGroups` and `OffsetMetadataManager`.
 """
 
