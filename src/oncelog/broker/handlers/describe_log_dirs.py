@@ -46,7 +46,7 @@ class DescribeLogDirs:
     async def handle(self, request: DescribeLogDirsRequest, ctx: RequestContext) -> DescribeLogDirsResponse:
         """Describe each log directory, or return its error. Sizes are bytes of segments.
 
-        `offset_lag` is how far the log end offset is behind the high watermark, as in Kafka: 0 if it is not behind.
+        `offset_lag` is the high watermark minus the log end offset, at least 0, as in Kafka.
         """
         ctx.authorize(Operation.DESCRIBE, *CLUSTER)
         found = await self._by_directory(await counted(_wanted(self.cache.image, request)))
