@@ -1,10 +1,10 @@
 """Compile kernels to machine code with numba, once on each machine. After that, llvmlite alone loads them.
 
 numba's own cache needs all of numba to load a kernel. This takes 0.75 s of CPU and 70 MB in every Python worker that
-Spark starts, ten times as much as llvmlite. The files are in the folder that NUMBA_CACHE_DIR names, otherwise both beside
-this module and in the user's cache folder. A lock file lets one process compile while others wait for its result. If no
-folder can be written, each process compiles for itself. A file's name has a digest of everything that its code depends
-on: the kernels' source, llvmlite's version and the processor.
+Spark starts, ten times as much as llvmlite. The files are in the folder that NUMBA_CACHE_DIR names, otherwise both
+beside this module and in the user's cache folder. A lock file lets one process compile while others wait for its
+result. If no folder can be written, each process compiles for itself. A file's name has a digest of everything that
+its code depends on: the kernels' source, llvmlite's version and the processor.
 
 A kernel releases the interpreter's lock, so that the client's loop can receive records while another thread builds a
 table.
