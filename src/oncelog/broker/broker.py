@@ -321,7 +321,7 @@ class Broker:
 
     def _admit_settings(self) -> None:
         configs = self.metadata.image.broker_configs
-        for name in self.config.admit(of_all=configs.get(None, {}), own=configs.get(self.node_id, {})):
+        for name in self.config.replace_dynamic(of_all=configs.get(None, {}), own=configs.get(self.node_id, {})):
             self.log.error("ignoring a broker setting of the metadata, because its name or value is invalid: %s", name)
 
     def _settings_changed(self, delta: MetadataDelta) -> None:

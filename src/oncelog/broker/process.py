@@ -255,7 +255,7 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
     if supervisor is not None:
         loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: if readable, it is closed
     async with _started(config, launch) as broker:
-        _settle_memory()
+        _limit_garbage_collection()
         first = config.client_listeners[0]
         endpoint = broker.endpoint(first.name)
         ready = Ready(first.host, broker.port, f"{bracketed(endpoint.host)}:{endpoint.port}")
@@ -282,7 +282,7 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
             home = None if launch.metadata else config.log_dirs[0]
             store = SqliteStore(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
             stack.callback(store.close)
-            open_files, clients = share_descriptors(_most_files())
+            open_files, clients = share_descriptors(_descriptor_limit())
             broker = Broker(
                 config,
                 disk=OsDisk(open_files),
@@ -300,7 +300,7 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
         except Exception as error:
             if os.environ.get(TRACE_VARIABLE):
                 raise
-            message = f"cannot start the broker: {_sentence(error)}"
+            message = f"cannot start the broker: {_describe(error)}"
             if isinstance(error, ProtocolError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
                 raise DiskFailureError(message) from error
             raise StartError(message) from error
@@ -311,7 +311,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _sentence(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     from oncelog.cluster.store_sqlite import NewerFormatError
     from oncelog.protocol.errors import ProtocolError
 
@@ -331,7 +331,7 @@ def _supervisor(fd: int) -> socket.socket | None:
     return end
 
 
-def _settle_memory() -> None:
+def _limit_garbage_collection() -> None:
     """Exclude all existing objects from garbage collection, and later the long-lived objects of a large broker.
 
     A collection blocks the event loop. For the objects of 20,000 open logs, it takes 0.2 s. So after a long collection,
@@ -373,7 +373,7 @@ def share_descriptors(limit: int) -> tuple[int, int]:
     return logs, max(limit - logs - OTHER_FILES, limit // 2)
 
 
-def _most_files() -> int:
+def _descriptor_limit() -> int:
     """Return the file descriptor limit of this process."""
     import resource
 

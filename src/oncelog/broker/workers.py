@@ -12,7 +12,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 T = TypeVar("T")
 Offload = Callable[..., Awaitable[Any]]
 """`offload(fn, *args)` runs blocking code in another thread and returns its result."""
-COMPUTING = 1
+COMPUTING_THREADS = 1
 """The number of worker threads that may compute for requests at the same time."""
 
 
@@ -24,7 +24,7 @@ class Workers:
         self.timed: Callable[[Coroutine[Any, Any, Any], str], Coroutine[Any, Any, Any]] | None = None
         """Wraps each coroutine that `spawn` runs, to log steps that block the event loop."""
         self._logger = logger
-        self._computing = asyncio.Semaphore(COMPUTING)
+        self._computing = asyncio.Semaphore(COMPUTING_THREADS)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
@@ -46,8 +46,8 @@ class Workers:
     async def compute(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run work that needs much processor time in a worker thread. Later calls wait for it in order.
 
-        Each computing thread makes the event loop wait up to 5 ms for the interpreter, so at most `COMPUTING` threads
-        run. Raises KAFKA_STORAGE_ERROR if there is not enough memory. Clients retry, as after too many open files.
+        Each computing thread makes the event loop wait up to 5 ms for the interpreter, so at most `COMPUTING_THREADS` run.
+        Raises KAFKA_STORAGE_ERROR if there is not enough memory. Clients retry, as after too many open files.
         """
         async with self._computing:
             try:

@@ -35,11 +35,11 @@ def compiled(name: str, signature: str, machine: Any) -> tuple[str, bytes]:
     exec(f"def entry({', '.join(parameters)}):\n    return function({', '.join(arguments)})", space)
     made = numba.cfunc(types.int64(*kinds), error_model="numpy")(space["entry"])
     module = binding.parse_assembly(made.inspect_llvm())
-    module.link_in(binding.parse_assembly(_without_numba(module)))
+    module.link_in(binding.parse_assembly(_stubs(module)))
     return made.native_name, machine.emit_object(module)
 
 
-def _without_numba(module: Any) -> str:
+def _stubs(module: Any) -> str:
     """Return stubs for symbols that only numba and Python define. They serve exceptions, which no kernel raises."""
     missing = [one.name for one in module.functions if one.is_declaration and not one.name.startswith("llvm.")]
     functions = [

@@ -203,7 +203,7 @@ class _Parser:
             piece = self._atom()
             if piece is not None:
                 pieces.append(self._repeated(piece))
-        return self._checked(_one_after_another(pieces))
+        return self._checked(_concatenation(pieces))
 
     def _checked(self, piece: _Piece) -> _Piece:
         if piece.size > MAX_SIZE:
@@ -391,7 +391,7 @@ def _assertion(at: int) -> _Piece:
     return _Piece(1, lambda program, after: _put(program, _Instruction(None, (after,), at)))
 
 
-def _one_after_another(pieces: list[_Piece]) -> _Piece:
+def _concatenation(pieces: list[_Piece]) -> _Piece:
     def build(program: list[_Instruction], after: int) -> int:
         for piece in reversed(pieces):
             after = piece.build(program, after)

@@ -73,8 +73,8 @@ def finish_interrupted(disk: Disk, directory: str, names: list[str]) -> list[str
         start = min(_offset(name) for name in logs)
         end = max(_end_offset(disk, f"{directory}/{name}", _offset(name)) for name in logs)
         for name in disk.listdir(directory):
-            passed_over = name in swaps or name.endswith(DELETED_SUFFIX)
-            if not passed_over and name[:20].isdecimal() and start <= _offset(name) < end:
+            skipped = name in swaps or name.endswith(DELETED_SUFFIX)
+            if not skipped and name[:20].isdecimal() and start <= _offset(name) < end:
                 retire(disk, f"{directory}/{name}")
     for name in swaps:
         disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP_SUFFIX)}")

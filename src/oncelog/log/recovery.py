@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 BATCHES_A_STEP = 300
 """Batches that are read in one step, which takes some ms. Other work costs as much as a number of batches."""
-BYTES_AS_A_BATCH = 32 * 1024
+BYTES_PER_BATCH = 32 * 1024
 FILE_CHECKED = 4
 SEGMENT_FINISHED = 60
 """The cost of writing the indexes and the producer snapshot of a recovered segment."""
@@ -305,7 +305,7 @@ class Loader:
                 if latest is None or header.partition_leader_epoch > latest:
                     self._epochs.assign(header.partition_leader_epoch, header.base_offset)
                 expected = header.next_offset
-                if self._pace.is_due(1 + header.size // BYTES_AS_A_BATCH):
+                if self._pace.is_due(1 + header.size // BYTES_PER_BATCH):
                     yield
         except ProtocolError as error:
             reason = str(error)

@@ -41,7 +41,7 @@ class DynamicConfig:
         self.current = static
         """The settings that apply now."""
 
-    def admit(self, *, of_all: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
+    def replace_dynamic(self, *, of_all: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
         """Replace the dynamic layers by the ones in the tree. Return the names of the settings that cannot be used.
 
         Unusable settings are skipped, because another version may have written them.

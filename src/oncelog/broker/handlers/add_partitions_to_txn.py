@@ -73,7 +73,7 @@ async def _add(
     cache: MetadataCache, service: TransactionService, transaction: AddPartitionsToTxnTransaction, ctx: RequestContext
 ) -> Results:
     version = ctx.api_version
-    errors = await in_turns(_looked_up(cache, transaction.topics, ctx))
+    errors = await in_turns(_check_partitions(cache, transaction.topics, ctx))
     if any(errors.values()):
         return await in_turns(_results(errors, {ErrorCode.NONE: ErrorCode.OPERATION_NOT_ATTEMPTED}))
     added = await service.add_partitions(
@@ -87,7 +87,7 @@ async def _add(
     return await in_turns(_results(added, {} if version >= _KNOWS_PRODUCER_FENCED else _FENCED_AS))
 
 
-def _looked_up(
+def _check_partitions(
     cache: MetadataCache, topics: Iterable[AddPartitionsToTxnTopic], ctx: RequestContext
 ) -> Steps[dict[Partition, ErrorCode]]:
     """Return an error for each partition that does not exist or that the client may not write, NONE for the others.

@@ -65,7 +65,7 @@ def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool
     return len(topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in topics)
 
 
-def _is_over(request: FetchRequest, context: FetchContext, reads: list[_Read]) -> bool:
+def _can_answer(request: FetchRequest, context: FetchContext, reads: list[_Read]) -> bool:
     return request.max_wait_ms <= 0 or not context.positions or _enough(reads, request.min_bytes)
 
 
@@ -220,7 +220,7 @@ class FetchHandler:
         if len(context.positions) > ITEMS_A_TURN:
             return self._in_turns(request, ctx, context)
         reads = at_once(self._read_all(request, ctx, context))
-        if _is_over(request, context, reads):
+        if _can_answer(request, context, reads):
             return at_once(_response(context, reads))
         return self._wait_then_read(request, ctx, context, _DelayedFetch(request, reads))
 
@@ -251,7 +251,7 @@ class FetchHandler:
     async def _in_turns(self, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
         """Answer a request for many partitions, and let the loop serve other requests in between."""
         reads = await in_turns(self._read_all(request, ctx, context))
-        if _is_over(request, context, reads):
+        if _can_answer(request, context, reads):
             return await in_turns(_response(context, reads))
         missing = _DelayedFetch(request, reads)
         del reads  # the wait may be long

@@ -25,8 +25,8 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-_WITH_ERROR_OF_ITS_OWN = 2
-_OF_SEVERAL_GROUPS = 8
+_WITH_GROUP_ERROR = 2
+_WITH_SEVERAL_GROUPS = 8
 _WITH_TOPIC_IDS = 10
 
 
@@ -36,7 +36,7 @@ async def handle(
     """Return each group's offsets, or its error."""
     version = ctx.api_version
     turns = Turns()
-    if version >= _OF_SEVERAL_GROUPS:
+    if version >= _WITH_SEVERAL_GROUPS:
         answer = OffsetFetchResponse(groups=[])
         for group in request.groups:
             await turns.next()
@@ -128,7 +128,7 @@ def _fetch_error(error: ProtocolError) -> ErrorCode:
 
 def _error(asked: OffsetFetchRequestGroup, code: ErrorCode, version: int) -> Steps[OffsetFetchResponseGroup]:
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
-    if version >= _WITH_ERROR_OF_ITS_OWN:
+    if version >= _WITH_GROUP_ERROR:
         answer.error_code = code
         return answer
     for topic in asked.topics or ():

@@ -60,7 +60,7 @@ _ADMIN_CLIENT_ID = "__admin_client"
 _WITH_ZSTD = 7
 
 # Kafka does not return the log start offset with these errors of an append (`ReplicaManager.appendRecordsToLeader`).
-_NOT_OF_THE_LOG = frozenset(
+_WITHOUT_LOG_START = frozenset(
     {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE}
     | {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
@@ -232,7 +232,7 @@ class ProduceHandler:
             target.validated = result
             return
         target.refusal, target.record_errors = result
-        if target.refusal.code not in _NOT_OF_THE_LOG:
+        if target.refusal.code not in _WITHOUT_LOG_START:
             target.log_start_offset = log.log_start_offset
 
     def _append_all(
@@ -380,7 +380,7 @@ def _append_one(target: Target, now_ms: int, transaction_version: int, all_repli
             validated=target.validated,
         )
     except ProtocolError as error:
-        log_start = -1 if error.code in _NOT_OF_THE_LOG else replica.log.log_start_offset
+        log_start = -1 if error.code in _WITHOUT_LOG_START else replica.log.log_start_offset
         return _refused(target, Refusal.of(error), log_start, _record_errors(error))
     target.last_offset = result.last_offset
     return PartitionProduceResponse(

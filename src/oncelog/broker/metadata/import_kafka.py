@@ -37,7 +37,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 IMPORTED_PATH = "/oncelog/kafka_metadata"
 """The node with the position in `__cluster_metadata-0` at the import (`kafka_metadata.position`)."""
-_NAMED = 5
+_MAX_NAMED = 5
 """The most topics that an error message names."""
 PRODUCER_ID_GAP = 1000 * BLOCK_SIZE
 """The number of producer ids to skip if only the logs show which ids were allocated."""
@@ -114,7 +114,7 @@ class LogDirectoryImport:
             return
         paths = ", ".join(directory.path for directory in self._directories)
         users = [topic.name for topic in topics if not topic.internal]
-        names = ", ".join(users[:_NAMED]) + (", ..." if len(users) > _NAMED else "")
+        names = ", ".join(users[:_MAX_NAMED]) + (", ..." if len(users) > _MAX_NAMED else "")
         raise ProtocolError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"the metadata is missing, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: "
@@ -177,7 +177,7 @@ class LogDirectoryImport:
         """
         ours = {"": None, str(self._config.node_id): self._config.node_id}
         for name, node_id in ours.items():
-            configs.update_broker(self._changes, node_id, _always(found.configs.get((ResourceType.BROKER, name), {})))
+            configs.update_broker(self._changes, node_id, _set_to(found.configs.get((ResourceType.BROKER, name), {})))
         for (kind, name), settings in sorted(found.configs.items()):
             if kind != ResourceType.TOPIC and settings and not (kind == ResourceType.BROKER and name in ours):
                 what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
@@ -241,7 +241,7 @@ class LogDirectoryImport:
                             yield from (entry.producer_id for entry in entries)
 
 
-def _always(settings: dict[str, str]) -> configs.Change:
+def _set_to(settings: dict[str, str]) -> configs.Change:
     return lambda _: dict(settings)
 
 

@@ -124,7 +124,7 @@ class Dispatcher:
         self, route: _Route, frame: memoryview, position: int, context: RequestContext
     ) -> Awaitable[Chunks | None] | Holds:
         produce = context.api_key == ApiKey.PRODUCE  # its records refer to the frame
-        kept = frame if produce else _apart(frame)
+        kept = frame if produce else _copied(frame)
         decoded = self._workers.compute(route.decode_at_most, kept, position, MOST_ITEMS)
         answer = self._answer_decoded(route, decoded, context)
         return Holds(answer) if produce else answer
@@ -200,7 +200,7 @@ class Dispatcher:
         return [header, unsupported(ErrorCode.UNSUPPORTED_VERSION).encode(0)]
 
 
-def _apart(frame: memoryview) -> memoryview:
+def _copied(frame: memoryview) -> memoryview:
     """Return a copy of the frame outside the read buffer, which the next requests need."""
     return memoryview(bytes(frame)) if len(frame) <= BUFFER_BYTES else frame
 

@@ -92,14 +92,14 @@ class Flusher:
 
     def _aged(self, replica: Replica) -> None:
         del self._timers[replica]
-        if replica.synced_offset < replica.log.log_end_offset and not _is_over(replica):
+        if replica.synced_offset < replica.log.log_end_offset and not _is_closed(replica):
             self.now(replica)
 
     async def _run(self, disk: GuardedDisk) -> None:
         waits = pauses()
         try:
             while due := self._due.pop(disk, None):
-                if await self._round(disk, [replica for replica in due if not _is_over(replica)]):
+                if await self._round(disk, [replica for replica in due if not _is_closed(replica)]):
                     waits = pauses()
                     continue
                 self._due[disk] = due | self._due.get(disk, {})
@@ -117,7 +117,7 @@ class Flusher:
             self._logger.error("cannot sync logs: %s", error)
             return error.errno not in TOO_MANY_OPEN  # any other error takes the directory offline
         for (replica, end, base), lost in zip(ends, missing, strict=True):
-            if _is_over(replica):
+            if _is_closed(replica):
                 continue
             if lost is None:
                 replica.synced_names = base
@@ -136,7 +136,7 @@ class Flusher:
         return paths
 
 
-def _is_over(replica: Replica) -> bool:
+def _is_closed(replica: Replica) -> bool:
     return replica.offline or replica.log.closed
 
 

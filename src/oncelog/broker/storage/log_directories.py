@@ -85,9 +85,9 @@ class LogDirectories:
                     f"{other} and {directory.path} have the same directory.id, so one is a copy of the other. Name "
                     "only one of them in log.dirs",
                 )
-        return self._now_known(known)
+        return self._with_known(known)
 
-    def _now_known(self, known: Known) -> Known:
+    def _with_known(self, known: Known) -> Known:
         here = {each.directory_id: each.absolute_path for each in self.online if each.directory_id is not None}
         offline = {each.absolute_path for each in self._all if not each.online}
         for key, path in known.items():
