@@ -46,7 +46,7 @@ class Workers:
     async def compute(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run work that needs much processor time in a worker thread. Later calls wait for it in order.
 
-        Each computing thread makes the event loop wait up to 5 ms for the interpreter, so at most `COMPUTING_THREADS` run.
+        Each computing thread makes the event loop wait up to 5 ms for the interpreter, so `COMPUTING_THREADS` is small.
         Raises KAFKA_STORAGE_ERROR if there is not enough memory. Clients retry, as after too many open files.
         """
         async with self._computing:

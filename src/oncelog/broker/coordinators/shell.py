@@ -161,9 +161,7 @@ class CoordinatorShell(Generic[S]):
                 and partition not in self._failed
                 and self._partitions.leads(self.topic, partition)
             ):
-                raise ProtocolError(
-                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is still loading"
-                )
+                raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is not loaded")
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -180,10 +178,8 @@ class CoordinatorShell(Generic[S]):
 
         `producer` (id, epoch) makes the records part of that producer's transaction. `guard` belongs to its
         verification (`Log.start_verification`). Raises ProtocolError if the records cannot be appended. The
-        coordinator's state does not change then.
-
-        If `on_disconnect` of the connection is given and the client disconnects, return None. The request can be freed
-        then, and the coordinator's reply is dropped.
+        coordinator's state does not change then. If `on_disconnect` is given and the client disconnects, return None.
+        The request can be freed then, and the coordinator's reply is dropped.
         """
         shard = self.shard(partition)
         token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -419,9 +415,7 @@ class CoordinatorShell(Generic[S]):
                 offset = header.next_offset
             await asyncio.sleep(0)
             if replica.offline or log.closed:
-                raise ProtocolError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{partition} went offline while it was loading"
-                )
+                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was closed while it was loading")
         self._shards[partition] = shard
         self._written[partition] = log.log_end_offset - 1  # may not be committed yet, and replies wait for it
         self.apply(partition, shard.loaded(self.now()))
