@@ -1,1 +1,1 @@
-"""Coordinators as state machines: handlers return effects, replay is the only mutation."""
+"""Coordinators as state machines: a handler returns effects, and only replay changes the state."""

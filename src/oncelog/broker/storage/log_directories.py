@@ -173,7 +173,7 @@ class LogDirectories:
     def set_aside(
         self, directory: DataDirectory, topic: str, partition: int, topic_id: UUID | None, suffix: str
     ) -> str:
-        """Rename a partition's folder, so that it is not a log any more. Return its new path. Raises OSError."""
+        """Rename a partition's folder, so that it is no longer a log. Return its new path. Raises OSError."""
         aside = f"{directory.path}/{topic[:NAME_MAX]}-{partition}.{topic_id.hex if topic_id else ''}{suffix}"
         directory.disk.rename(directory.folder(topic, partition), aside)
         return aside

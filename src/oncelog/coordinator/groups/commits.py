@@ -1,7 +1,7 @@
 """OffsetCommit and TxnOffsetCommit: check the member, and return the records of the offsets.
 
 The broker has checked before that the topics exist. It has filled in their names, and their ids if they are known.
-After Kafka's `OffsetMetadataManager` and `ClassicGroup.validateOffsetCommit`.
+Source: Kafka's `OffsetMetadataManager` and `ClassicGroup.validateOffsetCommit`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup of the classic protocol (KIP-345, 394, 559, 800, 814).
 
-After the classic paths of Kafka's `GroupMetadataManager`, with the same checks in the same order.
+Source: Kafka's `GroupMetadataManager`. The checks are the same, in the same order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Committed offsets of a partition's groups: durable ones, and those of open transactions.
 
-After Kafka's `OffsetMetadataManager`. When a transaction commits, its pending offsets become the group's offsets.
-Later records of the same partitions replace them.
+When a transaction commits, its pending offsets become the group's offsets. Later records of the same partitions replace
+them. Source: Kafka's `OffsetMetadataManager`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One operation on one group, and the steps from one generation to the next.
 
-After the classic paths of Kafka's `GroupMetadataManager` (prepareRebalance, completeClassicGroupJoin and around).
+Source: Kafka's `GroupMetadataManager` (`prepareRebalance`, `completeClassicGroupJoin` and related methods).
 """
 
 from __future__ import annotations
@@ -108,10 +108,11 @@ class GroupOperation:
         self._complete_join()
 
     def _end_sync_phase(self) -> None:
-        """Remove the members that joined, but did not ask for their assignment in time (KAFKA-12907).
+        """Remove the members that joined, but did not send SyncGroup before the deadline (KAFKA-12907).
 
-        If all members have asked, but the group is not stable, the leader's assignment could not be written, and the
-        leader has not repeated it. Kafka rebalances at once then. Here, the leader may repeat it until this deadline.
+        If all members have sent it, but the group is not stable, the leader's assignment could not be written, and the
+        leader has not sent it again. In this case, Kafka rebalances at once. Here, the leader may retry until this
+        deadline.
         """
         group = self.group
         group.sync_due_ms = None

@@ -1,7 +1,7 @@
 """Groups and offsets as records of `__consumer_offsets`, in the versions that Kafka 4.3 writes.
 
-After Kafka's `GroupCoordinatorRecordHelpers`: OffsetCommitValue is v4, or v1 if the client sent a retention time.
-GroupMetadataValue is written as v3, although v4 exists and can be read.
+OffsetCommitValue is written as v4, or as v1 if the client sent a retention time. GroupMetadataValue is written as v3,
+although v4 exists and can be read. Source: Kafka's `GroupCoordinatorRecordHelpers`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decide what each request does to a transaction. A function returns the next state, or the error code of the answer.
 
-After Kafka 4.3.1 (`TransactionCoordinator`). Clients rely on its order of checks. Deliberate differences:
+Source: `TransactionCoordinator` of Kafka 4.3.1. Clients rely on its order of checks. Deliberate differences:
 
 - InitProducerId with a stale epoch never aborts the transaction of the producer's successor;
 - if the coordinator has aborted a transaction of version 2, a late commit is PRODUCER_FENCED (KAFKA-20785);
