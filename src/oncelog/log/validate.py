@@ -56,7 +56,7 @@ class InvalidRecordsError(ProtocolError):
     def __init__(self, code: ErrorCode, records: list[tuple[int, str]], invalid: int, count: int) -> None:
         index, reason = records[0]
         super().__init__(
-            code, f"the batch is rejected, because {invalid} of its {count} records are invalid; {index}: {reason}"
+            code, f"the batch is rejected: {invalid} of {count} records are invalid; record {index}: {reason}"
         )
         self.records = records
 

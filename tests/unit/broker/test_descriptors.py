@@ -120,7 +120,7 @@ def test_marker_waits_for_descriptors_without_spinning(cluster: OncelogCluster) 
             until_state(wire, "x", "PrepareCommit")
         until_state(wire, "x", "CompleteCommit")
         assert wire.values(topic_id, committed=True) == [b"0", b"1", b"x"]
-    refusals = cluster.process.stderr_path.read_text().count("for t-0 refused")
+    refusals = cluster.process.stderr_path.read_text().count(") to t-0: ")
     assert 1 < refusals < 20
 
 

@@ -397,7 +397,8 @@ LOGGED: dict[str, tuple[Any, Any, str]] = {
             ],
             **TIMEOUT,
         ),
-        "cannot delete records: t-0: offset -5 is not valid (and 999 others)",
+        "cannot delete records: t-0: offset -5 is invalid; use at least 0, or -1 for the high watermark "
+        "(and 999 others)",
     ),
     "Produce": (
         ApiKey.PRODUCE,
