@@ -192,14 +192,14 @@ def test_without_extras_the_command_line_works(plain: Installation, bootstrap: s
 def test_without_extras_clients_move_records_and_name_the_extra_for_more(plain: Installation, bootstrap: str) -> None:
     values, tables, spark = plain.run(RECORDS, bootstrap).splitlines()
     assert values == "[b'to be', b'or not']"
-    assert tables == "tables need numba, which `pip install 'oncelog[arrow]'` brings"
+    assert tables == "tables require numba; run `pip install 'oncelog[arrow]'`"
     assert spark == "Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
 
 
 def test_arrow_brings_tables_and_names_the_extra_for_avro(tmp_path: Path, wheel: Path, bootstrap: str) -> None:
     values, avro = Installation(tmp_path, wheel, "arrow").run(TABLES, bootstrap).splitlines()
     assert values == "[{'id': 1}, {'id': 2}, {'id': 3}]"
-    assert avro == "Avro needs fastavro, which `pip install 'oncelog[avro]'` brings"
+    assert avro == "Avro requires fastavro; run `pip install 'oncelog[avro]'`"
 
 
 def test_avro_brings_avro(tmp_path: Path, wheel: Path, bootstrap: str) -> None:
