@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterator
 
 from documentation.markdown import anchor, code, docstring, table, text
@@ -17,8 +18,7 @@ def page() -> str:
             "# Errors\n",
             "All exceptions of the client are in `oncelog.errors` and derive from [OncelogError](#OncelogError).\n",
             "## The hierarchy\n",
-            "```text\n" + "\n".join(_tree(errors.OncelogError)) + "\n```\n",
-            _rules() + "\n",
+            _hierarchy() + "\n",
             "## Exceptions\n",
             *(_described(kind) for kind in exceptions()),
             "## Kafka's error codes { #codes }\n",
@@ -45,22 +45,11 @@ def _public_subclasses(kind: type[errors.OncelogError]) -> list[type[errors.Once
     return [each for each in kind.__subclasses__() if each.__module__ == errors.__name__]
 
 
-def _tree(kind: type[errors.OncelogError], before: str = "") -> Iterator[str]:
-    yield kind.__name__
-    below = _public_subclasses(kind)
-    for number, each in enumerate(below):
-        last = number == len(below) - 1
-        lines = list(_tree(each))
-        yield f"{'└── ' if last else '├── '}{lines[0]}"
-        yield from (f"{'    ' if last else '│   '}{line}" for line in lines[1:])
-
-
-def _rules() -> str:
-    """Return the paragraph after the tree in the module's docstring, which says how classes depend on the place."""
-    paragraphs = (inspect.getdoc(errors) or "").split("\n\n")
-    return "\n\n".join(
-        text(" ".join(each.split())) for each in paragraphs[2:] if not each.startswith((" ", "`CLASSES`"))
-    )
+def _hierarchy() -> str:
+    """Return the tree in the docstring of `oncelog.errors` with the paragraphs on how a class depends on the place."""
+    tree, *paragraphs = (inspect.getdoc(errors) or "").split("\n\n")[1:]
+    rules = [text(" ".join(each.split())) for each in paragraphs if not each.startswith("`CLASSES`")]
+    return "\n\n".join([f"```text\n{textwrap.dedent(tree)}\n```", *rules])
 
 
 def _described(kind: type[errors.OncelogError]) -> str:

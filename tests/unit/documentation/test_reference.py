@@ -180,6 +180,16 @@ def test_every_exception_and_error_code_is_on_the_page() -> None:
     assert all(described(cells) for cells in found.values() if cells[-1] != r"Try again.")
 
 
+def test_printed_hierarchy_is_that_of_the_exceptions() -> None:
+    tree = error_pages.page().partition("```text\n")[2].partition("```")[0]
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for indent, name in re.findall(r"^([│├└─ ]*)(\w+Error)\b", tree, re.MULTILINE):
+        above[len(indent) // 4 :] = [name]
+        found[name] = above[-2] if len(above) > 1 else "Exception"
+    assert found == {kind.__name__: kind.__bases__[0].__name__ for kind in error_pages.exceptions()}
+
+
 def test_every_command_and_option_has_help() -> None:
     page = command_line.page()
     for path, command in command_line.commands():

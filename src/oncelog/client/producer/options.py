@@ -56,7 +56,7 @@ PRODUCER: dict[str, Option] = COMMON | {
         "Bytes of records that wait for their answer. If the buffer is full, `send` waits up to `max_block_ms`.",
     ),
     "compression_gzip_level": Option(
-        None, _level(-1, 9), "Level if `compression_type` is gzip: 1 to 9, or -1 for zlib's default."
+        None, _level(-1, 9), "Level if `compression_type` is gzip: -1 to 9; -1 is zlib's default."
     ),
     "compression_level": Option(None, _level(-131_072, 22), "Level of the codec that `compression_type` names."),
     "compression_lz4_level": Option(None, _level(1, 17), "Level if `compression_type` is lz4: 1 to 17."),
@@ -66,8 +66,8 @@ PRODUCER: dict[str, Option] = COMMON | {
         120_000,
         integer(1, MAX_INT),
         (
-            "How long after `send` a record is retried before its future fails with DeliveryTimeoutError. At least "
-            "`linger_ms` + `request_timeout_ms`."
+            "How long after `send` a record is retried before its future fails. At least `linger_ms` + "
+            "`request_timeout_ms`."
         ),
     ),
     "enable_idempotence": Option(True, boolean, "Whether retries can neither duplicate nor reorder records."),
