@@ -42,7 +42,7 @@ from oncelog.protocol.messages.offset_fetch import (
 )
 from support.apache_kafka import ApacheKafka
 from support.servers import OncelogCluster, Server
-from support.wire import NOBODY, Session, Wire, batch, retried, until
+from support.wire import NO_SESSION, Session, Wire, batch, retried, until
 
 PARTITIONS = 3
 GROUP = "readers"
@@ -60,9 +60,9 @@ class Work:
     topic_id: UUID
     values: list[list[bytes | None]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     committed: list[list[bytes | None]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
-    idempotent: Session = NOBODY
+    idempotent: Session = NO_SESSION
     sequence: int = 0
-    transactional: Session = NOBODY
+    transactional: Session = NO_SESSION
     ids: set[int] = field(default_factory=set)
     offset: int = 0
     turn: int = 0

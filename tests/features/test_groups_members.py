@@ -159,7 +159,7 @@ def test_rejoin_of_the_leader_or_a_changed_follower_triggers_a_rebalance(
     generation = leader.generation
     first, second = (leader, follower) if who == "leader" else (follower, leader)
     first.ask_to_join(**({} if who == "leader" else {"protocols": {"range": subscription("other")}}))
-    until(second.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "the member is told to rebalance")
+    until(second.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "the member must rejoin")
     second.ask_to_join()
     answers = [first.take(), second.take()]
     assert [(each.error_code, each.generation_id) for each in answers] == [(0, generation + 1)] * 2

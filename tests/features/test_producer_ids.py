@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from support.servers import Server
-from support.wire import NOBODY, Session, Wire, batch, code
+from support.wire import NO_SESSION, Session, Wire, batch, code
 
 BLOCK = 1000
 
@@ -73,7 +73,7 @@ def test_without_a_transactional_id_any_session_gets_a_new_id(wire: Wire) -> Non
 
 
 def test_empty_transactional_id_is_rejected(wire: Wire) -> None:
-    assert wire.init_producer("", session=NOBODY).error_code == code("INVALID_REQUEST")
+    assert wire.init_producer("", session=NO_SESSION).error_code == code("INVALID_REQUEST")
 
 
 @pytest.mark.parametrize("version", range(6))

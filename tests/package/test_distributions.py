@@ -153,20 +153,20 @@ def files(folder: Path) -> set[str]:
     return {path.as_posix() for path in paths if not MADE & set(path.parts)}
 
 
-def test_the_source_distribution_has_what_a_build_needs_and_nothing_else(unpacked: Path) -> None:
+def test_source_distribution_has_the_files_of_a_build_and_no_others(unpacked: Path) -> None:
     own = {path for path in files(unpacked) if not path.startswith("src/")}
     assert own == {".gitignore", "LICENSE", "PKG-INFO", "README.md", "hatch_build.py", "pyproject.toml"}
     assert files(unpacked / "src") == files(SOURCE)
 
 
-def test_the_wheel_has_the_packages_with_their_types_and_the_license(wheel: Path) -> None:
+def test_wheel_has_the_packages_with_their_types_and_the_license(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"oncelog-{__version__}.dist-info"
     assert {name for name in names if not name.startswith(info)} == files(SOURCE) | {"oncelog/not_compiled.txt"}
     assert {"oncelog/py.typed", f"{info}/licenses/LICENSE"} <= names
 
 
-def test_a_build_is_reproducible(wheel: Path, tmp_path: Path) -> None:
+def test_build_is_reproducible(wheel: Path, tmp_path: Path) -> None:
     assert build("wheel", ROOT, tmp_path).read_bytes() == wheel.read_bytes(), "from the sources and from the sdist"
 
 

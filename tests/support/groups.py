@@ -208,9 +208,7 @@ def stable(bootstrap: str, group: str, count: int = 1, **options: Any) -> list[M
             continue
         member.ask_to_join()
         for known in found:
-            until(
-                known.heartbeat, lambda error: error == code("REBALANCE_IN_PROGRESS"), "the member is told to rebalance"
-            )
+            until(known.heartbeat, lambda error: error == code("REBALANCE_IN_PROGRESS"), "the member must rejoin")
             known.ask_to_join()
         found.append(member)
         for each in found:

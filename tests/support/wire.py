@@ -56,7 +56,7 @@ class Session(NamedTuple):
     epoch: int
 
 
-NOBODY = Session(-1, -1)
+NO_SESSION = Session(-1, -1)
 """InitProducerId without a session to continue."""
 
 
@@ -230,7 +230,7 @@ class Wire:
         transactional_id: str | None = None,
         *,
         timeout_ms: int = 60_000,
-        session: Session = NOBODY,
+        session: Session = NO_SESSION,
         version: int | None = None,
     ) -> Any:
         """Send InitProducerId, after FindCoordinator if it is transactional. Return the answer, even an error."""

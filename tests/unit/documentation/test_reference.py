@@ -77,14 +77,14 @@ def test_no_public_method_is_left_out(kind: type) -> None:
     assert set(python_client.methods(kind)) == public(kind)
 
 
-def test_what_the_modules_export_is_on_the_page() -> None:
+def test_exports_of_the_modules_are_on_the_page() -> None:
     page = python_client.page()
     names = {*oncelog.__all__, *aio.__all__, "Json", "Avro"} - {"__version__"}
     assert {name for name in names if f"\n## {name} {{" not in page} == set()
     assert "oncelog.spark.register" in page
 
 
-def test_what_admin_returns_is_on_the_page() -> None:
+def test_results_of_admin_are_on_the_page() -> None:
     names = {kind.__name__ for kind in python_client.admin_values()}
     assert {"ClusterInfo", "GroupDescription", "TopicInfo", "ConfigEntry", "TransactionInfo", "LogDir"} <= names
 
