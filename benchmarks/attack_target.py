@@ -140,7 +140,7 @@ class Target:
         ]
         answer = wire.call(ListOffsetsRequest(replica_id=-1, topics=topics), 7)
         bad = [topic for topic in answer.topics if topic.partitions[0].error_code]
-        assert not bad, f"{len(bad)} of {len(some)} partitions do not serve: {bad[:3]}"
+        assert not bad, f"{len(bad)} of {len(some)} partitions do not answer: {bad[:3]}"
 
     @staticmethod
     def _check_writes(wire: Wire, topic: Any) -> None:
@@ -149,7 +149,7 @@ class Target:
         topics = [TopicProduceData(name=topic.name, partition_data=data)]
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
         bad = [part for part in wire.call(request, 11).responses[0].partition_responses if part.error_code]
-        assert not bad, f"{topic.name} refuses records: {bad[:3]}"
+        assert not bad, f"{topic.name} rejects records: {bad[:3]}"
 
     def stop(self) -> None:
         """Stop the broker and remove its data."""

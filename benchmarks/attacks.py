@@ -60,19 +60,19 @@ NO_DELAY = {"log.segment.delete.delay.ms": "0"}
 
 # A batch may decompress to 128 MiB, one at a time: the limit of that row is higher than the others.
 ATTACKS = (
-    Attack("refused-produces", "300 Produces of 9 MB, refused", resources.refused_produces),
-    Attack("refused-syncs", "90 SyncGroups of 10 MB, refused", resources.refused_syncs),
+    Attack("refused-produces", "300 Produces of 9 MB, rejected", resources.refused_produces),
+    Attack("refused-syncs", "90 SyncGroups of 10 MB, rejected", resources.refused_syncs),
     Attack("huge-counts", "CreateTopics with +2147483647 and -2147483647 partitions", resources.huge_counts),
     Attack("descriptors", "200 connections to a broker with 20 free descriptors", resources.descriptors),
-    Attack("slow-readers", "30 readers that take nothing of 50 MB", resources.slow_readers),
-    Attack("slow-small-reads", "30 readers that take nothing of 1,000 batches of 50 KB",
+    Attack("slow-readers", "30 clients that do not read 50 MB", resources.slow_readers),
+    Attack("slow-small-reads", "30 clients that do not read 1,000 batches of 50 KB",
            resources.slow_readers_of_small_batches),
     Attack("waiting-joins", "1,500 JoinGroups of 4.2 KB that wait", resources.waiting_joins),
     Attack("failed-group-writes", "200 assignments of 2 MB that do not fit", resources.failed_group_writes),
     Attack("half-frames", "300 connections that announce 100 MB", resources.half_frames),
     Attack("deleted-topic", "deletion of a topic of 1 GiB", resources.deleted_topic, settings=NO_DELAY),
     Attack("deleted-records", "DeleteRecords of all of 1 GiB", resources.deleted_records, settings=NO_DELAY),
-    Attack("recompression", "50 batches that the topic's codec makes 10 MB", resources.recompression),
+    Attack("recompression", "50 batches that grow to 10 MB with the topic's codec", resources.recompression),
     Attack("record-errors", "5 small Produces with 400,000 invalid records", resources.record_errors),
     Attack("stored-bomb", "ListOffsets by time in a batch of 1,000,000 records", resources.stored_bomb),
     Attack("compacted-bomb", "Produce of 1,000,000 records to a compacted topic", resources.compacted_bomb),
@@ -183,8 +183,8 @@ def broken(attack: Attack, result: Result, *, busy: bool) -> list[str]:
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="Attack a real broker; exit status 1 if a limit is broken.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="attacks to run; all of them by default")
+    parser = argparse.ArgumentParser(description="Attack a real broker. The exit status is 1 if a limit is exceeded.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="attacks to run (all)")
     parser.add_argument("--list", action="store_true", help="list the attacks and do nothing")
     arguments = parser.parse_args()
     known = {attack.name: attack for attack in ATTACKS}
@@ -194,7 +194,7 @@ def main() -> int:
         return 0
     wrong = [name for name in arguments.names if name not in known]
     if wrong:
-        parser.error(f"no attack is called {', '.join(wrong)}; --list lists them")
+        parser.error(f"unknown attack {', '.join(wrong)}; --list lists them")
     chosen = [known[name] for name in arguments.names] or list(ATTACKS)
     load = os.getloadavg()[0]
     busy = load > BUSY_LOAD * (os.cpu_count() or 1)

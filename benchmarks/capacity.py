@@ -230,11 +230,11 @@ def show(console: Console, values: dict[str, dict[str, list[tuple[float, float]]
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="What a broker can do alone.")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each row, after the warm-up")
+    parser = argparse.ArgumentParser(description="Measure both brokers alone.")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds for each row, after the warm-up")
     parser.add_argument("--warm", type=float, default=12.0, help="seconds of load before the first row")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
     console = Console(width=130)
     values: dict[str, dict[str, list[tuple[float, float]]]] = {name: defaultdict(list) for name in ORDER}

@@ -199,8 +199,8 @@ def lines() -> Iterator[Line]:
     works = (
         ("produce as tables", "confluent_send", "tables_send", 1.5, 5.0),
         ("consume as tables", "confluent_read", "tables_read", 5.0, None),
-        ("send one by one", "confluent_send", "ours_send", 0.1, None),
-        ("poll, one by one", "confluent_read", "ours_read", 0.1, None),
+        ("send individually", "confluent_send", "ours_send", 0.1, None),
+        ("poll, individually", "confluent_read", "ours_read", 0.1, None),
     )
     for name, theirs, ours, wall, cpu in works:
         yield Line(Row(name, "rec/s", wall), theirs, ours, lambda measured: measured.rate)
@@ -259,14 +259,14 @@ def show(console: Console, found: dict[str, list[Measured]]) -> None:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="Our client beside confluent-kafka.")
+    parser = argparse.ArgumentParser(description="Compare our client with confluent-kafka.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round with a fifth of the records")
-    parser.add_argument("--json", type=Path, help="write all numbers to this file")
-    parser.add_argument("--work", choices=WORKS, help="only this, on a broker that runs")
-    parser.add_argument("--on", default="localhost:9092", help="with --work: the broker")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--work", choices=WORKS, help="run only this workload, on a running broker")
+    parser.add_argument("--on", default="localhost:9092", help="with --work: address of the broker")
     parser.add_argument("--topic", default="bench", help="with --work: a topic of three partitions")
-    parser.add_argument("--records", type=int, default=1_000_000, help="with --work: how many")
+    parser.add_argument("--records", type=int, default=1_000_000, help="with --work: number of records")
     arguments = parser.parse_args()
     if arguments.work:
         print(json.dumps(WORKS[arguments.work](arguments.on, arguments.topic, arguments.records)))
@@ -285,7 +285,7 @@ def main() -> None:
     show(console, found)
     if arguments.json:
         arguments.json.write_text(json.dumps({name: list(each) for name, each in found.items()}, indent=1) + "\n")
-        console.print(f"all numbers: {arguments.json}")
+        console.print(f"all figures: {arguments.json}")
 
 
 if __name__ == "__main__":

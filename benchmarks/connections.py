@@ -59,7 +59,7 @@ def frame(request: Message, version: int) -> bytes:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="Memory of the broker for each connection.")
+    parser = argparse.ArgumentParser(description="Measure the memory of the broker for each connection.")
     parser.add_argument("--count", type=int, default=10_000, help="idle connections")
     parser.add_argument("--slow", type=int, default=200, help="slow readers, slow writers")
     arguments = parser.parse_args()
@@ -116,11 +116,11 @@ def measure(server: OncelogCluster, idle: int, slow: int) -> None:
         return make
 
     print(f"at the start: {memory(pid) / KB:.1f} MB")
-    line("idle connections that were served", idle, served)
-    line("readers that take nothing of 3 answers of 4 MB", slow, reader)
-    line("writers that stop after 1 KB of a frame of 50 MB", slow, writer(KB))
-    line("writers that stop after 10 KB", slow, writer(10 * KB))
-    line("writers that stop after 200 KB", slow, writer(200 * KB))
+    line("idle connections after a request", idle, served)
+    line("clients that do not read 3 answers of 4 MB", slow, reader)
+    line("clients that stop after 1 KB of a frame of 50 MB", slow, writer(KB))
+    line("clients that stop after 10 KB", slow, writer(10 * KB))
+    line("clients that stop after 200 KB", slow, writer(200 * KB))
     print(f"at the end: {memory(pid) / KB:.1f} MB")
 
 

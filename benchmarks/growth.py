@@ -208,7 +208,7 @@ def figures(world: World) -> Iterator[tuple[str, float]]:
         yield name, measured(world, work, times)
     if world.topics:
         each = measured(world, World.incremental_fetch, 200) / TOPIC_PARTITIONS
-        yield f"incremental Fetch of {TOPIC_PARTITIONS} partitions, for each", each
+        yield f"incremental Fetch of {TOPIC_PARTITIONS} partitions, per partition", each
     before = cpu_seconds(world.pid)
     world.rest(1)
     yield "a round of housekeeping", (cpu_seconds(world.pid) - before) / ROUNDS * 1e6
@@ -234,12 +234,12 @@ def recovery(folder: Path, size: int) -> tuple[float, float]:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="What a request costs in a small world and in a large one.")
+    parser = argparse.ArgumentParser(description="Compare the cost of requests in a small and in a large world.")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the large world")
-    parser.add_argument("--recover", type=int, default=1024, metavar="MB", help="size of the log to recover, 0: none")
+    parser.add_argument("--recover", type=int, default=1024, metavar="MB", help="size of the log to recover (0: none)")
     arguments = parser.parse_args()
     console = Console(width=110)
-    table = Table("the broker's CPU", f"{SMALL} of each", "large world", "ratio", "", title="microseconds a request")
+    table = Table("the broker's CPU", f"{SMALL} of each", "large world", "ratio", "", title="microseconds per request")
     worlds: list[dict[str, float]] = []
     for count in (lambda large: SMALL, lambda large: max(SMALL, int(large * arguments.scale))):
         with tempfile.TemporaryDirectory(prefix="oncelog-growth-") as folder:

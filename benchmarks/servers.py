@@ -254,10 +254,10 @@ def show(console: Console, medians: dict[str, dict[str, float]]) -> None:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="oncelog beside Apache Kafka.")
+    parser = argparse.ArgumentParser(description="Compare oncelog with Apache Kafka.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round with a fifth of the records")
-    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
     rounds, scale = (1, 0.2) if arguments.quick else (arguments.rounds, 1.0)
     console = Console(width=110)
@@ -274,7 +274,7 @@ def main() -> None:
     show(console, medians)
     if arguments.json:
         arguments.json.write_text(json.dumps({"medians": medians, "rounds": values}, indent=1) + "\n")
-        console.print(f"all numbers: {arguments.json}")
+        console.print(f"all figures: {arguments.json}")
 
 
 if __name__ == "__main__":

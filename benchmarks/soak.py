@@ -115,7 +115,7 @@ class Runner:
     def problem(self) -> str:
         """Return the client's problem at the end of a run, "" if there is none."""
         if len(self.ends) >= MOST_STARTS:
-            return f"{self.name} has ended {len(self.ends)} times, the last time so: {self.ends[-1]}"
+            return f"{self.name} has ended {len(self.ends)} times, the last time with: {self.ends[-1]}"
         quiet = time.time() - self.process.stdout_path.stat().st_mtime
         return f"{self.name} has written nothing for {quiet:.0f} s" if quiet > QUIET_S else ""
 
@@ -265,7 +265,7 @@ class Soak:
                 print(
                     f"{sample.seconds / 60:5.1f} min: {sample.memory_mb:.0f} MB, {sample.descriptors} descriptors, "
                     f"{sample.threads} threads, delay {sample.delay_ms:.1f} ms, produce {sample.produce_ms:.1f} ms, "
-                    f"{sample.cpu:.2f} cores, {sample.rate:.0f} records/s a client",
+                    f"{sample.cpu:.2f} cores, {sample.rate:.0f} records/s per client",
                     flush=True,
                 )
             idle = self.machine.idle()
@@ -288,11 +288,11 @@ class Soak:
         """Return the problems that are not part of the verdict."""
         found = [problem for problem in (runner.problem() for runner in self.runners) if problem]
         often = [visitor.failures for visitor in self.visitors if len(visitor.failures) >= MOST_STARTS]
-        found += [f"{failures[-1]}, and so {len(failures)} times" for failures in often]
+        found += [f"{failures[-1]} (and {len(failures)} failures in all)" for failures in often]
         if self.server.broker_pid() != self.broker.pid:
             found.append("the broker has died")
         lost = self.delay.failures + self.produce.failures
-        return [*found, f"a probe has lost its connection {lost} times"] if lost else found
+        return [*found, f"a probe lost its connection {lost} times"] if lost else found
 
     def stop(self) -> None:
         """End every process."""
@@ -318,9 +318,9 @@ def soaking(folder: Path, plan: Plan, load: float, seed: str) -> Iterator[Soak]:
 
 def main() -> int:
     """Run from the command line. Return 1 if the broker is worse at the end, or if a client failed."""
-    parser = argparse.ArgumentParser(description="Six client libraries against one broker, for a long time.")
+    parser = argparse.ArgumentParser(description="Run six client libraries against one broker for a long time.")
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--load", type=float, default=0.5, help="CPU of the broker that is aimed at; 1 is one core")
+    parser.add_argument("--load", type=float, default=0.5, help="target CPU of the broker; 1 is one core")
     parser.add_argument("--seed", default=str(random.randrange(1 << 32)))
     parser.add_argument("--output", type=Path, default=HERE.parent / ".cache" / "soak", help="for soak.csv, soak.svg")
     arguments = parser.parse_args()

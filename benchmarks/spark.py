@@ -53,17 +53,17 @@ class Row:
 
 ROWS = {
     "read": Row("read -> noop, warm", "rows/s", 1.5),
-    "cold read": Row("read -> noop, a Spark's first", "rows/s", 1.5),
+    "cold read": Row("read -> noop, first of a Spark", "rows/s", 1.5),
     "copy": Row("copy topic to topic, batch, warm", "rows/s", 1.2),
-    "cold copy": Row("copy topic to topic, batch, a Spark's first", "rows/s", 1.2),
+    "cold copy": Row("copy topic to topic, batch, first of a Spark", "rows/s", 1.2),
     "stream": Row("copy topic to topic, 4 micro-batches", "rows/s", 1.2),
-    "long stream": Row("copy topic to topic, 16 micro-batches as large", "rows/s", 1.2),
-    "cold CPU read": Row("CPU of all of Spark: read -> noop, a Spark's first", "s/M rows"),
-    "cold CPU copy": Row("CPU of all of Spark: copy, batch, a Spark's first", "s/M rows"),
+    "long stream": Row("copy topic to topic, 16 micro-batches of the same size", "rows/s", 1.2),
+    "cold CPU read": Row("CPU of all of Spark: read -> noop, first of a Spark", "s/M rows"),
+    "cold CPU copy": Row("CPU of all of Spark: copy, batch, first of a Spark", "s/M rows"),
     "CPU read": Row("CPU of all of Spark: read -> noop, warm", "s/M rows"),
     "CPU copy": Row("CPU of all of Spark: copy, batch, warm", "s/M rows"),
     "first": Row("first read of 1,000 rows", "s"),
-    "empty": Row("the same with an empty cache of numba's", "s"),
+    "empty": Row("the same with an empty cache of kernels", "s"),
     "memory read": Row("largest Python worker, read by a slow query", "MB"),
     "memory copy": Row("largest Python worker, copy", "MB"),
 }
@@ -183,12 +183,12 @@ def measure(console: Console, world: World, rounds: int, repeats: int) -> dict[s
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="oncelog's Spark source and sink beside Spark's own connector.")
+    parser = argparse.ArgumentParser(description="Compare oncelog's Spark source and sink with Spark's own connector.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--quick", action="store_true", help="one round with half of the records")
-    parser.add_argument("--json", type=Path, help="write all numbers to this file")
-    parser.add_argument("--preload", action="store_true", help="our Spark with a daemon that has our imports")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--preload", action="store_true", help="use a PySpark daemon with our imports")
     arguments = parser.parse_args()
     rounds, records = (1, arguments.records // 2) if arguments.quick else (arguments.rounds, arguments.records)
     console = Console(width=120)

@@ -45,7 +45,7 @@ def main() -> None:
                     transaction.send_offsets(consumer)
                     step(options, "offsets", producer)
             except (errors.AbortableError, errors.GroupError) as error:
-                print(f"once more: {error}", file=sys.stderr)
+                print(f"processing again: {error}", file=sys.stderr)
                 consumer.seek_to_committed()  # otherwise, the next transaction would commit past these records
             else:
                 step(options, "committed", producer)
@@ -56,8 +56,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("source")
     parser.add_argument("target")
     parser.add_argument("--bootstrap", default="localhost:9092")
-    parser.add_argument("--name", default="upper", help="of the group, and of the producer")
-    parser.add_argument("--idle", type=float, help="stop after so many seconds without a record (never)")
+    parser.add_argument("--name", default="upper", help="name of the group and of the producer")
+    parser.add_argument("--idle", type=float, help="stop after this many seconds without a record (never)")
     parser.add_argument("--die", choices=["sent", "offsets", "committed"], help="kill -9 at this step, once")
     parser.add_argument("--abort", choices=["sent", "offsets"], help="abort the transaction at this step, once")
     return parser.parse_args()

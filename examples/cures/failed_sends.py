@@ -42,7 +42,7 @@ def send(producer: Producer, db: Database, topic: str, orders: list[tuple[int, s
 
 
 def main() -> None:
-    options = arguments(__doc__.splitlines()[0], again="send what is left of the last time")
+    options = arguments(__doc__.splitlines()[0], again="send the remaining orders of the previous run")
     table = "unsent (number BIGINT PRIMARY KEY, account TEXT, amount BIGINT, error TEXT)"
     with database(options, table) as db, contextlib.ExitStack() as stack:
         producer = stack.enter_context(Producer(options.bootstrap))

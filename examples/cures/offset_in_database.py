@@ -33,7 +33,7 @@ def book(db: Database, topic: str, order: Order, expected: int) -> None:
             *(order.offset + 1, topic, order.partition, expected),
         )
         if moved.rowcount != 1:
-            raise SystemExit("somebody else is reading this partition into the same database")
+            raise SystemExit("another process is writing this partition to the same database")
         step("moved")
     step("booked")
 

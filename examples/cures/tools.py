@@ -122,7 +122,9 @@ def batches(consumer: Consumer, partitions: list[tuple[str, int]]) -> Iterator[l
 def _order(record: ConsumerRecord) -> Order:
     order = json.loads(record.value or b"{}")
     if not {"order", "amount"} <= set(order):
-        raise SystemExit(f"no order at offset {record.offset} of topic {record.topic}: fill another one with orders.py")
+        raise SystemExit(
+            f"no order at offset {record.offset} of topic {record.topic}: fill another topic with orders.py"
+        )
     return Order(order["order"], (record.key or b"").decode(), order["amount"], record.partition, record.offset)
 
 

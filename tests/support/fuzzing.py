@@ -274,7 +274,7 @@ def main() -> None:
         start = time.monotonic()
         refused = fuzz(target, count, options.seed)
         rate = count / (time.monotonic() - start)
-        print(f"{target:12} {count:9,} inputs, {refused:9,} refused, {rate:8,.0f} a second", flush=True)
+        print(f"{target:12} {count:9,} inputs, {refused:9,} rejected, {rate:8,.0f} per second", flush=True)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     print(f"no fault; memory grew by {grown / 1024:,.0f} MiB")
 

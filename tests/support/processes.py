@@ -21,7 +21,7 @@ def wait_until(condition: Callable[[], object], what: str, *, timeout: float = 3
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not so after {timeout:g} s")
+            raise AssertionError(f"{what}: not true after {timeout:g} s")
         time.sleep(POLL)
 
 

@@ -59,7 +59,7 @@ TEXT_FOLDERS = ("src", "tests", "documentation", "conformance", "benchmarks", "e
 FORBIDDEN_TEXT = {
     "a path of one machine": re.compile(r"(?<![\w.$}])/(?:work|root|home)/\w"),
     "a test that does not run": re.compile(r"\bmark\.(?:skip|skipif|xfail)\b|\bpytest\.(?:skip|xfail|importorskip)\("),
-    "something left to do": re.compile(r"\b(?:TODO|FIXME|XXX)\b"),
+    "an open task": re.compile(r"\b(?:TODO|FIXME|XXX)\b"),
 }
 
 
@@ -100,7 +100,7 @@ def misplaced_imports(path: Path, tree: ast.AST, source: Path = SOURCE) -> Itera
     allowed = next((modules for pattern, modules in EDGES.items() if fnmatch(name, pattern)), frozenset())
     for line, module in imported(tree):
         if module in WORLD - allowed:
-            yield Finding(path, line, f"imports {module}, which is for the edges: take it as an argument")
+            yield Finding(path, line, f"imports {module}, which only edges may import: take the value as an argument")
 
 
 def imports_between(trees: Mapping[Path, ast.AST], package: Path = SOURCE) -> dict[str, set[str]]:

@@ -212,7 +212,7 @@ class TransactionWorld:
         for partition in range(PARTITIONS):
             with suppress(RefusedError):
                 await writer.produce(partition, [b"late"], self.world.now_ms())
-                raise AssertionError(f"a late write of {writer.transactional_id} was taken")
+                raise AssertionError(f"a late write of {writer.transactional_id} was accepted")
 
     async def govern(self) -> None:
         """Change transaction.version up and down during the work."""
@@ -235,7 +235,7 @@ class TransactionWorld:
     async def look(self, client: RawWriter, partition: int, *, until_stable: bool = False) -> None:
         found = await client.read_committed(self.topic, partition, until_stable=until_stable)
         before = self.seen[partition]
-        assert found[: len(before)] == before, f"partition {partition}: what was committed has changed"
+        assert found[: len(before)] == before, f"partition {partition}: committed data has changed"
         self.seen[partition] = found
 
     # -- invariants ---------------------------------------------------------------------------------------------------
@@ -263,9 +263,9 @@ class TransactionWorld:
         visible = {partition for (partition, _), count in found.items() if count}
         whole = visible == written.partitions and sum(found.values()) == 2 * len(written.partitions)
         if written.outcome is COMMITTED:
-            assert whole, f"{written} is committed, and not all there: {found}"
+            assert whole, f"{written} is committed, but incomplete: {found}"
         elif written.outcome is ABORTED:
-            assert not visible, f"{written} is aborted, and there: {found}"
+            assert not visible, f"{written} is aborted, but visible: {found}"
         else:
             # A write without an answer may be present or not. Of the others, all are present, or none.
             assert not visible or written.acknowledged <= visible <= written.partitions, f"torn: {written}: {found}"
@@ -324,7 +324,7 @@ def main() -> None:
             raise
         if (seed - first) % 100 == 99 or seed == first + count - 1:
             done = seed - first + 1
-            print(f"{done} worlds, {done / (time.monotonic() - began) * 60:.0f} a minute, {dict(total)}", flush=True)
+            print(f"{done} worlds, {done / (time.monotonic() - began) * 60:.0f} per minute, {dict(total)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def test_modules_do_not_import_each_other_in_a_circle(modules: dict[str, str], f
         ("path = '/root/thing'", "a path of one machine"),
         ("@pytest.mark.skip", "a test that does not run"),
         ("    pytest.importorskip('x')", "a test that does not run"),
-        ("# TODO: later", "something left to do"),
+        ("# TODO: later", "an open task"),
         ("the /brokers/topics/home/ node", None),
         ("skip = todo['fixme']", None),
     ],

@@ -28,12 +28,12 @@ SERVERS = ("oncelog", "apache-kafka")
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/chaos",
-        description="Copies a topic by Spark while driver, executors, Python workers and broker are killed -9 at "
-        "random, and drivers are frozen and wake up beside their successors. Exit status 1 unless lost 0, doubled 0. "
-        "With --only broker, a query that ends is a failure, too.",
+        description="Copy a topic with Spark while driver, executors, Python workers and broker are killed with -9 at "
+        "random, and drivers are suspended and continued beside their successors. The exit status is 1 if rows were "
+        "lost or duplicated. With --only broker, a query that ends is a failure, too.",
     )
     parser.add_argument("--rounds", type=int, default=20, help="faults (20)")
-    parser.add_argument("--batches", type=float, default=3, help="micro-batches a fault (3)")
+    parser.add_argument("--batches", type=float, default=3, help="micro-batches per fault (3)")
     parser.add_argument("--records", type=int, default=1_000_000, help="rows (1000000)")
     parser.add_argument("--server", action="append", choices=SERVERS, help="repeat for several (oncelog)")
     parser.add_argument("--master", action="append", help=f"repeat for several ({MASTERS[0]}); others: {MASTERS[1:]}")
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=KINDS, help="repeat for several (all kinds)")
     parser.add_argument("--level", type=int, choices=(0, 1, 2), help="the server's transaction.version (2)")
     parser.add_argument("--beside", action="store_true", help="the same with Spark's own sink: $ONCELOG_SPARK_RIVAL")
-    parser.add_argument("--keep", action="store_true", help="leave data and logs where they are")
+    parser.add_argument("--keep", action="store_true", help="keep data and logs")
     return parser.parse_args()
 
 
@@ -61,10 +61,10 @@ def plans(given: argparse.Namespace) -> list[Plan]:
 
 
 def table(results: list[tuple[Plan, Run, Count, float]]) -> Table:
-    shown = Table(title="every row exactly once? read with read_committed by librdkafka", box=box.SIMPLE_HEAD)
+    shown = Table(title="each row exactly once, read with read_committed by librdkafka", box=box.SIMPLE_HEAD)
     for title in ("sink", "server", "master", "killed -9", "drivers", "ended", "s"):
         shown.add_column(title, no_wrap=True)
-    for title in ("in", "out", "lost", "doubled", "wrong"):
+    for title in ("in", "out", "lost", "duplicated", "wrong"):
         shown.add_column(title, justify="right", no_wrap=True)
     for plan, run, count, seconds in results:
         killed = " ".join(f"{kind} {number}" for kind, number in sorted(run.killed.items()))
@@ -91,7 +91,7 @@ def main() -> None:
             with Run(plan, folder / str(number), lambda text: console.print(text, markup=False)) as run:
                 count = run.go()
             results.append((plan, run, count, time.monotonic() - started))
-            good = count.lost == count.doubled == count.wrong == 0
+            good = count.lost == count.duplicated == count.wrong == 0
             if plan.kinds == ("broker",):
                 good = good and not run.failed  # a restart of the broker must not end a query
             right = right and (good or plan.form != "oncelog")

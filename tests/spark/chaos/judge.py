@@ -17,7 +17,7 @@ class Count(NamedTuple):
     wanted: int
     out: int
     lost: int
-    doubled: int
+    duplicated: int
     wrong: int
 
 
@@ -64,5 +64,5 @@ def count(bootstrap: str, topic: str, records: int) -> Count:
                     seen[number] += 1
     finally:
         consumer.close()
-    doubled = int(np.maximum(seen - 1, 0).sum())
-    return Count(records, int(seen.sum()) + wrong, int((seen == 0).sum()), doubled, wrong)
+    duplicated = int(np.maximum(seen - 1, 0).sum())
+    return Count(records, int(seen.sum()) + wrong, int((seen == 0).sum()), duplicated, wrong)

@@ -170,7 +170,7 @@ class Run:
             if done != last:
                 last, changed = done, time.monotonic()
             if time.monotonic() - changed > STALLED:
-                raise RuntimeError(f"no batch for {STALLED:.0f} s, {done} are done; see {self.folder}")
+                raise RuntimeError(f"no batch for {STALLED:.0f} s, {done} of them are done; see {self.folder}")
             time.sleep(POLL * 5)
 
     def note_failure(self, driver: ManagedProcess) -> None:
