@@ -104,7 +104,7 @@ class LogDirectoryImport:
             self._logger.warning(
                 "Settings of topics and brokers, and topics without a folder, are lost. Records of restored topics do "
                 "not expire (retention.ms=-1). Set the settings again with `oncelog topic alter`; the decision topic "
-                "PREFIX-commits of each Spark sink needs `--set cleanup.policy=compact`"
+                "PREFIX-commits of each Spark sink needs `--config cleanup.policy=compact`"
             )
         return initial
 
