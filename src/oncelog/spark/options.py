@@ -74,7 +74,11 @@ SOURCE_OPTIONS: dict[str, SparkOption] = {
     ),
     "maxOffsetsPerTrigger": SparkOption("", "Most offsets that a micro-batch reads, over all partitions."),
     "minOffsetsPerTrigger": SparkOption(
-        "", "A micro-batch waits until there are this many new offsets, or until `maxTriggerDelay` has passed."
+        "",
+        (
+            "A micro-batch waits until there are this many new offsets, or until `maxTriggerDelay` has passed. With "
+            "the trigger `availableNow`, it does not wait."
+        ),
     ),
     "maxTriggerDelay": SparkOption(
         "15m", "Longest time that `minOffsetsPerTrigger` delays a micro-batch: `200ms`, `30s`, `15m`, `2h`, `1d`."
@@ -113,7 +117,7 @@ SINK_OPTIONS: dict[str, SparkOption] = {
         ),
     ),
     "decisionTopic": SparkOption(
-        "`<prefix>-commits`",
+        "<prefix>-commits",
         (
             "Topic in which the sink records which batches are committed. The sink creates it. No other prefix may use "
             "it."
