@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from oncelog.broker.config.alterations import MOST_SETTINGS
 from oncelog.broker.handlers.groups import MOST_PROTOCOLS
 from oncelog.broker.requests.fetch_sessions import MOST_IN_SESSION
@@ -57,6 +59,14 @@ def test_compatibility_page_has_the_limits_of_the_code() -> None:
     assert shown["protocols in a JoinGroup"] == f"{MOST_PROTOCOLS:,}"
     assert shown["settings of one resource in an AlterConfigs"] == f"{MOST_SETTINGS:,}"
     assert f"names at most {MOST_NAMED:,} invalid records" in COMPATIBILITY
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/design/log.md", "docs/design/simulation.md"])
+def test_pages_of_the_design_name_files_that_exist(page: str) -> None:
+    text = re.sub(r"(?ms)^```.*?^```$", "", (ROOT / page).read_text())
+    named = {code for code in re.findall("`([^`]+)`", text) if re.fullmatch(r"[a-z_./]+/[a-z_]+(\.py|/)?", code)}
+    places = [ROOT, ROOT / "src/oncelog", ROOT / "src/oncelog/log", ROOT / "src/oncelog/client"]
+    assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == []
 
 
 def test_monitoring_page_has_the_words_of_log_lines() -> None:
