@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +12,8 @@ from typing import TypeVar
 
 from documentation import svg
 from documentation.markdown import table, text
+from oncelog.client.consumer import classic_membership
+from oncelog.client.consumer.classic_membership import MemberState
 from oncelog.client.producer.transaction_manager import LEGAL
 from oncelog.coordinator.groups.group import PREVIOUS, GroupState
 from oncelog.coordinator.transactions.metadata import PREVIOUS_STATES, TransactionState
@@ -88,11 +92,16 @@ def page() -> str:
     return "\n".join(
         [
             "# State machines\n",
-            "These diagrams are drawn from the tables that the code checks every transition against.\n",
+            "These diagrams are drawn from the tables that the code checks every transition against, unless the text "
+            "says otherwise.\n",
             "## Groups { #groups }\n",
             f"![{GROUP.title}](group-states.svg)\n",
             "A classic consumer group. Every state can also change to Dead, when the group is deleted.\n",
             _table(GROUP),
+            "## Members { #members }\n",
+            "The steps of a classic group's member in the Python client. The client has no table of them; this is from "
+            "the docstring of its module.\n",
+            f"```text\n{_members()}\n```\n",
             "## Transactions { #transactions }\n",
             f"![{TRANSACTION.title}](transaction-states.svg)\n",
             "A transactional id at its coordinator. Kafka's states Dead and PrepareEpochFence have numbers, but no "
@@ -111,6 +120,13 @@ def page() -> str:
 
 def _shown() -> list[TransactionState]:
     return [state for state in TransactionState if state.text not in TRANSACTION.left_out]
+
+
+def _members() -> str:
+    """Return the diagram in the docstring of `classic_membership`."""
+    paragraphs = (inspect.getdoc(classic_membership) or "").split("\n\n")
+    (diagram,) = (each for each in paragraphs if MemberState.SYNCING.name in each and each.startswith("    "))
+    return textwrap.dedent(diagram)
 
 
 def _table(machine: Machine) -> str:

@@ -21,6 +21,7 @@ from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.settings import keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS
 from oncelog.broker.requests.apis import SERVED
+from oncelog.client.consumer.classic_membership import MemberState
 from oncelog.client.consumer.options import CONSUMER
 from oncelog.client.options import COMMON, Option
 from oncelog.client.producer.options import PRODUCER
@@ -232,6 +233,11 @@ def test_every_state_and_transition_is_drawn() -> None:
     assert set(states.GROUP.cells) | states.GROUP.left_out == {state.value for state in PREVIOUS}
     assert set(states.TRANSACTION.cells) | states.TRANSACTION.left_out == {state.text for state in PREVIOUS_STATES}
     assert set(states.PRODUCER.cells) | states.PRODUCER.left_out == {state.value for state in LEGAL}
+
+
+def test_every_step_of_a_member_is_shown() -> None:
+    section = states.page().partition("## Members")[2].partition("## ")[0]
+    assert all(state.name in section for state in MemberState)
 
 
 def test_committed_chart_is_drawn_from_the_committed_results() -> None:
