@@ -110,10 +110,7 @@ def test_all_members_keep_their_partitions(server: Server, name: str, tmp_path: 
         sent = 0
 
         def turn(polls: list[Poll]) -> list[set[int]]:
-            """Send one record to each partition.
-
-            Return which member returned which partition's records, once all have arrived.
-            """
+            """Send one record to each partition, and return the partitions that each member has read."""
             nonlocal sent
             for partition in range(PARTITIONS):
                 producer.send(name, b"x", partition=partition)
@@ -158,9 +155,7 @@ def test_all_members_keep_their_partitions(server: Server, name: str, tmp_path: 
                 before = until_even([one, two])
                 with MEMBERS[others[1]](server, name, tmp_path) as three:
                     after = until_even([one, two, three])
-                    assert all(now < then for now, then in zip(after, before, strict=False)), (
-                        "the members keep their partitions"
-                    )
+                    assert all(now < then for now, then in zip(after, before, strict=False)), "members keep partitions"
                     members = admin.describe_group(name).members
                     assert len(members) == 3
                 until_even([one, two])

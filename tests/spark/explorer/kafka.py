@@ -289,10 +289,7 @@ class Cluster:
         return _with(kafka, name, self._prepared(txn, PREPARE_ABORT, bump=True))
 
     def _prepared(self, txn: Txn, state: str, *, bump: bool) -> Txn:
-        """Return the state in the coordinator's log.
-
-        Only the new protocol changes the producer id at the end of a transaction.
-        """
+        """Return the state in the coordinator's log. Only the new protocol changes the producer id at the end."""
         rotate = self.new and txn.epoch >= self.max_epoch
         return txn._replace(state=state, epoch=txn.epoch + bump, whole=txn.parts, rotate=rotate)
 
@@ -334,9 +331,7 @@ class Cluster:
         return kafka._replace(logs=((), (), kafka.logs[DECISION]), made=kafka.made + 1)
 
     def move(self, kafka: Kafka) -> Kafka:
-        """Load the coordinator's log on another broker: every prepared transaction gets all of its markers once
-        more.
-        """
+        """Load the coordinator's log on another broker: every prepared transaction gets all of its markers again."""
         txns = (
             (n, t._replace(parts=t.whole) if t.state in (PREPARE_COMMIT, PREPARE_ABORT) else t) for n, t in kafka.txns
         )
@@ -466,10 +461,7 @@ class Cluster:
     def marker(
         self, kafka: Kafka, part: int, pid: int, epoch: int, *, commit: bool, strict: bool = False
     ) -> Kafka | None:
-        """Append a marker, or return None if its epoch is too old.
-
-        `strict`: the coordinator's own marker in the new protocol.
-        """
+        """Append a marker (`strict`: of the new protocol's coordinator), or return None if its epoch is too old."""
         log = kafka.logs[part]
         known = known_epoch(log, pid)
         if epoch < known or (strict and epoch == known and pid in open_since(log)):
@@ -484,10 +476,7 @@ class Cluster:
                     yield name, txn, part
 
     def deliver(self, kafka: Kafka, name: str, txn: Txn, part: int, *, lost: bool = False) -> Kafka:
-        """Deliver the coordinator's marker, or treat its partition as deleted.
-
-        The last marker completes the transaction.
-        """
+        """Deliver the coordinator's marker, or skip a deleted partition. The last marker completes the transaction."""
         after = kafka
         if not lost:
             after = (
