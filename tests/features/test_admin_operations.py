@@ -30,7 +30,7 @@ def operations(field: int) -> set[int]:
 
 @pytest.mark.parametrize("version", [8, 10, 11, 12, 13])
 def test_authorized_operations_of_topics(wire: Wire, name: str, version: int) -> None:
-    """Also for a missing topic, and in a request for all topics."""
+    """A missing topic has them, too, and so has each topic in a request for all."""
     wire.create_topic(name)
     names = [MetadataRequestTopic(name=each) for each in (name, f"{name}-missing")]
     for topics in (names, names[:1], None):

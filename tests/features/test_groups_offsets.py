@@ -227,7 +227,7 @@ def test_offsets_of_an_open_transaction_are_unstable(wire: Wire, topic: str) -> 
 
 
 def test_offsets_of_a_deleted_topic_are_dropped(wire: Wire, topic: str) -> None:
-    """Also KAFKA-14505: an offset that is pending in a transaction does not reappear with the marker."""
+    """KAFKA-14505: an offset that is pending in a transaction does not reappear with the marker, either."""
     other = f"{topic}-other"
     wire.create_topic(other)
     simple_commit(wire, topic, topic, {0: 1})

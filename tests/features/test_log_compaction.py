@@ -281,7 +281,7 @@ def test_records_younger_than_min_compaction_lag_are_kept(wire: Wire, name: str)
 
 
 def test_max_compaction_lag_ignores_the_dirty_ratio(wire: Wire, name: str) -> None:
-    """It also rolls the active segment at the next append."""
+    """The cleaner also rolls the active segment at the next append."""
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1", "max_compaction_lag_ms": "1000"}
     topic_id = wire.create_topic(name, **settings)
     for turn in range(3):

@@ -101,7 +101,7 @@ def test_retention_with_both_limits_and_with_none(wire: Wire, name: str) -> None
 
 
 def test_segment_with_an_open_transaction_is_deleted_as_usual(wire: Wire, name: str) -> None:
-    """Its first part is deleted. Readers of committed data wait at the log's start until the marker."""
+    """The transaction's first part is deleted. Readers of committed data wait at the log's start until the marker."""
     wire.create_topic(name, **SMALL, retention_ms=str(HOUR))
     who = wire.session(name)
     assert wire.add_partitions(name, who, name) == [0]

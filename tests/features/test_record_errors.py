@@ -121,7 +121,7 @@ def test_rejected_batch_uses_no_sequence(wire: Wire, name: str) -> None:
 
 
 def test_rejection_by_the_log_returns_the_log_start_offset(wire: Wire, name: str) -> None:
-    """For invalid records and for sequences; -1 if the batch did not reach the log."""
+    """The answer has it for invalid records and for sequences, and -1 if the batch did not reach the log."""
     wire.create_topic(name, 1, cleanup_policy="compact,delete")
     who = wire.session()
     assert wire.produce(name, records(b"a", b"b", who=who)).error_code == 0

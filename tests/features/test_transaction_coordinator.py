@@ -103,7 +103,7 @@ def test_restarted_coordinator_continues_from_its_log(own_server: Server, name: 
 
 
 def test_coordinator_is_found_for_every_id(wire: Wire, name: str) -> None:
-    """In one request for many ids (since version 4), and individually in older versions."""
+    """Version 4 and later look up many ids in one request, older versions one id."""
     ids = [f"{name}-{number}" for number in range(5)]
     for each in ids:
         wire.find_coordinator(each)

@@ -33,7 +33,7 @@ def test_last_stable_offset_waits_for_the_oldest_open_transaction(wire: Wire, na
 
 
 def test_fetch_lists_the_aborted_transactions_of_its_range(wire: Wire, name: str) -> None:
-    """In order, only those that overlap the fetched range, and only for read_committed."""
+    """The list is in order, contains only transactions that overlap the range, and is empty for read_uncommitted."""
     topic_id = wire.create_topic(name)
     who = wire.session(name)
     firsts = []

@@ -202,7 +202,7 @@ def test_kafka_17507_offsets_are_visible_when_the_commit_completes(wire: Wire, n
 
 
 def test_topic_deleted_during_a_transaction_does_not_block_its_end(wire: Wire, name: str) -> None:
-    """Its markers are skipped. The other partitions get theirs."""
+    """The deleted topic's markers are skipped. The other partitions get theirs."""
     from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
     kept = wire.create_topic(name)

@@ -146,7 +146,10 @@ EXPIRING = {
 
 
 def test_idle_transactional_ids_expire(start_server: Callable[..., Server], name: str) -> None:
-    """Each gets a tombstone, unless its transaction is open. A returning client gets another producer id."""
+    """Each expired id gets a tombstone.
+
+    Ids with an open transaction are kept. A returning client gets another producer id.
+    """
     server = start_server(EXPIRING)
     with Wire(server.bootstrap) as wire:
         topic_id = wire.create_topic(name)

@@ -178,7 +178,7 @@ def test_kip_1228_late_or_repeated_marker(wire: Wire, name: str) -> None:
 
 
 def test_marker_of_an_old_coordinator_epoch(wire: Wire, name: str) -> None:
-    """It also does not decrease the coordinator's epoch (KAFKA-9144)."""
+    """The old marker does not decrease the coordinator's epoch (KAFKA-9144)."""
     wire.create_topic(name)
     who = Session(wire.session().producer_id, 3)
     assert marker(wire, who, name, coordinator_epoch=5) == [0]

@@ -120,7 +120,7 @@ def test_unhandled_error_fails_the_run() -> None:
 
 
 def test_errors_in_the_clean_up_of_a_killed_process_are_ignored() -> None:
-    """Its coroutines are closed at the end, and nothing waits for what their clean-up raises."""
+    """The kernel closes the process's coroutines at the end, and ignores errors of their clean-up."""
 
     async def scenario(world: World) -> None:
         async def victim() -> None:

@@ -290,7 +290,7 @@ def test_decision_record_that_the_topic_rejects_is_too_large(
 def test_search_for_markers_in_many_partitions_sends_one_request_per_leader(
     server: Server, cluster: BlockingCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in a partition with more records than fit into one answer."""
+    """This holds for a partition with more records than fit into one answer, too."""
     create(server.bootstrap, name, 40)
     brokers = Brokers(cluster)
     owner: Owner = brokers.answer(op.InitProducerId(f"{name}/0/0/0.0", 60_000))

@@ -83,7 +83,7 @@ def test_replayed_batch_is_written_once(writes: Writes) -> None:
 
 @pytest.mark.parametrize("replays", [0, 1, 2])
 def test_second_write_of_one_call_is_rejected_in_each_replay(writes: Writes, replays: int) -> None:
-    """Both have the same query id and batch number. In a replay, the second write would look like the first."""
+    """Both writes have the same query id and batch number. In a replay, the second one would look like the first."""
     for number in range(replays + 1):
         call = ("q", 0, f"{number}")
         writes.write(call, ["one"])

@@ -151,7 +151,7 @@ def test_log_that_ends_before_the_query_is_data_loss(server: Server, topic: str)
 
 @pytest.mark.parametrize("lax", [False, True])
 def test_recreated_topic_is_detected_by_its_id(server: Server, topic: str, lax: bool) -> None:
-    """Its log has grown beyond what the query has read, so offsets alone would not show it."""
+    """The new log has grown beyond what the query has read, so offsets alone would not show the change."""
     begin(server, topic, "old", commit=True)
     made = source(server, topic, failOnDataLoss=str(not lax))
     position = made.latestOffset(made.initialOffset(), ReadAllAvailable())

@@ -120,7 +120,10 @@ def plan(rows: DataFrame) -> str:
 
 
 def test_stream_reads_a_growing_topic(spark: SparkSession, server: Server, topic: str, tmp_path: Path) -> None:
-    """By pattern: a partition and a topic are added. Batches are split by offsets and by records per task."""
+    """A partition, and a topic that matches the pattern, are added.
+
+    Batches are split by offsets and by records per task.
+    """
     options = {
         "subscribePattern": f"{topic}.*",
         "includeHeaders": "true",

@@ -126,7 +126,7 @@ def test_query_that_died_before_its_first_task_can_be_replaced(pair: tuple[Query
 
 
 def test_query_is_recognized_in_its_own_checkpoint(query: Query, tmp_path: Path) -> None:
-    """Its id may become readable later, or become unreadable. A trailing slash does not change the folder."""
+    """The query's id may become readable later, or become unreadable. A trailing slash does not change the folder."""
     folder = tmp_path / "own"
     query.options["checkpointlocation"] = str(folder)
     query.plan()
@@ -168,7 +168,7 @@ def test_successor_can_take_over_during_a_batch(pair: tuple[Query, Query]) -> No
 
 
 def test_query_that_died_in_its_first_batch_can_be_replaced(pair: tuple[Query, Query]) -> None:
-    """It committed nothing. Its open transactions time out, or an operator ends them, or another query takes over."""
+    """The query committed nothing. Its transactions time out, or an operator ends them, or another query takes over."""
     dead, other = pair
     tasks(dead, dead.plan(), 0)
     with pytest.raises(MisuseError, match=f"oncelog sink settle {dead.prefix}"):

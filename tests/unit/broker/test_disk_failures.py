@@ -143,7 +143,7 @@ def test_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerSt
 
 
 def test_checkpoints_omit_a_log_that_was_set_aside(storage: BrokerStorage) -> None:
-    """Its topic was deleted and recreated, in another directory, while its own was offline."""
+    """The log's topic was deleted and recreated in another directory, while the log's directory was offline."""
     names = ("cleaner-offset-checkpoint", "recovery-point-offset-checkpoint")
 
     def checkpoints(path: str) -> list[bool]:

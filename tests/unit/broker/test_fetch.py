@@ -95,7 +95,7 @@ def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
 def test_fetch_returns_less_while_other_answers_are_unread(
     tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """It returns something, and at once: it does not wait for `min_bytes` that are already available."""
+    """The Fetch returns some records at once: it does not wait for `min_bytes` that are already available."""
 
     async def run() -> None:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}

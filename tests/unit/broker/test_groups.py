@@ -151,7 +151,7 @@ def test_coordinators_are_found(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(10))
 def test_life_cycle_of_a_member(version: int) -> None:
-    """Each API in about the version that belongs to this one of JoinGroup."""
+    """Each API is called in about the version that belongs to this one of JoinGroup."""
     sync_version, other_version = min(version, 5), min(version, 4)
 
     async def scenario(setup: Setup) -> None:

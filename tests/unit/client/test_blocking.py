@@ -137,7 +137,7 @@ def test_blocking_call_on_the_loop_is_rejected() -> None:
 
 
 def test_interrupted_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by Ctrl-C while the caller waits for the future."""
+    """Ctrl-C interrupts the caller while it waits for the future."""
     waiting = Waiting()
     start = waiting._thread.start
 

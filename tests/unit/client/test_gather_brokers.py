@@ -70,7 +70,7 @@ def test_each_broker_is_asked_once(world: World) -> None:
 
 
 def test_broker_that_is_unregistered_fails_the_request(world: World) -> None:
-    """By the metadata, other brokers took over, but their answers may lag."""
+    """The metadata say that other brokers took over, but their answers may lag."""
     world.dead = {2}
     world.events = [(9.0, lambda: world.registered.discard(2))]
     with pytest.raises(errors.ConnectionFailedError, match="broker 2 is not in"):

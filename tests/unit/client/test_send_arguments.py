@@ -84,7 +84,7 @@ PRODUCERS = pytest.mark.parametrize("send", [blocking, awaited])
 @PRODUCERS
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 def test_invalid_argument_is_named(send: Callable[..., list[Record]], known: bool) -> None:
-    """Without a broker: no call waits."""
+    """No broker is needed: no call waits."""
     for arguments, message in WRONG:
         with pytest.raises(errors.UsageError, match=f"^{message}"):
             send(known, dict(arguments))

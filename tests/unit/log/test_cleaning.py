@@ -198,7 +198,7 @@ def test_last_marker_of_a_producer_is_kept_for_its_epoch() -> None:
 
 
 def test_record_without_a_key_is_removed() -> None:
-    """It was written before the topic was compacted."""
+    """The record was written before the topic was compacted."""
     disk, log = new_log(LogConfig(segment_bytes=300))
     append(log, build_batch([Record(0, NOW, None, b"1"), Record(0, NOW, b"a", b"1")]))
     log.roll(NOW)
@@ -304,7 +304,7 @@ def test_segments_are_grouped_up_to_the_size_of_one() -> None:
 
 
 def test_step_of_a_round_replaces_few_segments() -> None:
-    """Each of them has files to rename."""
+    """Each segment has files to rename."""
     disk = CrashDisk()
     log = open_log(disk, replace(COMPACT, segment_bytes=100))
     for turn in range(3 * SEGMENTS_A_GROUP):

@@ -38,7 +38,7 @@ def test_change_of_the_log_ends_the_round(number: int) -> None:
 
 
 def test_segment_deleted_between_two_chunks_is_not_restored() -> None:
-    """At any step of a round over segments that are read in several chunks."""
+    """The segment is deleted at each step of a round over segments that are read in several chunks."""
     config = replace(COMPACT, segment_bytes=4 * CHUNK)
     for number in itertools.count():
         disk, log = new_log(config)
@@ -106,7 +106,7 @@ class ColdDisk(CrashDisk):
 
 
 def test_cold_segments_are_read_only_by_slow_steps() -> None:
-    """In portions; a larger batch is read as a whole."""
+    """These steps read in portions; a larger batch is read as a whole."""
     disk = ColdDisk()
     log = open_log(disk, replace(COMPACT, segment_bytes=8 * READ))
     for turn in range(200):
