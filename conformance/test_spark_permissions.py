@@ -66,10 +66,10 @@ def test_documented_permissions_are_enough(guarded: GuardedKafka, name: str, tmp
 @pytest.mark.parametrize(
     ("without", "said"),
     [
-        ("topic READ", "option topic: the sink needs Read"),
-        ("topic WRITE", "option topic, or column topic: the sink needs Write"),
-        ("decisions READ", "option decisionTopic: the sink needs Read"),
-        ("decisions WRITE", "option decisionTopic: the sink needs Write"),
+        ("topic READ", "option topic: the sink needs the permission Read"),
+        ("topic WRITE", "the sink needs the permission Write on the topics of option topic or column topic"),
+        ("decisions READ", "option decisionTopic: the sink needs the permission Read"),
+        ("decisions WRITE", "option decisionTopic: the sink needs the permission Write"),
         ("ids", "option transactionalIdPrefix=sink-"),
     ],
 )
@@ -85,7 +85,7 @@ def test_missing_permission_to_create_the_decision_topic_is_reported(
     guarded: GuardedKafka, name: str, tmp_path: Path
 ) -> None:
     permit(guarded, name, decisions=False)
-    with pytest.raises(NotPermittedError, match="option decisionTopic: the sink may not create"):
+    with pytest.raises(NotPermittedError, match="option decisionTopic: the sink lacks the permission Create on"):
         query(guarded, name, tmp_path).run(1)
     guarded.grant(ResourceType.TOPIC, f"sink-{name}-commits", (CREATE,))
     query(guarded, name, tmp_path).run(1)

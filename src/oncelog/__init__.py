@@ -1,4 +1,4 @@
-"""Exactly-once streaming for Python and Spark: a broker that speaks Kafka's protocol, a client, a Spark sink."""
+"""Exactly-once streaming for Python and Spark: a broker that speaks Kafka's protocol, a client and a Spark sink."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """The clients, imported when they are first asked for: a broker never needs them."""
+    """Import a client class when it is first used, because a broker never needs it."""
     import importlib
 
     if name not in _HOMES:
@@ -35,5 +35,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What is here, with the clients that are not imported yet."""
+    """Return the names of the module, including the clients that are not imported yet."""
     return sorted({*globals(), *_HOMES})

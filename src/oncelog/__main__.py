@@ -1,4 +1,4 @@
-"""`python -m oncelog` is the `oncelog` command."""
+"""Run the `oncelog` command: `python -m oncelog`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The clients for asyncio: same names and options as the blocking ones in `oncelog`, with `await`.
+"""The clients for asyncio. They have the names and options of the blocking clients in `oncelog`, with `await`.
 
     async with Producer("localhost:9092", transactional_id="etl-1") as producer:
         async with producer.transaction() as txn:
             await txn.send("out", b"value")
 
-`send` waits only for buffer memory and metadata. Await its future for the record's offset. Time-outs are in seconds.
+`send` waits only for buffer memory and metadata. To get the record's offset, await the future that it returns.
+Time-outs are in seconds.
 """
 
 from __future__ import annotations

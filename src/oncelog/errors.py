@@ -2,41 +2,41 @@
 
     OncelogError
     ├── ConfigError                  an option is unknown, malformed, or contradicts another one
-    ├── UsageError                   a call that the object's state does not allow
-    │   └── ClientClosedError            the client is closed, or was closed while the call waited
-    ├── BadRecordError               a key or value is not what its format says; names topic, partition and offset
-    ├── PartlySentError              part of a table was sent before an error; has its future, and the other rows
+    ├── UsageError                   a wrong argument, or a call that the object's state does not allow
+    │   └── ClientClosedError            the client is closed, or was closed during the call
+    ├── BadRecordError               a key or value does not match its format; names topic, partition and offset
+    ├── PartlySentError              an error after part of a table was sent; has its future and the other rows
     ├── WakeupError                  `Consumer.wakeup` ended a poll
-    └── KafkaError                   a broker failed or refused a request; `.code` is Kafka's, `.advice` says what to do
-        ├── RetriableError           may succeed later; the client has retried until its time was up
-        │   ├── ConnectionFailedError    no broker could be reached, or it hung up before it answered
-        │   ├── TimedOutError            time was up (request, delivery, buffer memory, metadata)
-        │   │   └── DeliveryTimeoutError     a batch was given up unanswered: its records may or may not be in the log
-        │   └── UnknownTopicError        no such topic or partition, as far as the brokers know by now
-        ├── ServerError              the broker failed and does not say why: read its log
-        ├── RequestError             the request or its data is wrong and stays wrong
-        │   ├── RecordTooLargeError
+    └── KafkaError                   a broker failed or rejected a request; `.code` is Kafka's, `.advice` what to do
+        ├── RetriableError           may succeed later; the client has retried until the time-out
+        │   ├── ConnectionFailedError    no broker could be reached, or a connection was lost
+        │   ├── TimedOutError            a time-out expired (request, delivery, buffer memory, metadata)
+        │   │   └── DeliveryTimeoutError     a batch was not acknowledged: its records may or may not be in the log
+        │   └── UnknownTopicError        the brokers do not know the topic or partition
+        ├── ServerError              the broker failed without a reason: read its log
+        ├── RequestError             the request or its data is wrong; a retry fails again
+        │   ├── RecordTooLargeError      a record or batch is too large
         │   ├── CorruptRecordError       a batch in the log is damaged: seek past it
-        │   └── OffsetOutOfRangeError    the position is not in the log and there is no reset policy
-        │       └── LogTruncatedError        the log was cut before the position (KIP-320)
-        ├── GroupError               the consumer's membership is gone: poll to join again
-        │   └── FencedMemberError        another member with the same static id has taken over: close
-        ├── TransactionEndedError    a prepared transaction has ended the other way
-        │   ├── TransactionAbortedError      it was to be committed; nothing of it is visible
-        │   └── TransactionCommittedError    it was to be aborted
-        ├── OutcomeUnknownError      how a prepared transaction has ended is not known (any more)
-        ├── AbortableError           the transaction cannot be committed: abort, `seek_to_committed`, begin another
-        │   └── OutOfOrderError          sequence numbers do not follow each other
-        │       ├── SequenceGapError         records before these are missing from the log
-        │       └── StaleSequenceError       these were sent before; newer ones are in the log
+        │   └── OffsetOutOfRangeError    the position is not in the log, and auto_offset_reset is `none`
+        │       └── LogTruncatedError        the log was truncated before the position (KIP-320)
+        ├── GroupError               the consumer's membership has ended: poll to join again
+        │   └── FencedMemberError        another consumer has the same group_instance_id: close this one
+        ├── TransactionEndedError    a prepared transaction has already ended in the other way
+        │   ├── TransactionAbortedError      commit failed, because the transaction is aborted
+        │   └── TransactionCommittedError    abort failed, because the transaction is committed
+        ├── OutcomeUnknownError      the outcome of a prepared transaction cannot be determined
+        ├── AbortableError           the transaction cannot be committed: abort it, `seek_to_committed`, begin another
+        │   └── OutOfOrderError          a batch has an unexpected sequence number
+        │       ├── SequenceGapError         earlier records are missing from the log
+        │       └── StaleSequenceError       the log has newer records of this producer already
         └── FatalError               close this producer
-            ├── FencedError              a newer producer with the same transactional id is at work
-            ├── AuthorizationError
+            ├── FencedError              a newer producer has the same transactional id
+            ├── AuthorizationError       the client is not authorized
             └── UnsupportedError         the broker lacks a feature that the call needs
 
-The class alone says what to do, so the class of an error depends on where it happens. Every error inside a transaction
-is an AbortableError or a FatalError; its `__cause__` is the original error. Outside a transaction there is no
-AbortableError.
+The class alone determines what to do, so the class of an error depends on where the error occurs. Inside a transaction,
+every error is an AbortableError or a FatalError, and its `__cause__` is the original error. Outside a transaction,
+there is no AbortableError.
 
 `CLASSES` maps a code to its default class, `ADVICE` to what to do. Codes are those of Kafka's `Errors`.
 """
@@ -94,12 +94,12 @@ __all__ = [
 ]
 
 
-_ANEW = (
-    "abort (leaving `with producer.transaction()` does), take a consumer whose records were processed in it back by "
-    "its seek_to_committed(), then begin another transaction"
+_RESTART = (
+    "abort the transaction (`with producer.transaction()` aborts it automatically), call seek_to_committed() on the "
+    "consumer whose records it processed, then begin another transaction"
 )
-"""What to do about a transaction that cannot be committed. Without the middle part, a loop loses records: its
-consumer has moved past the input of the aborted transaction, and the next transaction would commit that position.
+"""What to do about a transaction that cannot be committed. Without the second step, a loop loses records: its consumer
+has moved past the input of the aborted transaction, and the next transaction would commit that position.
 """
 
 
@@ -112,25 +112,28 @@ class ConfigError(OncelogError, ValueError):
 
 
 class UsageError(OncelogError, RuntimeError):
-    """The object's state does not allow the call, for example `commit` without a transaction."""
+    """An argument is wrong, or the object's state does not allow the call, such as `commit` without a transaction."""
 
 
 class ClientClosedError(UsageError):
-    """The client is closed, or another thread or task closed it while this call waited: make a new client.
+    """The client is closed, or another thread or task closed it during this call. Create a new client.
 
     The operation may have succeeded nevertheless.
     """
 
 
 class BadRecordError(OncelogError, ValueError):
-    """A record's key or value (`column`) does not match its format; the consumer's position is before the record."""
+    """A record's key or value (`column`) does not match its format. The consumer's position is before the record.
+
+    The attributes `topic`, `partition`, `offset` and `reason` describe the record.
+    """
 
     def __init__(self, column: str, topic: str, partition: int, offset: int, reason: str) -> None:
         self.column, self.topic, self.partition, self.offset, self.reason = column, topic, partition, offset, reason
         super().__init__(
-            f"the {column} of {topic}-{partition} at offset {offset} cannot be read: {reason.rstrip('. ')}. Seek past "
-            "it, or have its format keep such values apart: "
-            f"{column}=Json(..., keep_bad=True), or Avro(..., keep_bad=True)"
+            f"cannot read the {column} of the record at offset {offset} of {topic}-{partition}: {reason.rstrip('. ')}. "
+            f"Seek to offset {offset + 1} to skip the record, or keep the bytes of such values in a column of their "
+            f"own: {column}=Json(..., keep_bad=True) or Avro(..., keep_bad=True)"
         )
 
     def __reduce__(self) -> tuple[type[BadRecordError], tuple[str, str, int, int, str]]:
@@ -138,7 +141,7 @@ class BadRecordError(OncelogError, ValueError):
 
 
 class SentRows(Protocol):
-    """The future that `send_table` returns: the outcome of `rows` rows."""
+    """The future that `send_table` returns. `rows` is the number of rows that were sent."""
 
     rows: int
 
@@ -146,37 +149,37 @@ class SentRows(Protocol):
         """Return whether the outcome of every row is known."""
 
     def result(self, timeout: float | None = None) -> dict[tuple[str, int], int]:
-        """Wait up to `timeout` seconds. Return (topic, partition) -> offset of the first row there."""
+        """Wait up to `timeout` seconds (default: no limit). Return (topic, partition) -> offset of its first row."""
 
     def __await__(self) -> Generator[object, None, dict[tuple[str, int], int]]: ...
 
 
 class PartlySentError(OncelogError):
-    """`send_table` failed (`__cause__`) after it had sent part of a table outside a transaction. Do not send the whole
-    table again: that would duplicate those rows.
+    """`send_table` failed after it had sent part of a table outside a transaction. `__cause__` is the original error.
 
-    `sent`: the future of the rows that were sent. `unsent`: the other rows as a `pyarrow.RecordBatchReader`, among them
-    any row that cannot be sent. Send them after the cause is removed.
+    Do not send the whole table again, because that would duplicate rows. `sent` is the future of the rows that were
+    sent. `unsent` has the other rows as a `pyarrow.RecordBatchReader`, including a row that cannot be sent. Remove the
+    cause, then send these rows.
     """
 
     def __init__(self, message: str, sent: SentRows, unsent: pa.RecordBatchReader) -> None:
         self.sent, self.unsent = sent, unsent
         super().__init__(
-            f"{message.rstrip('. ')}. Do not send the table again: error.unsent has the rows that were not sent"
+            f"{message.rstrip('. ')}. Do not send the whole table again; error.unsent has the rows that were not sent"
         )
 
 
 class WakeupError(OncelogError):
-    """`wakeup` ended a poll. The consumer is as before, and the poll returned no records."""
+    """`wakeup` ended a poll. The poll returned no records, and the consumer's state has not changed."""
 
 
 class KafkaError(OncelogError):
-    """A broker failed or rejected a request. `code` is Kafka's error code, `advice` one sentence on what to do."""
+    """A broker failed or rejected a request. `code` is Kafka's error code. `advice` is a sentence on what to do."""
 
     default_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
-    default_advice: ClassVar[str] = "Look into the broker's log."
+    default_advice: ClassVar[str] = "Read the broker's log for the cause."
     own_advice: ClassVar[bool] = False
-    """Whether the class's advice is better than that of its code."""
+    """Whether to use the advice of the class even if its code has one."""
 
     def __init__(self, message: str = "", code: ErrorCode | None = None) -> None:
         self.code = self.default_code if code is None else code
@@ -188,7 +191,7 @@ class KafkaError(OncelogError):
         return type(self), (self.message, self.code)
 
     def _advice(self) -> str:
-        """Return the advice of the class, and that of the code if it does not contradict the class."""
+        """Return the advice of the code if it does not contradict the class, otherwise the advice of the class."""
         specific = ADVICE.get(self.code)
         if specific is None or self.own_advice:
             return self.default_advice
@@ -204,52 +207,54 @@ class KafkaError(OncelogError):
 
 
 class RetriableError(KafkaError):
-    """The call may succeed later. The client has retried it until its time was up."""
+    """The call may succeed later. The client has retried it until its time-out."""
 
     default_code = ErrorCode.REQUEST_TIMED_OUT
     default_advice = "Try again."
 
 
 class ConnectionFailedError(RetriableError):
-    """No broker could be reached, or the broker closed the connection before it answered."""
+    """No broker could be reached, or the connection was lost before the response arrived."""
 
     default_code = ErrorCode.NETWORK_EXCEPTION
-    default_advice = "Check bootstrap_servers and that the broker runs, then try again."
+    default_advice = "Check bootstrap_servers and that the broker runs, then retry."
 
 
 class TimedOutError(RetriableError):
-    """Time was up. The request may have taken effect nevertheless."""
+    """A time-out expired. The request may have taken effect nevertheless."""
 
-    default_advice = "Check that the broker is up and keeps pace, then try again or allow more time."
+    default_advice = "Check that the broker runs and is not overloaded, then retry, or increase the time-out."
 
 
 class DeliveryTimeoutError(TimedOutError):
-    """A batch was given up without an answer (delivery.timeout.ms, or its sequences were lost).
+    """A batch was sent but not acknowledged within delivery_timeout_ms, or its sequence numbers were lost.
 
     Its records may or may not be in the log.
     """
 
-    default_advice = "Read the partition to learn whether the records are there; sending them again may double them."
+    default_advice = (
+        "Read the partition to find out whether the records are in the log; sending them again may duplicate them."
+    )
 
 
 class UnknownTopicError(RetriableError):
-    """The brokers know of no such topic or partition."""
+    """The brokers do not know the topic or the partition."""
 
     default_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     default_advice = "Create the topic, or check its name and the partition's number."
 
 
 class ServerError(KafkaError):
-    """The broker failed and does not say why. The request may have taken effect."""
+    """The broker failed without a reason in its response. The request may have taken effect."""
 
-    default_advice = "Read the broker's log to learn what failed, and whether the request took effect."
+    default_advice = "Read the broker's log to find out what failed, and whether the request took effect."
 
 
 class RequestError(KafkaError):
     """The request or its data is wrong. A retry fails again."""
 
     default_code = ErrorCode.INVALID_REQUEST
-    default_advice = "Correct what the message names; trying again changes nothing."
+    default_advice = "Correct the request as the message says; a retry fails again."
 
 
 class RecordTooLargeError(RequestError):
@@ -272,9 +277,9 @@ class OffsetOutOfRangeError(RequestError):
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
-    """The log was cut below the consumer's position (unclean election, lost disk), and auto_offset_reset is `none`.
+    """The log was truncated before the consumer's position, and auto_offset_reset is `none`.
 
-    The message has the offset at which the log ended after the cut.
+    Causes are an unclean leader election and a lost disk. The message has the offset at which the log was truncated.
     """
 
 
@@ -282,48 +287,52 @@ class GroupError(KafkaError):
     """The consumer's membership of its group has ended or changed."""
 
     default_code = ErrorCode.UNKNOWN_MEMBER_ID
-    default_advice = "Poll again: the consumer joins anew, and what was not committed is delivered again."
+    default_advice = (
+        "Poll again: the consumer joins the group again, and receives records without a committed offset again."
+    )
 
 
 class FencedMemberError(GroupError):
-    """Another consumer with the same group_instance_id has taken over."""
+    """Another consumer with the same group_instance_id has joined the group."""
 
     default_code = ErrorCode.FENCED_INSTANCE_ID
-    default_advice = "Close this consumer; give every consumer its own group_instance_id."
+    default_advice = "Close this consumer, and give every consumer its own group_instance_id."
 
 
 class AbortableError(KafkaError):
     """The transaction in progress cannot be committed."""
 
     default_code = ErrorCode.TRANSACTION_ABORTABLE
-    default_advice = f"{_ANEW[0].upper()}{_ANEW[1:]}."
+    default_advice = f"{_RESTART[0].upper()}{_RESTART[1:]}."
 
 
 class TransactionEndedError(KafkaError):
-    """A prepared transaction cannot be ended as requested, because it has ended the other way."""
+    """A prepared transaction cannot be committed or aborted, because it has already ended in the other way."""
 
     default_code = ErrorCode.INVALID_TXN_STATE
     own_advice = True
 
 
 class TransactionAbortedError(TransactionEndedError):
-    """The prepared transaction was aborted: by its time-out, a newer producer, or another holder of the handle."""
+    """The prepared transaction was aborted by its time-out, a newer producer, or another process with its handle."""
 
-    default_advice = "Nothing of it is visible: do the work again in a new transaction."
+    default_advice = "None of its records is visible; repeat the work in a new transaction."
 
 
 class TransactionCommittedError(TransactionEndedError):
-    """The prepared transaction was committed by another holder of the handle."""
+    """The prepared transaction was committed by another process with its handle."""
 
-    default_advice = "Its records are visible and stay; take it as committed."
+    default_advice = "Its records are visible; treat the transaction as committed."
 
 
 class OutcomeUnknownError(KafkaError):
-    """Neither coordinator nor log shows how a prepared transaction has ended, or its marker is not written yet."""
+    """Neither coordinator nor log shows how a prepared transaction ended, or its marker is not written yet."""
 
     default_code = ErrorCode.INVALID_TXN_STATE
     own_advice = True
-    default_advice = "Read the partitions with read_committed to learn whether its records are there; ask again later."
+    default_advice = (
+        "Retry later, or read the partitions with read_committed to find out whether its records are visible."
+    )
 
 
 class OutOfOrderError(AbortableError):
@@ -335,19 +344,19 @@ class OutOfOrderError(AbortableError):
 class SequenceGapError(OutOfOrderError):
     """Records before these are missing from the log."""
 
-    default_advice = "Earlier records were lost: abort the transaction, or send them again."
+    default_advice = "Earlier records were lost; abort the transaction, or send them again."
 
 
 class StaleSequenceError(OutOfOrderError):
-    """These records were sent before, and the log has newer ones of the same producer."""
+    """The log has newer records of this producer already, so these records were sent before."""
 
-    default_advice = "They are in the log already unless the log was cut: do not send them again unseen."
+    default_advice = "The records are in the log, unless it was truncated; check that before you send them again."
 
 
 class FatalError(KafkaError):
     """This producer cannot continue."""
 
-    default_advice = "Close this producer and make a new one."
+    default_advice = "Close this producer and create a new one."
 
 
 class FencedError(FatalError):
@@ -355,21 +364,21 @@ class FencedError(FatalError):
 
     default_code = ErrorCode.PRODUCER_FENCED
     own_advice = True
-    default_advice = "Close this producer; another one with its transactional_id has taken over."
+    default_advice = "Close this producer, because a newer one uses its transactional_id."
 
 
 class AuthorizationError(FatalError):
-    """The client lacks the permission."""
+    """The client is not authorized for the request."""
 
     default_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    default_advice = "Grant the permission, then make a new client."
+    default_advice = "Grant the permission, then create a new client."
 
 
 class UnsupportedError(FatalError):
     """The broker lacks a feature that the call needs."""
 
     default_code = ErrorCode.UNSUPPORTED_VERSION
-    default_advice = "Use a newer broker, or leave the feature out."
+    default_advice = "Use a newer broker, or do not use the feature."
 
 
 _C = ErrorCode
@@ -409,43 +418,46 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
     _C.UNSUPPORTED_FOR_MESSAGE_FORMAT: UnsupportedError,
     _C.UNSUPPORTED_COMPRESSION_TYPE: UnsupportedError,
 }
-"""The class of each code that has its own; every other code is a RetriableError or a RequestError."""
+"""Codes with a class of their own. All other codes are a RetriableError or a RequestError."""
 
 ADVICE: dict[ErrorCode, str] = {
-    _C.INVALID_CONFIG: "Give each setting a name and a value that it can have.",
-    _C.INVALID_PARTITIONS: "Ask for at least one partition, and for more than the topic has.",
-    _C.INVALID_REPLICA_ASSIGNMENT: "Name brokers that are there, each once, and as many for every partition.",
-    _C.INVALID_TOPIC_EXCEPTION: "Take a name of ASCII letters, digits, '.', '_' and '-' that is not much like another.",
-    _C.TOPIC_DELETION_DISABLED: "Set delete.topic.enable=true where the broker is started.",
-    _C.TOPIC_ALREADY_EXISTS: "Take another name, or use the topic that is there.",
+    _C.INVALID_CONFIG: "Correct the setting's name or value.",
+    _C.INVALID_PARTITIONS: "Request at least one partition, and more than the topic has.",
+    _C.INVALID_REPLICA_ASSIGNMENT: "Name existing brokers, each once, and the same number for every partition.",
+    _C.INVALID_TOPIC_EXCEPTION: (
+        "Use 1 to 249 ASCII letters, digits, '.', '_' and '-', and a name that differs from all others in more than "
+        "'.' and '_'."
+    ),
+    _C.TOPIC_DELETION_DISABLED: "Start the broker with delete.topic.enable=true.",
+    _C.TOPIC_ALREADY_EXISTS: "Use the existing topic, or choose another name.",
     _C.INVALID_TRANSACTION_TIMEOUT: (
         "Lower transaction_timeout_ms, or raise transaction.max.timeout.ms on the broker."
     ),
     _C.INVALID_PRODUCER_EPOCH: (
-        f"The transaction timed out or another producer took over: {_ANEW}; if that is refused as fenced, close."
+        f"The transaction has timed out, or a newer producer uses the transactional id: {_RESTART}. If that raises "
+        "FencedError, close this producer."
     ),
-    _C.INVALID_TXN_STATE: f"The transaction has ended already, mostly by its time-out: {_ANEW}.",
+    _C.INVALID_TXN_STATE: f"The transaction has already ended, usually by its time-out: {_RESTART}.",
     _C.INVALID_PRODUCER_ID_MAPPING: (
-        f"The broker has forgotten the transactional id (transactional.id.expiration.ms): {_ANEW}."
+        f"The transactional id has expired on the broker (transactional.id.expiration.ms): {_RESTART}."
     ),
-    _C.INVALID_REPLICATION_FACTOR: "Ask for at most as many replicas as there are brokers.",
-    _C.UNRELEASED_INSTANCE_ID: "Close the other consumer with this group_instance_id, or give this one its own.",
-    _C.UNSUPPORTED_ASSIGNOR: "Leave group_remote_assignor out, or take one that the broker has.",
+    _C.INVALID_REPLICATION_FACTOR: "Request at most as many replicas as the cluster has brokers.",
+    _C.UNRELEASED_INSTANCE_ID: "Close the other consumer with this group_instance_id, or change that of this one.",
+    _C.UNSUPPORTED_ASSIGNOR: "Omit group_remote_assignor, or use one that the broker supports.",
     _C.INCONSISTENT_GROUP_PROTOCOL: (
-        "The group's other members have no partition_assignment_strategy in common with this one, or are of another "
-        "kind."
+        "Use a partition_assignment_strategy that all members of the group have, and the same group_protocol."
     ),
-    _C.INVALID_REGULAR_EXPRESSION: "The broker takes RE2 patterns: no look-around, no references back.",
-    _C.NON_EMPTY_GROUP: "Stop the group's members first.",
-    _C.OFFSET_OUT_OF_RANGE: "Seek to an offset that the log still has, or set auto_offset_reset.",
-    _C.NOT_ENOUGH_REPLICAS: "Bring replicas back or lower min.insync.replicas, then try again.",
-    _C.UNSTABLE_OFFSET_COMMIT: "A transaction with offsets of this group is open: wait until it has ended.",
+    _C.INVALID_REGULAR_EXPRESSION: "Use a pattern in RE2's syntax, which has neither look-around nor backreferences.",
+    _C.NON_EMPTY_GROUP: "Stop the members of the group first.",
+    _C.OFFSET_OUT_OF_RANGE: "Seek to an offset that is in the log, or set auto_offset_reset.",
+    _C.NOT_ENOUGH_REPLICAS: "Start more replicas or lower min.insync.replicas, then retry.",
+    _C.UNSTABLE_OFFSET_COMMIT: "Wait until the open transaction with offsets of this group has ended.",
 }
-"""What to do, for codes whose class alone does not say it."""
+"""What to do, for codes that need more specific advice than their class has."""
 
 
 def error_for(code: int, message: str | None = None) -> KafkaError:
-    """Return the exception for the error code of a response. `message` names what it is about."""
+    """Return the exception for the error code of a response. `message` names the object of the request."""
     known = ErrorCode.of(code)
     kind = _class_of(known)
     if known is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and message:
@@ -462,7 +474,7 @@ def _class_of(code: ErrorCode) -> type[KafkaError]:
 def abortable(error: KafkaError) -> AbortableError:
     """Convert an error inside a transaction to an AbortableError.
 
-    A retriable error becomes abortable as well: a repeated call would meet the same transaction (KIP-1050).
+    A retriable error becomes abortable as well, because a retry would fail in the same transaction (KIP-1050).
     """
     return error if isinstance(error, AbortableError) else _caused(AbortableError, error)
 

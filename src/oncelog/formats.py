@@ -1,11 +1,13 @@
-"""Keys and values as typed columns, both ways.
+"""Read and write keys and values as typed columns: JSON and Avro.
 
     consumer.tables(value=Json(pa.schema([("id", pa.int64()), ("name", pa.string())])))
     producer.send_table("orders", table, value=Avro(schema, schema_id=7))
 
-Read, the column `value` (or `key`) has the type that the schema says: a struct for objects and records, which
-`table.flatten()`, polars' `unnest` and SQL's `value.*` take apart. Written, it is that column, or, where the table has
-no column `value`, all columns but `key`, `headers`, `partition` and `timestamp`. `Avro` needs `oncelog[avro]`.
+When a consumer reads, the schema determines the type of the column `value` (or `key`). An object or record becomes a
+struct, which `table.flatten()`, polars' `unnest` and SQL's `value.*` split into columns.
+
+When a producer writes, the format converts the column `value`. If the table has no column `value`, the format converts
+all columns except `key`, `headers`, `partition` and `timestamp` to one value. `Avro` needs `oncelog[avro]`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 __version__ = "0.1.0"
 
 NOT_COMPILED = "not_compiled.txt"
-"""The file in a wheel of pure Python that says why nothing was compiled. `hatch_build.py` writes it."""
+"""The file in a pure-Python wheel that has the reason why it is not compiled. `hatch_build.py` writes it."""
 
 
 def build() -> str:

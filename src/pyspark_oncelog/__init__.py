@@ -1,6 +1,7 @@
-"""Spark looks for modules whose names begin so (SPARK-45917): `format("oncelog")` is known where oncelog is installed.
+"""Register the data source in Spark automatically. Spark imports modules named `pyspark_*` (SPARK-45917).
 
-Declarative Pipelines need it: what a pipeline's own session registers, `spark-pipelines run` cannot follow to the end.
+So `format("oncelog")` works wherever oncelog is installed. Declarative Pipelines need this: `spark-pipelines run`
+cannot run a pipeline to its end if the pipeline's own session registers the source.
 """
 
 from oncelog.spark.datasource import OncelogDataSource as DefaultSource

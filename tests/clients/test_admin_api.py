@@ -263,7 +263,7 @@ def test_offsets_of_a_group(admin: Admin, server: Server, name: str) -> None:
 
 def test_transactions_are_listed_described_and_terminated(admin: Admin, server: Server, name: str) -> None:
     admin.create_topics(name)
-    with pytest.raises(errors.KafkaError, match=f"there is no transactional id '{name}'") as missing:
+    with pytest.raises(errors.KafkaError, match=f"transactional id '{name}' does not exist") as missing:
         admin.terminate_transaction(name)
     assert code(missing) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     with Producer(server.bootstrap, transactional_id=name) as producer:
@@ -287,9 +287,9 @@ def test_transactions_are_listed_described_and_terminated(admin: Admin, server: 
         with pytest.raises(errors.KafkaError):
             producer.commit_transaction()
     assert admin.offsets({(name, 0): -1}, committed_only=True) == {(name, 0): 2}
-    with pytest.raises(errors.ConfigError, match="no state 'Bogus'"):
+    with pytest.raises(errors.ConfigError, match="unknown transaction state 'Bogus'"):
         admin.list_transactions(["Bogus"])
-    with pytest.raises(errors.KafkaError, match="no regular expression") as pattern:
+    with pytest.raises(errors.KafkaError, match="is not a regular expression") as pattern:
         admin.list_transactions(pattern="(")
     assert code(pattern) is ErrorCode.INVALID_REGULAR_EXPRESSION
 

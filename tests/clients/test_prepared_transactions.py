@@ -94,10 +94,10 @@ def test_prepared_transaction_is_completed_after_its_process_dies(
             TransactionOutcome.COMMITTED if decision == "commit" else TransactionOutcome.ABORTED
         )
         if decision == "commit":
-            with pytest.raises(errors.TransactionCommittedError, match="had been committed"):
+            with pytest.raises(errors.TransactionCommittedError, match="is already committed"):
                 transaction.abort()
         else:
-            with pytest.raises(errors.TransactionAbortedError, match="had been aborted"):
+            with pytest.raises(errors.TransactionAbortedError, match="is already aborted"):
                 transaction.commit()
 
 
@@ -129,7 +129,7 @@ def test_prepared_transaction_with_offsets_only(wire: Wire, bootstrap: str, name
         with pytest.raises(errors.TransactionCommittedError):
             transaction.abort()
         Producer(bootstrap, transactional_id=name).close()
-        with pytest.raises(errors.OutcomeUnknownError, match="later transactions only"):
+        with pytest.raises(errors.OutcomeUnknownError, match="knows only later transactions"):
             transaction.commit(1)
 
 
@@ -242,7 +242,7 @@ def test_late_holder_does_not_end_the_next_transaction(wire: Wire, bootstrap: st
         handle = producer.prepare()
         with pytest.raises(errors.UsageError, match="is prepared"):
             producer.send(name, b"more")
-        with pytest.raises(errors.UsageError, match=r"end it here, too, by commit_transaction\(\)"):
+        with pytest.raises(errors.UsageError, match=r"call commit_transaction\(\) or abort_transaction\(\)"):
             producer.begin_transaction()
         assert producer.prepare() == handle
         producer.commit_transaction()
@@ -282,7 +282,7 @@ def test_commit_reports_that_another_holder_may_have_aborted(wire: Wire, bootstr
     topic_id = wire.create_topic(name)
     with Producer(bootstrap, transactional_id=name) as producer:
         ended_by_another(producer, bootstrap, name, commit=False)
-        with pytest.raises(errors.AbortableError, match="another holder of its handle"):
+        with pytest.raises(errors.AbortableError, match="another process with its handle"):
             producer.commit_transaction()
         producer.abort_transaction()
         with producer.transaction() as after:
@@ -334,12 +334,18 @@ def test_handle_can_be_serialized() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: PreparedTransaction.from_text("{}"), "not the text of a prepared transaction, as its to_text"),
-        (lambda: PreparedTransaction.from_text("17"), "not the text of a prepared transaction, as its to_text"),
+        (
+            lambda: PreparedTransaction.from_text("{}"),
+            "is not the text of a prepared transaction; pass what its to_text",
+        ),
+        (
+            lambda: PreparedTransaction.from_text("17"),
+            "is not the text of a prepared transaction; pass what its to_text",
+        ),
         (lambda: from_text('"format":1', '"format":2,"new":0'), "upgrade"),
         (lambda: from_text('"producer_id":7', '"producer_id":"7"'), "int"),
         (lambda: Transaction.resume(HANDLE), "bootstrap_servers is missing"),
-        (lambda: Transaction.resume(HANDLE, "a:1", transactional_id="other"), "the handle is of 'id'"),
+        (lambda: Transaction.resume(HANDLE, "a:1", transactional_id="other"), "the handle belongs to 'id'"),
     ],
 )
 def test_invalid_handles_are_rejected(make: Callable[[], object], words: str) -> None:

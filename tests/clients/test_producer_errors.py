@@ -149,7 +149,7 @@ def test_retriable_error_that_repeats_fails_after_the_delivery_timeout(
     with Producer(module_server.bootstrap, **options) as producer:
         producer.send(name, b"before").result(30)
         proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
-        with pytest.raises(errors.TimedOutError, match=r"refused again and again.*they are not in the log"):
+        with pytest.raises(errors.TimedOutError, match=r"rejected repeatedly.*they are not in the log"):
             producer.send(name, b"refused").result(30)
         proxy.rule = lambda request: PASS
         producer.send(name, b"after").result(30)

@@ -216,7 +216,7 @@ def test_exiting_process_reports_unsent_records(wire: Wire, server: Server, name
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0
-    assert done.stderr.startswith("1 records were not acknowledged"), done.stderr
+    assert done.stderr.startswith("the process ends before 1 records are acknowledged"), done.stderr
 
 
 # -- time-outs --------------------------------------------------------------------------------------------------------
@@ -269,12 +269,12 @@ def test_send_waits_at_most_max_block_ms_and_never_in_a_callback(
     with Producer(server.bootstrap, **options) as producer:
         producer.send(name, b"x", on_delivery=more)
         until(lambda: raised, bool, "the callback has raised")
-        assert "buffer memory in a callback" in str(raised[0])
+        assert "a wait for buffer memory (in on_delivery)" in str(raised[0])
         producer.flush()
         held = True
         for _ in range(2):
             producer.send(name, b"z" * 1_000).add_done_callback(lambda _: None)
-        with pytest.raises(errors.TimedOutError, match=r"buffer_memory = 3000 after max_block_ms = 100"):
+        with pytest.raises(errors.TimedOutError, match=r"buffer_memory = 3000.* within max_block_ms = 100"):
             producer.send(name, b"z" * 1_000)
         held = False
 

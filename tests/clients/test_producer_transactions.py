@@ -70,11 +70,11 @@ def test_misuse_errors_say_what_to_do(server: Server, admin: Admin, name: str) -
     with Producer(server.bootstrap) as producer, pytest.raises(errors.UsageError, match="transactional_id"):
         producer.begin_transaction()
     with Producer(server.bootstrap, transactional_id=name) as producer:
-        with pytest.raises(errors.UsageError, match="inside a transaction"):
+        with pytest.raises(errors.UsageError, match="only in a transaction"):
             producer.send(name, b"x")
         with pytest.raises(errors.UsageError, match="no transaction to commit"):
             producer.commit_transaction()
-        with producer.transaction(), pytest.raises(errors.UsageError, match="in progress already"):
+        with producer.transaction(), pytest.raises(errors.UsageError, match="already in progress"):
             producer.begin_transaction()
     with pytest.raises(errors.KafkaError, match=r"transaction\.max\.timeout\.ms"):
         Producer(server.bootstrap, transactional_id=name, transaction_timeout_ms=2**31 - 1)

@@ -58,7 +58,7 @@ def values(server: Server, topic: str, count: int) -> list[bytes]:
 def test_bad_row_reports_sent_and_unsent_rows(server: Server, topic: str) -> None:
     rows = pa.table({"partition": [0, 1, 0, 2, 0], "value": [b"0", b"1", TOO_LARGE, b"3", b"4"]})
     with Producer(server.bootstrap) as producer:
-        with pytest.raises(errors.PartlySentError, match=r"2 rows .*larger than max_request_size") as caught:
+        with pytest.raises(errors.PartlySentError, match=r"2 rows .*more than max_request_size") as caught:
             producer.send_table(topic, rows.to_reader())
         error = caught.value
         assert isinstance(error.__cause__, errors.RecordTooLargeError)

@@ -68,7 +68,7 @@ def test_consumer_protocol_is_rejected_at_once_and_classic_groups_still_work(cla
         assert "not supported" in str(fatal(consumer))
     with OurConsumer(classic.bootstrap, group_id=name, group_protocol="consumer") as ours:
         ours.subscribe([name])
-        with pytest.raises(errors.UnsupportedError, match="group_protocol = 'classic' works here"):
+        with pytest.raises(errors.UnsupportedError, match="use group_protocol = 'classic' with this broker"):
             ours.poll(30)
     (member,) = stable(classic.bootstrap, name)
     with Admin(classic.bootstrap) as admin:

@@ -122,7 +122,7 @@ def producer(server: Server, name: str, wire: Wire) -> Iterator[Producer]:
 
 
 ILLEGAL: dict[str, tuple[Callable[[Producer, str], object], str]] = {
-    "send outside": (lambda producer, name: producer.send(name, b"v"), "inside a transaction"),
+    "send outside": (lambda producer, name: producer.send(name, b"v"), "only in a transaction"),
     "commit outside": (lambda producer, name: producer.commit_transaction(), "begin"),
     "abort outside": (lambda producer, name: producer.abort_transaction(), "begin"),
 }

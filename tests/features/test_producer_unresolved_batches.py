@@ -110,7 +110,7 @@ def test_batch_in_doubt_fails_and_is_not_renumbered(
             return ErrorCode.INVALID_PRODUCER_EPOCH if request.records[0] == first[0] else PASS
 
         proxy.rule = rule
-        with pytest.raises(errors.DeliveryTimeoutError, match="numbers cannot be used any further: they may"):
+        with pytest.raises(errors.DeliveryTimeoutError, match="numbers are no longer valid; they may"):
             producer.send(name, b"doubtful").result(30)
         if arrives == "before":
             assert proxy.release() == 1

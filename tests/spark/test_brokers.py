@@ -93,7 +93,7 @@ def test_wait_for_transactions_lasts_as_long_as_some_of_them_end(monkeypatch: py
         assert asked == [9, 8, 7, 6, 5, 4, 3, 2, 1]
         asked.clear()
         stuck[0] = 7
-        with pytest.raises(NotVerifiedError, match="7 transactions are still being ended, and none has ended in 15000"):
+        with pytest.raises(NotVerifiedError, match="7 transactions are still ending, and none has ended within 15000"):
             brokers.answer(op.AwaitEnded(owners))
         assert asked == [9, 8, 7, 7]
 
@@ -117,7 +117,7 @@ def test_driver_abandons_its_decision_after_the_timeout(
         patch.setattr("oncelog.spark.cluster.transactions.time", clock)
         within_ms = 1 if slept_s == 0 else 50_000
         brokers.transactions._proposed[owner.id] = began
-        with pytest.raises(errors.TimedOutError, match=f"within the {within_ms} ms.*start the query again"):
+        with pytest.raises(errors.TimedOutError, match=f"within its time-out of {within_ms} ms.*start the query again"):
             brokers.answer(op.EndTxn(owner, True, within_ms))
     assert sent == ([] if slept_s else [owner])
     ended: op.Ended = brokers.answer(op.EndTxn(owner, False))

@@ -87,4 +87,4 @@ def test_failed_query_states_its_cause_in_one_line(
     wait_until(lambda: not query.isActive, "the query ends", timeout=90)
     error = query.exception()
     assert error is not None
-    assert oncelog.spark.cause(error).startswith(f"option topic: there is no topic '{name}-missing'")
+    assert oncelog.spark.cause(error).startswith(f"option topic: topic '{name}-missing' does not exist")

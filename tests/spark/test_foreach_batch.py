@@ -87,7 +87,7 @@ def test_second_write_of_one_call_is_rejected_in_each_replay(writes: Writes, rep
     for number in range(replays + 1):
         call = ("q", 0, f"{number}")
         writes.write(call, ["one"])
-        with pytest.raises(MisuseError, match=r"could not tell the two writes apart.*txnAppId and txnVersion"):
+        with pytest.raises(MisuseError, match=r"could not distinguish the two writes.*txnAppId and txnVersion"):
             writes.write(call, ["two"])
     assert writes.seen() == {"one": 1}
 
@@ -97,7 +97,7 @@ def test_second_write_does_not_replace_the_first_one_whose_error_was_ignored(wri
     other = f"{writes.topic}-other"
     create(writes.bootstrap, other)
     writes.write(("q", 0, "a"), ["two"], topic=other)
-    with pytest.raises(MisuseError, match=rf"a write to topic {other} has committed batch 0, and .* acceptReplay=0"):
+    with pytest.raises(MisuseError, match=rf"a write to topic {other} has committed batch 0, but .* acceptReplay=0"):
         writes.write(("q", 0, "b"), ["one"])
     writes.write(("q", 0, "c"), ["two"], topic=other)
     writes.write(("q", 0, "d"), ["one"], acceptReplay="0")
@@ -138,11 +138,16 @@ def test_replay_with_other_rows_is_rejected(writes: Writes) -> None:
 
 def test_older_checkpoint_and_another_query_are_rejected(writes: Writes) -> None:
     writes.write(("q", 4, "a"), ["four"])
-    with pytest.raises(MisuseError, match="checkpointLocation: it is older than the sink, at batch 3; committed is 4"):
+    with pytest.raises(
+        MisuseError,
+        match="checkpointLocation: the checkpoint is at batch 3, but the sink has already committed batch 4",
+    ):
         writes.write(("q", 3, "b"), ["three"])
-    with pytest.raises(MisuseError, match=r"belongs to foreachBatch 'q' \(last batch 4\), this is foreachBatch 'r'"):
+    with pytest.raises(
+        MisuseError, match=r"belongs to foreachBatch 'q' \(last batch 4\), but this is foreachBatch 'r'"
+    ):
         writes.write(("r", 0, "c"), ["zero"])
-    with pytest.raises(MisuseError, match=r"belongs to foreachBatch 'q' \(last batch 4\), this is write"):
+    with pytest.raises(MisuseError, match=r"belongs to foreachBatch 'q' \(last batch 4\), but this is write"):
         writes.write(None, ["plain"])
     writes.write(("r", 0, "d"), ["zero"], takeOver="true")
     assert writes.seen() == {"four": 1, "zero": 1}
@@ -188,7 +193,7 @@ def test_foreach_batch_replayed_by_spark_is_written_once(pipeline: Pipeline) -> 
     pipeline.check(60)
     pipeline.fill(60, 20)
     refuse = True
-    assert "could not tell the two writes apart" in cause_line(run)
+    assert "could not distinguish the two writes" in cause_line(run)
     pipeline.check(80)
     refuse = False
     run()

@@ -103,7 +103,7 @@ def test_java_home_without_java_does_not_hide_the_one_on_path(
     (bare / "java").symlink_to(fake(tmp_path / "jdk", "21", release=True))
     assert ensure_java() is None
     assert "JAVA_HOME" not in os.environ, "Spark's scripts would start it"
-    assert f"JAVA_HOME={tmp_path / 'gone'} has no Java 17 or later; Spark will use {bare / 'java'}" in caplog.text
+    assert f"JAVA_HOME={tmp_path / 'gone'} has no Java 17 or later; using {bare / 'java'} for Spark" in caplog.text
 
 
 def test_import_reports_what_is_missing_if_there_is_no_java(

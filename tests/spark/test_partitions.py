@@ -42,7 +42,9 @@ def test_end_that_is_never_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     cluster = broker(
         monkeypatch, [PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)]
     )
-    with pytest.raises(errors.TimedOutError, match="decisions-0 shows nothing from 0 on, its end was 1"):
+    with pytest.raises(
+        errors.TimedOutError, match="decisions-0 returns no records from offset 0 on, although its end was 1"
+    ):
         partitions.read_window(cluster, op.ReadDecisions(AT))
 
 

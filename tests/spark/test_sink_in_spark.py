@@ -73,8 +73,8 @@ def test_rows_select_topic_partition_and_headers(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (("k", "v", None, 0, None), "set option topic, or fill column topic"),
-        (("k", "v", "no-such-topic", 0, None), "there is no topic 'no-such-topic'"),
+        (("k", "v", None, 0, None), "fill the column, or set option topic"),
+        (("k", "v", "no-such-topic", 0, None), "topic 'no-such-topic' does not exist"),
         (("k", "v", "", 7, None), "column partition"),
     ],
 )
@@ -137,7 +137,7 @@ def test_older_checkpoint_is_rejected(pipeline: Pipeline, tmp_path: Path) -> Non
         pipeline.run()
     shutil.rmtree(pipeline.checkpoint)
     shutil.copytree(tmp_path / "older", pipeline.checkpoint)
-    assert "option checkpointLocation: it is older than the sink" in cause_line(pipeline.run)
+    assert "option checkpointLocation: the checkpoint is at batch" in cause_line(pipeline.run)
     pipeline.check(90)
 
 
@@ -166,6 +166,6 @@ def test_foreach_batch_with_txn_app_id_and_the_batch_id_as_version(pipeline: Pip
     run()
     shutil.rmtree(pipeline.checkpoint)
     pipeline.fill(90, 5)
-    with pytest.raises(Exception, match=r"option txnVersion=0: it is below 1, .*deleted checkpoint begins at 0 again"):
+    with pytest.raises(Exception, match=r"option txnVersion=0: it is below 1, .*new checkpoint begins at 0 again"):
         run()
     pipeline.check(90)

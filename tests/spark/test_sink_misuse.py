@@ -32,7 +32,7 @@ def test_rows_cannot_be_written_to_the_decision_topic(query: Query, monkeypatch:
     plan = query.plan()
     decisions = f"{query.prefix}-commits"
     rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": [query.topic, decisions]})
-    with pytest.raises(MisuseError, match=f"column topic: a row names {decisions}, the decision topic"):
+    with pytest.raises(MisuseError, match=f"column topic: a row names {decisions}, which is the sink's decision topic"):
         query.attempt(plan, 0, 0, iter([rows]))
     assert open_producers(query.bootstrap, query.topic, decisions) == []
 
@@ -43,7 +43,9 @@ def test_foreign_record_in_the_decision_topic_is_reported(query: Query, value: b
     decisions = f"{query.prefix}-commits"
     with Producer(query.bootstrap) as producer:
         offset = producer.send(decisions, value, key="k").result(30).offset
-    with pytest.raises(SinkError, match=f"option decisionTopic: {decisions}@{offset} is not a sink's record"):
+    with pytest.raises(
+        SinkError, match=f"option decisionTopic: the record at offset {offset} of {decisions} is not a decision record"
+    ):
         query.plan()
 
 

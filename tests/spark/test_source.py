@@ -137,9 +137,9 @@ def test_log_that_ends_before_the_query_is_data_loss(server: Server, topic: str)
     begin(server, topic, "one", commit=True)
     later = {topic: {"0": 50, "1": 0}}
     strict = source(server, topic, **QUICK)
-    with pytest.raises(DataLossError, match=r"ends at 2, the query has read to 50.*failOnDataLoss=false"):
+    with pytest.raises(DataLossError, match=r"ends at offset 2, but the query has read up to 50.*failOnDataLoss=false"):
         strict.latestOffset(later, ReadAllAvailable())
-    with pytest.raises(DataLossError, match="are gone: elsewhere-0"):
+    with pytest.raises(DataLossError, match="no longer exist: elsewhere-0"):
         strict.latestOffset({"elsewhere": {"0": 1}, **later}, ReadAllAvailable())
     lax = source(server, topic, failOnDataLoss="false", **QUICK)
     back = lax.latestOffset(later, ReadAllAvailable())
@@ -168,9 +168,9 @@ def test_recreated_topic_is_detected_by_its_id(server: Server, topic: str, lax: 
         assert read(made, back, made.latestOffset(back, ReadAllAvailable())) == ["new", "newer"]
         assert list(made.read(planned[0])) == []
     else:
-        with pytest.raises(DataLossError, match=f"topic {topic} was deleted and made anew"):
+        with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted and created again"):
             made.latestOffset(position, ReadAllAvailable())
-        with pytest.raises(DataLossError, match="made anew while a batch of it was read"):
+        with pytest.raises(DataLossError, match="created again while a batch of it was read"):
             list(made.read(planned[0]))
     made.stop()
 
@@ -196,9 +196,9 @@ def test_deleted_topic_is_data_loss(server: Server, topic: str, name: str, lax: 
         create(server.bootstrap, topic, 1)
         assert made.latestOffset(without, ReadAllAvailable()) == {**without, topic: {"0": 0}}, "like a new one"
     else:
-        with pytest.raises(DataLossError, match=f"are gone: {topic}-0, {topic}-1"):
+        with pytest.raises(DataLossError, match=f"no longer exist: {topic}-0, {topic}-1"):
             made.latestOffset(position, ReadAllAvailable())
-        with pytest.raises(DataLossError, match=f"{topic}-0 is gone"):
+        with pytest.raises(DataLossError, match=f"{topic}-0 no longer exists"):
             list(made.read(planned[0]))
     made.stop()
 
@@ -207,7 +207,7 @@ def test_topic_added_to_a_query_must_exist(server: Server, topic: str) -> None:
     """The checkpoint is older than the subscription. A topic that was never read cannot be lost, only misspelt."""
     start = {topic: {"0": 0, "1": 0}}
     made = source(server, topic, subscribe=f"{topic},{topic}-typo", **QUICK)
-    with pytest.raises(MisuseError, match=f"option subscribe: there is no topic '{topic}-typo'; create it first"):
+    with pytest.raises(MisuseError, match=f"option subscribe: topic '{topic}-typo' does not exist; create it with"):
         made.latestOffset(start, ReadAllAvailable())
     made.stop()
 
@@ -286,15 +286,17 @@ def test_records_deleted_by_retention_are_data_loss(server: Server, topic: str, 
         assert read(made, {topic: {"1": 0}}, end) == ["three"]
         assert read(made, start, {topic: {"0": 9, "1": 0}}) == ["three"], "no records before the end of the log"
     else:
-        with pytest.raises(DataLossError, match="begins at 4: offsets 0 to 3 of this batch are gone"):
+        with pytest.raises(DataLossError, match="begins at offset 4, so offsets 0 to 3 of this batch are lost"):
             read(made, start, end)
-        with pytest.raises(MisuseError, match=r"option startingOffsets: .* begins at 4, 1 is gone"):
+        with pytest.raises(MisuseError, match=r"option startingOffsets: offset 1 of .* is before its start 4"):
             source(server, topic, **given).initialOffset()
-        with pytest.raises(DataLossError, match="is new to the query and begins at 4, not at 0"):
+        with pytest.raises(DataLossError, match="is new to the query, but begins at offset 4, not at 0"):
             made.partitions({topic: {"1": 0}}, end)
-        with pytest.raises(DataLossError, match=r"ends at 6, before 9.*kafkaConsumer.pollTimeoutMs = 300"):
+        with pytest.raises(
+            DataLossError, match=r"ends at offset 6, but this batch ends at 9.*kafkaConsumer.pollTimeoutMs = 300"
+        ):
             read(made, {topic: {"0": 4, "1": 0}}, {topic: {"0": 9, "1": 0}})
-        with pytest.raises(DataLossError, match="ends at 6: offsets 7 to 8 of this batch are gone"):
+        with pytest.raises(DataLossError, match="ends at offset 6, so offsets 7 to 8 of this batch are lost"):
             read(made, {topic: {"0": 7, "1": 0}}, {topic: {"0": 9, "1": 0}})
     made.stop()
 
@@ -360,11 +362,13 @@ def test_batch_read_ends_at_the_last_readable_offset(server: Server, topic: str)
     begin(server, topic, "open", commit=None)
     given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}
     beyond = {"endingOffsets": f'{{"{topic}":{{"0":3,"1":-1}}}}'}
-    with pytest.raises(MisuseError, match=f"option endingOffsets: {topic}-0 ends at 2, there is no 3 to read"):
+    with pytest.raises(MisuseError, match=f"option endingOffsets: offset 3 of {topic}-0 is after its end 2"):
         BatchSource({**given, **beyond}).partitions()
     assert offsets_of(BatchSource({**given, **beyond, "failOnDataLoss": "false"})) == [0]
     assert offsets_of(BatchSource({**given, **beyond, "kafka.isolation.level": "read_uncommitted"})) == [0, 2]
-    with pytest.raises(MisuseError, match=r"startingTimestamp and endingOffsets: .*would be read from 1 to 0"):
+    with pytest.raises(
+        MisuseError, match=r"startingTimestamp and endingOffsets: .*the start offset 1 of .* is after its end offset 0"
+    ):
         BatchSource(
             {
                 **given,
@@ -409,12 +413,12 @@ def test_misuse_of_a_stream_is_raised_at_the_first_call() -> None:
 def test_load_contacts_the_brokers(server: Server, topic: str) -> None:
     given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic, **QUICK}
     assert check_source(given).subscription.topics == (topic,)
-    with pytest.raises(MisuseError, match=f"option subscribe: there is no topic '{topic}-typo'"):
+    with pytest.raises(MisuseError, match=f"option subscribe: topic '{topic}-typo' does not exist"):
         check_source({**given, "subscribe": f"{topic},{topic}-typo"})
     check_source({**given, "subscribe": f"{topic}-typo", "failOnDataLoss": "false"})
     del given["subscribe"]
     check_source({**given, "subscribePattern": "nothing-yet.*"})
-    with pytest.raises(MisuseError, match=f"option assign: there is no {topic}-2; {topic} has 2 partitions"):
+    with pytest.raises(MisuseError, match=f"option assign: {topic}-2 does not exist; topic '{topic}' has 2 partitions"):
         check_source({**given, "assign": f'{{"{topic}":[0,2]}}'})
 
 
@@ -443,6 +447,6 @@ def test_batch_source_closes_its_connections_after_planning(server: Server, topi
 def test_missing_topic_is_an_error_of_its_option(server: Server, name: str, option: str) -> None:
     wanted = f"{name}-typo" if option == "subscribe" else f'{{"{name}-typo": [0]}}'
     made = BatchSource({"kafka.bootstrap.servers": server.bootstrap, option: wanted, **QUICK})
-    with pytest.raises(MisuseError, match=f"option {option}: there is no topic '{name}-typo'"):
+    with pytest.raises(MisuseError, match=f"option {option}: topic '{name}-typo' does not exist"):
         made.partitions()
     assert made._cluster is None

@@ -97,5 +97,5 @@ def test_error_names_topic_partition_and_offset(server: Server, name: str, monke
             return answer
 
         monkeypatch.setattr(partitions, "fetch_async", damaging)
-        with pytest.raises(errors.OncelogError, match=rf"{name}-0, .*the batch at offset 1: .*CRC"):
+        with pytest.raises(errors.OncelogError, match=rf"Fetch of {name}-0 at offset .*the batch at offset 1: .*CRC"):
             list(reading(cluster, name, 2).batches())

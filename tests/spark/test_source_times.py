@@ -30,7 +30,7 @@ def test_start_and_end_by_time(server: Server, topic: str) -> None:
         "startingOffsetsByTimestamp": by_time,
     }
     for option, value in asked.items():
-        with pytest.raises(MisuseError, match=f"option {option}: no record is that young in {topic}-1"):
+        with pytest.raises(MisuseError, match=f"option {option}: {topic}-1 has no record at or after that time"):
             source(server, topic, **{option: value}).initialOffset()
         found = source(server, topic, startingOffsetsByTimestampStrategy="Latest", **{option: value})
         assert found.initialOffset() == {topic: {"0": 1, "1": 0}}
@@ -47,7 +47,9 @@ def test_start_and_end_by_time(server: Server, topic: str) -> None:
             }
         )
     ) == [1, 2]
-    with pytest.raises(MisuseError, match=f"option startingOffsetsByTimestamp must name every.*differs in {topic}-1"):
+    with pytest.raises(
+        MisuseError, match=f"option startingOffsetsByTimestamp must name exactly.*differs from them in {topic}-1"
+    ):
         source(server, topic, startingOffsetsByTimestamp=f'{{"{topic}":{{"0":20}}}}').initialOffset()
 
 

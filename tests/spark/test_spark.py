@@ -10,7 +10,7 @@ import pytest
 
 from oncelog.client.blocking import BlockingCluster
 from oncelog.protocol.messages import offset_fetch as of
-from oncelog.spark.commit.record import NOBODY
+from oncelog.spark.commit.record import NO_SOURCE
 from oncelog.spark.writing.driver import make_plan
 from oncelog.spark.writing.options import sink_options
 from spark.judges import create, open_producers, values
@@ -146,12 +146,12 @@ def test_misuse_is_raised_before_rows_are_written(pipeline: Pipeline) -> None:
     from pyspark.errors.exceptions.base import PySparkException
 
     rows = pipeline.spark.createDataFrame([("a", 1)], "key string, value int")
-    with pytest.raises(PySparkException, match="column value: int"):
+    with pytest.raises(PySparkException, match="column value: its type must be binary or string, not int"):
         pipeline.write(rows, pipeline.out, pipeline.prefix)
     good = pipeline.spark.createDataFrame([("a", "1")], "key string, value string")
     with pytest.raises(PySparkException, match="transactionalIdPrefix"):
         good.write.format("oncelog").mode("append").option("kafka.bootstrap.servers", "x:1").option("topic", "t").save()
-    with pytest.raises(PySparkException, match="only ever appended"):
+    with pytest.raises(PySparkException, match="can only append"):
         good.write.format("oncelog").mode("overwrite").option("kafka.bootstrap.servers", pipeline.bootstrap).option(
             "topic", pipeline.out
         ).option("transactionalIdPrefix", pipeline.prefix).save()
@@ -167,7 +167,7 @@ def test_driver_of_another_process_is_fenced(pipeline: Pipeline) -> None:
         "topic": pipeline.out,
         "transactionalIdPrefix": pipeline.prefix,
     }
-    make_plan(sink_options(given, streaming=True), NOBODY)
+    make_plan(sink_options(given, streaming=True), NO_SOURCE)
     pipeline.fill(50, 50)
     pipeline.run()
     pipeline.check(100)

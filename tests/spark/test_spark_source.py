@@ -70,10 +70,13 @@ def test_load_reports_invalid_options(spark: SparkSession, server: Server, topic
         dead = f"127.0.0.1:{unused.getsockname()[1]}"
         for options, said in (
             ({"startingOffsets": "first"}, "MisuseError: option startingOffsets='first': earliest, latest, or offsets"),
-            ({"maxOffsetsPerTrigger": "-1"}, "MisuseError: option maxOffsetsPerTrigger='-1': a whole number from 1"),
+            (
+                {"maxOffsetsPerTrigger": "-1"},
+                "MisuseError: option maxOffsetsPerTrigger='-1': it must be a whole number of at least 1",
+            ),
             (
                 {"subscribe": f"{topic}-typo", "kafka.default.api.timeout.ms": "500"},
-                f"MisuseError: option subscribe: there is no topic '{topic}-typo'; create it first",
+                f"MisuseError: option subscribe: topic '{topic}-typo' does not exist; create it with",
             ),
             (
                 {"kafka.bootstrap.servers": dead, "bootstrapTimeoutMs": "300"},

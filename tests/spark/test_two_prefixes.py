@@ -59,7 +59,7 @@ def pair(server: Server, name: str) -> tuple[Write, Write]:
 
 
 def refusal(first: Write, second: Write) -> str:
-    holds = f"it holds the decisions of .*={first.prefix}, this is {second.prefix}"
+    holds = f"the topic has the decisions of .*={first.prefix}, but this sink has {second.prefix}"
     return f"option decisionTopic={first.decisions}: {holds}"
 
 
@@ -104,6 +104,6 @@ def test_commands_reject_the_topic_of_another_prefix(pair: tuple[Write, Write], 
     server = ("-b", second.options["kafka.bootstrap.servers"])
     result = CliRunner().invoke(command, [*what.split(), second.prefix, *server, "--decision-topic", second.decisions])
     assert isinstance(result.exception, MisuseError)
-    assert f"holds the decisions of transactionalIdPrefix={first.prefix}" in str(result.exception)
+    assert f"has the decisions of transactionalIdPrefix={first.prefix}" in str(result.exception)
     pickle.loads(plan).commit(messages)
     assert len(values(server[1], first.options["topic"])) == 2

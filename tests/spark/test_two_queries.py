@@ -72,7 +72,7 @@ def test_second_query_is_rejected_as_soon_as_the_first_has_planned(pair: tuple[Q
     plan = first.plan()
     for _ in range(2):
         with pytest.raises(
-            MisuseError, match=f"has planned its first batch under it.*oncelog sink settle {first.prefix}"
+            MisuseError, match=f"has planned its first batch with the prefix.*oncelog sink settle {first.prefix}"
         ):
             second.plan()
     first.commit(tasks(first, plan, 0), 0)
@@ -145,12 +145,12 @@ def test_error_says_what_to_do_if_both_are_the_same_query(query: Query) -> None:
     query.options["checkpointlocation"] = "s3://bucket/own"
     query.plan()
     query.options["checkpointlocation"] = "s3a://bucket/own"
-    with pytest.raises(MisuseError, match="only its checkpoint is written differently: takeOver=true"):
+    with pytest.raises(MisuseError, match="with its checkpointLocation spelled differently, set takeOver=true"):
         query.plan()
     query.options["checkpointlocation"] = "s3://bucket/own"
     query.run(1)
     query.options["checkpointlocation"] = "s3a://bucket/own"
-    with pytest.raises(MisuseError, match="only its checkpoint is written differently: takeOver=true"):
+    with pytest.raises(MisuseError, match="with its checkpointLocation spelled differently, set takeOver=true"):
         query.plan()
     query.options["takeOver"] = "true"
     query.run(2)

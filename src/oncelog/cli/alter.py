@@ -1,4 +1,4 @@
-"""`oncelog topic alter`, `topic delete-records` and `oncelog cluster alter`: changes while brokers run."""
+"""`oncelog topic alter`, `oncelog topic delete-records` and `oncelog cluster alter`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from difflib import get_close_matches
 import click
 
 from oncelog.cli.common import Command, assignments, connected, existing, formatted, open_admin, show
+from oncelog.cli.lazy import examples
 
 
 def _changes(command: Command) -> Command:
     """Add `--config`, `--unset` and `--dry-run`."""
     for option in (
-        click.option("--dry-run", is_flag=True, help="Check the change, and change nothing."),
-        click.option("--unset", "to_unset", multiple=True, metavar="KEY", help="Return a setting to its default."),
-        click.option("-c", "--config", "to_set", multiple=True, metavar="KEY=VALUE", help="Change a setting."),
+        click.option("--dry-run", is_flag=True, help="Validate the change without making it."),
+        click.option(
+            "--unset", "to_unset", multiple=True, metavar="KEY", help="Reset a setting to its default. Repeatable."
+        ),
+        click.option(
+            "-c", "--config", "to_set", multiple=True, metavar="KEY=VALUE", help="Change a setting. Repeatable."
+        ),
     ):
         command = option(command)
     return command
 
 
-@click.command()
+@click.command(epilog=examples("oncelog topic alter orders -p 12", "oncelog topic alter orders --unset retention.ms"))
 @click.argument("name")
-@click.option("-p", "--partitions", type=int, help="New number of partitions, more than now.")
+@click.option("-p", "--partitions", type=int, help="New total number of partitions. Must be larger than now.")
 @_changes
 @connected
 @formatted
@@ -36,9 +41,9 @@ def topic(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Add partitions to a topic, change its settings.
+    """Add partitions to the topic NAME, or change its settings.
 
-    Both take effect at once. Settings come first: if the broker rejects one, nothing is changed.
+    Both take effect at once. Settings are changed first: if the broker rejects one, nothing is changed.
     """
     wanted = assignments("--config", to_set)
     if partitions is None and not wanted and not to_unset:
@@ -54,8 +59,8 @@ def topic(
     _report(row, form)
 
 
-@click.command()
-@click.option("--broker", type=int, help="Only this broker (all brokers).")
+@click.command(epilog=examples("oncelog cluster alter -c message.max.bytes=2097152"))
+@click.option("--broker", type=int, help="Change this broker only. Default: all brokers.")
 @_changes
 @connected
 @formatted
@@ -69,8 +74,8 @@ def cluster(
 ) -> None:
     """Change settings of brokers while they run.
 
-    A setting of one broker overrides the same setting of all brokers, which overrides the broker's start.
-    `cluster describe --configs` shows the result.
+    A setting of one broker overrides the same setting of all brokers, which overrides the value from the broker's
+    start. `oncelog cluster describe --configs` shows the result.
     """
     wanted = assignments("--config", to_set)
     if not wanted and not to_unset:
@@ -78,23 +83,28 @@ def cluster(
     with open_admin(bootstrap) as admin:
         if to_unset:
             some = admin.describe_cluster().brokers[0].node_id if broker is None else broker
-            _require_known(to_unset, admin.describe_configs("broker", some), "brokers")
+            _require_known(to_unset, admin.describe_configs("broker", some), "a broker")
         admin.alter_broker_configs(broker, wanted, to_unset, validate_only=dry_run)
     _report({"broker": broker, "set": wanted, "unset": list(to_unset), "altered": not dry_run}, form)
 
 
 def _require_known(names: Iterable[str], known: Mapping[str, object], of: str) -> None:
-    """Raise an error for an unknown setting: a broker ignores it, even if it is only misspelled."""
+    """Raise ClickException for an unknown setting, because a broker would ignore it without an error."""
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise click.ClickException(f"--unset: there is no setting {name!r} of {of}{hint}")
+            raise click.ClickException(f"--unset {name}: {of} has no such setting{hint}")
 
 
-@click.command("delete-records")
+@click.command("delete-records", epilog=examples("oncelog topic delete-records orders -p 0 --before 1000"))
 @click.argument("name")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one.")
+@click.option(
+    *("-p", "--partition", "partitions"),
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Delete in this partition only. Repeatable. Default: all partitions.",
+)
 @click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Delete the records before this offset.")
 @click.option("--all", "everything", is_flag=True, help="Delete all current records.")
 @connected
@@ -107,9 +117,9 @@ def delete_records(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Delete the records before an offset, in some partitions or in all. They cannot be restored."""
+    """Delete the records of the topic NAME before an offset. They cannot be restored."""
     if (before is None) != everything:
-        raise click.UsageError("say which: --before OFFSET, or --all")
+        raise click.UsageError("give either --before OFFSET or --all")
     with open_admin(bootstrap) as admin, existing(name):
         (known,) = admin.describe_topics(name)
         numbers = [item.partition for item in known.partitions]

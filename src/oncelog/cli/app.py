@@ -1,6 +1,6 @@
-"""The root command: which verbs there are, and how errors are printed.
+"""The root command: the table of all command groups, and how errors are printed.
 
-Exit status: 0, 1 for an error (one sentence on stderr), 2 for wrong usage, 130 for Ctrl-C.
+Exit status: 0 for success, 1 for an error (one sentence on stderr), 2 for wrong usage, 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import NoReturn
 
 import click
 
-from oncelog.cli.lazy import LazyGroup
+from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.version import __version__, build
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("oncelog.cli.up:up", "Run a cluster in the foreground."),
+    "up": ("oncelog.cli.up:up", "Run a broker in the foreground, with its data in ./.oncelog."),
     "broker": ("oncelog.cli.broker:broker", "Run one broker from a server.properties file."),
-    "export": ("oncelog.cli.export:export", "Make the data of a stopped broker ready for Apache Kafka."),
+    "export": ("oncelog.cli.export:export", "Prepare the data of a stopped broker for Apache Kafka."),
     "topic": ("oncelog.cli.topic:topic", "Create, list, describe, alter and delete topics; produce and consume."),
-    "group": ("oncelog.cli.group:group", "List and describe consumer groups."),
-    "txn": ("oncelog.cli.txn:txn", "List and describe transactions, find and abort those that hang."),
-    "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster, change settings of its brokers."),
-    "log": ("oncelog.cli.log_dump:log", "Show the files of a partition."),
-    "sink": ("oncelog.cli.sink:sink", "List, settle and abort open batches of a Spark sink."),
+    "group": ("oncelog.cli.group:group", "List, describe, seek and delete consumer groups."),
+    "txn": ("oncelog.cli.txn:txn", "List and describe transactions; find and abort hanging ones."),
+    "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster; change broker settings and features."),
+    "log": ("oncelog.cli.log_dump:log", "Print the contents of a partition's files."),
+    "sink": ("oncelog.cli.sink:sink", "List, settle and abort unfinished batches of a Spark sink."),
 }
-"""Verb group -> (module:command, help)."""
+"""Command group -> (module:command, help)."""
 
 
 def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -34,7 +34,12 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
         context.exit()
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("oncelog up", "oncelog topic create orders -p 6", "oncelog topic consume orders"),
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -44,11 +49,11 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     help="Show the version and exit.",
 )
 def oncelog() -> None:
-    """Exactly-once streaming: a broker that speaks Kafka's protocol, and tools for any Kafka cluster."""
+    """Run a broker that speaks Kafka's protocol, and administer any Kafka cluster."""
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command line and end the process."""
+    """Run a command line, then end the process with its exit status. Default: the arguments of the process."""
     try:
         status = oncelog.main(args=arguments, prog_name="oncelog", standalone_mode=False)
         sys.stdout.flush()
@@ -61,24 +66,24 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         _end(130)
     except BrokenPipeError:  # the reading end of the pipe is closed
         _end(0)
-    except Exception as error:  # noqa: BLE001 - the last resort: a sentence, not a traceback
+    except Exception as error:  # noqa: BLE001 - print a sentence instead of a traceback
         _fail(error, describe(error))
     _end(status if isinstance(status, int) else 0)
 
 
 def _hinted(error: click.UsageError) -> click.UsageError:
-    """Say for `oncelog -b HOST:PORT topic list` where the option belongs."""
+    """Extend the error for `oncelog -b HOST:PORT topic list`: say that the option comes after the command."""
     from oncelog.cli.common import BROKERS_OPTIONS
 
     of_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
     if not of_group or not isinstance(error, click.NoSuchOption) or error.option_name not in BROKERS_OPTIONS:
         return error
-    text = f"{error.option_name} goes behind the verb: `oncelog topic list {error.option_name} HOST:PORT`"
+    text = f"{error.option_name} comes after the command: `oncelog topic list {error.option_name} HOST:PORT`"
     return click.UsageError(text, error.ctx)
 
 
 def describe(error: Exception) -> str:
-    """Return one sentence for an error that no command has handled."""
+    """Return the sentence to print for an error that no command handles."""
     from oncelog.broker.config.errors import ConfigError
     from oncelog.broker.process import TRACE_VARIABLE
     from oncelog.cli.common import BROKERS_VARIABLE
@@ -86,7 +91,7 @@ def describe(error: Exception) -> str:
     from oncelog.protocol.errors import ProtocolError
 
     if isinstance(error, RequestError) and error.advice == RequestError.default_advice:
-        return f"{error.message} ({error.code.name})"  # the message says what to do
+        return f"{error.message} ({error.code.name})"  # the command's message says what to do
     if isinstance(error, ConnectionFailedError) and error.advice == ConnectionFailedError.default_advice:
         advice = f"Check -b (or {BROKERS_VARIABLE}) and that the broker runs, then try again."
         return f"{error.message} ({error.code.name}). {advice}"
@@ -94,7 +99,7 @@ def describe(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return f"unexpected {type(error).__name__}: {error} (set {TRACE_VARIABLE}=1 to see where)"
+    return f"unexpected {type(error).__name__}: {error} (set {TRACE_VARIABLE}=1 to print the traceback)"
 
 
 def _fail(error: Exception, sentence: str) -> NoReturn:

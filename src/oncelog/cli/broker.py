@@ -1,22 +1,23 @@
-"""`oncelog broker`: one broker from a properties file, for several machines."""
+"""`oncelog broker`: run one broker from a properties file, for example as a system service."""
 
 from __future__ import annotations
 
 import click
 
 from oncelog.broker.process import Launch, run
-from oncelog.cli.broker_settings import gather
+from oncelog.cli.broker_settings import SET_HELP, gather
+from oncelog.cli.lazy import examples
 
 
-@click.command()
+@click.command(epilog=examples("oncelog broker --config server.properties --set log.dirs=/data/oncelog"))
 @click.option(
     "--config",
     "config_file",
     required=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="A server.properties file.",
+    help="Read broker settings from this server.properties file.",
 )
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 def broker(config_file: str, assignments: tuple[str, ...]) -> int:
-    """Run one broker in the foreground until SIGTERM or Ctrl-C. Its data is in log.dirs."""
+    """Run one broker in the foreground until SIGTERM or Ctrl-C, with its data in log.dirs."""
     return run(Launch(gather(config_file, assignments)))

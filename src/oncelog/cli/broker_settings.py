@@ -1,4 +1,4 @@
-"""Options that become a broker's settings: file, environment, `--set`, and the flags above all of them."""
+"""Combine a broker's settings: properties file, environment, `--set`, then the flags. The last one wins."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import environment_settings, load, set_option
 from oncelog.broker.process import TopicSpec
 
+SET_HELP = "Change one broker setting, by Kafka's name. Repeatable."
+
 
 def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str]:
-    """The settings of a properties file, the environment and `--set`, last wins."""
+    """Return the settings of a properties file, the environment and `--set`. The last one wins."""
     settings: dict[str, str] = {}
     if config_file is not None:
         with open(config_file, encoding="utf-8") as file:
@@ -35,7 +37,7 @@ def with_address(
     if len(listeners) > 1:
         names = ", ".join(listener.name for listener in listeners)
         raise click.UsageError(
-            f"--host, --port and --advertise change a single listener, and the settings have {names}; "
+            f"--host, --port and --advertise need a single listener, but the settings have {names}; "
             "change listeners and advertised.listeners instead"
         )
     only = listeners[0]
@@ -49,7 +51,7 @@ def with_address(
 
 
 def _advertised(text: str) -> str:
-    """`HOST[:PORT]` of `--advertise` with a port always, 0 for that of the listener."""
+    """Parse `HOST[:PORT]` of `--advertise`. Without a port, return port 0: that of the listener."""
     host, colon, number = text.rpartition(":")
     if not colon or text.endswith("]") or (":" in host and not text.startswith("[")):
         host, number = text, "0"
@@ -59,7 +61,7 @@ def _advertised(text: str) -> str:
 
 
 def topic_spec(text: str, brokers: int) -> TopicSpec:
-    """`NAME[:PARTITIONS[:RF]]` of `--topic`."""
+    """Parse `NAME[:PARTITIONS[:RF]]` of `--topic`. Raises UsageError."""
     from oncelog.cluster.topics import check_topic_name
     from oncelog.protocol.errors import ProtocolError
 
@@ -73,6 +75,7 @@ def topic_spec(text: str, brokers: int) -> TopicSpec:
         raise click.UsageError(f"--topic {text}: {error}") from error
     if replication_factor > brokers:
         raise click.UsageError(
-            f"--topic {text}: replication factor {replication_factor} needs as many brokers, there is {brokers}"
+            f"--topic {text}: replication factor {replication_factor} needs {replication_factor} brokers, but there is "
+            f"{brokers}"
         )
     return TopicSpec(name, partitions, replication_factor)

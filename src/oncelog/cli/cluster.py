@@ -1,4 +1,4 @@
-"""`oncelog cluster`: the cluster as a whole."""
+"""`oncelog cluster`: the commands describe, log-dirs and feature, and the table of all cluster commands."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from oncelog.cli.common import connected, existing, formatted, open_admin, show
-from oncelog.cli.lazy import LazyGroup
+from oncelog.cli.lazy import LazyGroup, examples
 
 cluster = LazyGroup(
     "cluster",
-    help="Describe the cluster, change settings of its brokers.",
+    help="Describe the cluster; change broker settings and features.",
     table={
-        "describe": ("oncelog.cli.cluster:describe", "Show brokers, controller and features."),
+        "describe": ("oncelog.cli.cluster:describe", "Show the brokers, the controller and the features."),
         "alter": ("oncelog.cli.alter:cluster", "Change settings of brokers while they run."),
         "log-dirs": ("oncelog.cli.cluster:log_dirs", "Show log directories and the partitions in them."),
         "feature": ("oncelog.cli.cluster:feature", "Show or change the levels of the cluster's features."),
@@ -25,11 +25,11 @@ FEATURE_COLUMNS = ("feature", "supported_min", "supported_max", "level", "epoch"
 
 
 @click.command()
-@click.option("--configs", is_flag=True, help="Include each broker's settings.")
+@click.option("--configs", is_flag=True, help="Also show each broker's settings.")
 @connected
 @formatted
 def describe(configs: bool, bootstrap: str, form: str) -> None:
-    """Show brokers, controller and finalized features."""
+    """Show the brokers, the controller and the finalized features."""
     with open_admin(bootstrap) as admin:
         found = admin.describe_cluster()
         brokers: list[dict[str, Any]] = [
@@ -58,14 +58,14 @@ def describe(configs: bool, bootstrap: str, form: str) -> None:
 
 
 @click.command("log-dirs")
-@click.option("--broker", "brokers", type=int, multiple=True, help="Only this broker.")
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only partitions of this topic.")
+@click.option("--broker", "brokers", type=int, multiple=True, help="Show this broker only. Repeatable.")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Show this topic only. Repeatable.")
 @connected
 @formatted
 def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], bootstrap: str, form: str) -> None:
-    """Show the brokers' log directories: space, partitions and their bytes, and whether the disk is in order.
+    """Show the brokers' log directories: whether each is online, its space, and the size of each partition in it.
 
-    LAG is the number of offsets from a replica's end to the high watermark.
+    LAG is the number of offsets between a replica's end and the high watermark.
     """
     with open_admin(bootstrap) as admin:
         wanted = None
@@ -105,27 +105,27 @@ def _changes(arguments: tuple[str, ...]) -> dict[str, int]:
     for argument in arguments:
         name, equals, level = argument.partition("=")
         if not equals or not name or not level.isdecimal() or int(level) > 2**15 - 1:
-            raise click.UsageError(f"a change looks like transaction.version=1, not {argument!r}")
+            raise click.UsageError(f"a change is NAME=LEVEL, such as transaction.version=1, not {argument!r}")
         found[name] = int(level)
     return found
 
 
-@click.command()
+@click.command(epilog=examples("oncelog cluster feature", "oncelog cluster feature transaction.version=2 --dry-run"))
 @click.argument("changes", nargs=-1, metavar="[NAME=LEVEL]...")
-@click.option("--downgrade", is_flag=True, help="Lower the level, unless metadata would be lost.")
-@click.option("--unsafe-downgrade", is_flag=True, help="Lower the level even if metadata is lost.")
-@click.option("--dry-run", is_flag=True, help="Check the change, and change nothing.")
+@click.option("--downgrade", is_flag=True, help="Allow a lower level, unless metadata would be lost.")
+@click.option("--unsafe-downgrade", is_flag=True, help="Allow a lower level even if metadata is lost.")
+@click.option("--dry-run", is_flag=True, help="Validate the change without making it.")
 @connected
 @formatted
 def feature(
     changes: tuple[str, ...], downgrade: bool, unsafe_downgrade: bool, dry_run: bool, bootstrap: str, form: str
 ) -> None:
-    """Show the features' levels, or change some (all of them or none) while the cluster runs."""
+    """Show the features' levels, or change levels while the cluster runs. Change all given levels, or none."""
     levels = _changes(changes)
     if downgrade and unsafe_downgrade:
-        raise click.UsageError("--downgrade excludes --unsafe-downgrade")
+        raise click.UsageError("--downgrade and --unsafe-downgrade cannot be used together; omit one of them")
     if not levels and (downgrade or unsafe_downgrade or dry_run):
-        raise click.UsageError("which feature? Name it, as in transaction.version=1")
+        raise click.UsageError("name a feature and its level, such as transaction.version=1")
     if levels:
         kind = "safe_downgrade" if downgrade else "unsafe_downgrade" if unsafe_downgrade else "upgrade"
         with open_admin(bootstrap) as admin:

@@ -1,4 +1,4 @@
-"""What all verbs share that talk to a cluster: its address, output, and texts of errors."""
+"""Options, output and error texts that the commands for a cluster share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ BROKERS_OPTIONS = ("-b", "--bootstrap-server")
 BROKERS_VARIABLE = "ONCELOG_BROKERS"
 DEFAULT_BROKERS = "127.0.0.1:9092"
 ANSWER_WAIT_MS = 30_000
-"""How long a command waits for an answer, with all retries."""
+"""How long a command waits for a response, including all retries."""
 CONTACT_WAIT_MS = 5_000
-"""How long a command looks for a broker: one that was killed is back before."""
+"""How long a command tries to reach a broker. A broker that was killed restarts within this time."""
 TOPIC_WAIT_MS = 1_000
-"""How long a command waits for a topic that the brokers do not know (yet)."""
+"""How long a command waits for a topic that the brokers do not know yet."""
 
 
 def _addresses(_ctx: click.Context, _option: click.Parameter, given: str) -> str:
@@ -37,7 +37,7 @@ def _addresses(_ctx: click.Context, _option: click.Parameter, given: str) -> str
         parse_bootstrap(given)
     except errors.ConfigError as error:
         wrong = error.args[0].removeprefix("bootstrap_servers: ")
-        raise click.BadParameter(f"{wrong} (without -b, it comes from {BROKERS_VARIABLE})") from error
+        raise click.BadParameter(f"{wrong}; without -b, the address comes from {BROKERS_VARIABLE}") from error
     return given
 
 
@@ -50,20 +50,24 @@ def connected(command: Command) -> Command:
         envvar=BROKERS_VARIABLE,
         default=DEFAULT_BROKERS,
         metavar="HOST:PORT,...",
-        help=f"Brokers to ask (${BROKERS_VARIABLE}, else {DEFAULT_BROKERS}).",
+        help=f"Brokers to connect to. Default: ${BROKERS_VARIABLE}, or {DEFAULT_BROKERS}.",
     )(command)
 
 
 def formatted(command: Command) -> Command:
     """Add `--format`."""
     return click.option(
-        "--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output for people or programs."
+        "--format",
+        "form",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="Print text (default), or JSON for programs.",
     )(command)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Log only errors of the client: the command prints one sentence at its end."""
+    """Log only the client's errors, because the command prints one sentence when it ends."""
     logger = logging.getLogger("oncelog.client")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -86,13 +90,13 @@ def open_admin(bootstrap: str) -> Iterator[Admin]:
 
 @asynccontextmanager
 async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
-    """Yield a client of the cluster that has reached a broker, for verbs that read continuously."""
+    """Yield a connected client of the cluster, for commands that read continuously."""
     from oncelog.client.discovery.cluster import ClusterClient
 
     async with ClusterClient(
         bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS, missing_topic_ms=TOPIC_WAIT_MS
     ) as cluster:
-        with quiet():  # later, the user may wait for long, and needs to know why
+        with quiet():  # after that, log warnings: a user who waits long needs the reason
             await cluster.reach(CONTACT_WAIT_MS)
         yield cluster
 
@@ -109,25 +113,25 @@ def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def note(text: str) -> None:
-    """Print a remark, which is no error, on stderr."""
+    """Print a remark on stderr. The command succeeds nevertheless."""
     click.echo(f"oncelog: {text}", err=True)
 
 
 @contextmanager
 def existing(topic: str, partition: int | None = None) -> Iterator[None]:
-    """Say for an unknown topic how to list all, instead of how to create it."""
+    """Replace the error for an unknown topic: say how to list all topics, not how to create one."""
     try:
         yield
     except errors.UnknownTopicError as error:
         if partition is not None and "has partitions" in error.message:
             raise click.ClickException(error.message) from error
-        message = f"there is no topic {topic!r}; `oncelog topic list` shows those there are"
+        message = f"topic {topic!r} does not exist; `oncelog topic list` lists all topics"
         raise click.ClickException(message) from error
 
 
 @contextmanager
 def usage(option: str) -> Iterator[None]:
-    """Turn a ConfigError into wrong usage: the call's only options are those of the command line."""
+    """Convert a ConfigError to a UsageError that names `option`, because the value comes from the command line."""
     try:
         yield
     except errors.ConfigError as error:
@@ -135,7 +139,7 @@ def usage(option: str) -> Iterator[None]:
 
 
 def show(data: Any, form: str, columns: Sequence[str] = ()) -> None:
-    """Print rows as JSON, or as a table with these columns (default: those of the first row).
+    """Print rows as JSON, or as a table of `columns` (default: the keys of the first row).
 
     Without rows, print only the headings.
     """

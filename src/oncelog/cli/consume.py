@@ -1,4 +1,4 @@
-"""`oncelog topic consume`: print records."""
+"""`oncelog topic consume`: print the records of a topic."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from oncelog.cli.common import connected, formatted, open_admin, open_cluster
+from oncelog.cli.lazy import examples
 from oncelog.cli.partition_tailer import (
     BEGINNING,
     END,
@@ -32,45 +33,69 @@ POLL_S = 1.0
 Printer = Callable[[Shown], None]
 NAMED = {"beginning": BEGINNING, "end": END, "stored": STORED}
 RESETS = {BEGINNING: "earliest", END: "latest", STORED: "earliest"}
-"""Where a group begins that has no offsets (auto.offset.reset)."""
+"""Where a group without committed offsets begins (auto.offset.reset)."""
 
 
 class Span(NamedTuple):
-    """The values of `-o`: where to begin, and before which time (ms since the epoch) to stop."""
+    """The values of `-o`: where to begin, and the time (ms since the epoch) before which to stop."""
 
     start: Start = BEGINNING
     stop_ms: int | None = None
 
 
 def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Span:
-    """Parse `beginning`, `end`, `stored`, N, -N, `s@TIMESTAMP` and, in a second one, `e@TIMESTAMP`, as in kcat."""
+    """Parse `beginning`, `end`, `stored`, N, -N and `s@TIMESTAMP`, and in a second `-o` `e@TIMESTAMP`, as kcat does."""
     starts, stops = [], []
     for value in values:
         found = re.fullmatch(r"(s@|e@)?(-?\d{1,18})", value)
         if value in NAMED:
             starts.append(NAMED[value])
         elif found is None or (found[1] and found[2].startswith("-")):
-            raise click.BadParameter(f"{value!r} is not beginning, end, stored, N, -N, s@ or e@TIMESTAMP-IN-MS")
+            raise click.BadParameter(f"{value!r} is not beginning, end, stored, N, -N, s@MS or e@MS")
         elif found[1] == "e@":
             stops.append(int(found[2]))
         else:
             starts.append(Start(timestamp=int(found[2])) if found[1] else Start(int(found[2])))
     if len(starts) > 1 or len(stops) > 1:
-        raise click.BadParameter("say once where to begin and, with e@, at most once where to stop")
+        raise click.BadParameter("give at most one position to begin at and, with e@MS, one time to stop at")
     return Span(starts[0] if starts else BEGINNING, stops[0] if stops else None)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "oncelog topic consume orders -o beginning -e",
+        r"oncelog topic consume orders -f '%p %o %k %s\n' --read-committed",
+        "oncelog topic consume orders --group etl -c 100",
+    )
+)
 @click.argument("topic")
-@click.option("-o", "--offset", "span", callback=_span, multiple=True, metavar="WHERE", help="Begin here (beginning).")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one.")
+@click.option(
+    *("-o", "--offset", "span"),
+    callback=_span,
+    multiple=True,
+    metavar="WHERE",
+    help="Begin at this position. Default: beginning.",
+)
+@click.option(
+    *("-p", "--partition", "partitions"),
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Read this partition only. Repeatable. Default: all partitions.",
+)
 @click.option("-c", "--count", type=click.IntRange(min=1), help="Stop after this many records.")
-@click.option("-e", "--exit", "stop_at_end", is_flag=True, help="Stop at the current end.")
+@click.option(
+    "-e", "--exit", "stop_at_end", is_flag=True, help="Stop at the current end instead of waiting for records."
+)
 @click.option("-K", "--key-delimiter", metavar="TEXT", help="Print each record's key and this text before its value.")
-@click.option("-f", "--output", "template", metavar="FORMAT", help="kcat's tokens: %t %p %o %T %k %K %s %S %R %h %%.")
-@click.option("--group", metavar="ID", help="Join this group and commit offsets.")
-@click.option("--read-committed", is_flag=True, help="Leave out records of aborted and open transactions.")
-@click.option("--print-control-records", "markers", is_flag=True, help="Print the markers of transactions, too.")
+@click.option(
+    *("-f", "--output", "template"),
+    metavar="FORMAT",
+    help="Print each record in this format. kcat's tokens: %t topic, %p partition, %o offset, %T timestamp, %k key, "
+    "%K its length, %s value, %S its length, %R its length as int32, %h headers, %% percent sign.",
+)
+@click.option("--group", metavar="ID", help="Join this group and commit its offsets.")
+@click.option("--read-committed", is_flag=True, help="Omit records of aborted and open transactions.")
+@click.option("--print-control-records", "markers", is_flag=True, help="Also print the markers of transactions.")
 @formatted
 @connected
 def consume(
@@ -87,17 +112,18 @@ def consume(
     form: str,
     bootstrap: str,
 ) -> int:
-    """Print records of a topic.
+    """Print the records of TOPIC, and wait for new ones until Ctrl-C.
 
-    WHERE is beginning, end, an offset N, -N for N before the end, or s@MS for a time. A second -o e@MS stops before a
-    time. With --group it is stored (the group's position), and beginning or end for a group without offsets.
+    WHERE is beginning, end, an offset N, -N for the Nth offset before the end, or s@MS for the first record at or after
+    a time in ms since the epoch. A second option -o e@MS stops before a time. With --group, reading begins at the
+    group's committed offsets. WHERE is then stored, or the position for a group without offsets: beginning or end.
     """
     if group is not None and (partitions or markers):
-        raise click.UsageError("--group excludes --partition and --print-control-records")
+        raise click.UsageError("--group cannot be used together with --partition or --print-control-records")
     if group is not None and (span.start not in RESETS or span.stop_ms is not None):
-        raise click.UsageError("with --group, -o is stored, beginning or end: where a group begins that has no offsets")
+        raise click.UsageError("with --group, -o must be stored, beginning or end (used if the group has no offsets)")
     if group is None and span.start is STORED:
-        raise click.UsageError("-o stored needs --group: whose offset?")
+        raise click.UsageError("-o stored needs --group, whose committed offsets it reads")
     emit = _printer(template, key_delimiter, form)
     try:
         if group is not None:
@@ -105,7 +131,7 @@ def consume(
         else:
             isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
             asyncio.run(_read(bootstrap, topic, partitions, span, isolation, markers, stop_at_end, count, emit))
-    except (KeyboardInterrupt, BrokenPipeError):  # ordinary ends: Ctrl-C, or the reading end of the pipe is closed
+    except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends: Ctrl-C, or a closed pipe
         return 0
     return 0
 
@@ -154,14 +180,15 @@ def _read_as_member(
     stop_at_end: bool,
     read_committed: bool,
 ) -> None:
-    """Print what the group has not consumed yet. Commit an offset once its record has been printed.
+    """Print the records that the group has not consumed yet. Commit each record's offset after it is printed.
 
-    Commit positions, not records: after a transaction they are after its marker, so the group has no lag.
+    Commit the consumer's positions, not the records' offsets: after a transaction, the position is after the marker,
+    so that the group has no lag.
     """
     from oncelog import Consumer
 
     with open_admin(bootstrap) as admin:
-        admin.describe_topics(topic)  # a consumer would wait for a topic that does not exist yet
+        admin.describe_topics(topic)  # a consumer would wait until the topic is created
     isolation = "read_committed" if read_committed else "read_uncommitted"
     with Consumer(
         bootstrap,
@@ -182,7 +209,7 @@ def _read_as_member(
             if left is not None:
                 left -= len(records)
             done = left == 0 or (stop_at_end and _at_end(consumer, ends))
-            # A position of 0 needs no commit: nothing was consumed.
+            # A position of 0 needs no commit, because nothing was consumed.
             positions = {tp: position for tp, position in consumer.positions().items() if position}
             if positions != committed:
                 consumer.commit(positions)
@@ -214,7 +241,7 @@ def _printer(template: str | None, key_delimiter: str | None, form: str) -> Prin
     out = sys.stdout.buffer
     if form == "json":
         if template is not None or key_delimiter is not None:
-            raise click.UsageError("--format json excludes -f and -K")
+            raise click.UsageError("--format json cannot be used together with -f or -K")
 
         def emit_json(shown: Shown) -> None:
             out.write(json.dumps(as_json(shown), ensure_ascii=False).encode() + b"\n")
@@ -236,7 +263,7 @@ def _printer(template: str | None, key_delimiter: str | None, form: str) -> Prin
 
 
 def as_json(shown: Shown) -> dict[str, Any]:
-    """Return a record for programs. Bytes that are not UTF-8 become `{"base64": ...}`."""
+    """Return a record as a JSON document. Bytes that are not UTF-8 become `{"base64": ...}`."""
     return {
         "topic": shown.topic,
         "partition": shown.partition,
@@ -249,7 +276,7 @@ def as_json(shown: Shown) -> dict[str, Any]:
 
 
 def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes for JSON."""
+    """Return bytes as text, or as `{"base64": ...}` if they are not UTF-8."""
     if data is None:
         return None
     try:

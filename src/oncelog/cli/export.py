@@ -1,4 +1,4 @@
-"""`oncelog export`: make log directories ready for Apache Kafka."""
+"""`oncelog export`: prepare log directories for Apache Kafka."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ import click
 
 from oncelog.broker.config.settings import load
 from oncelog.broker.process import METADATA_FILE, FolderLock, StartError, check_apart
-from oncelog.cli.broker_settings import gather
+from oncelog.cli.broker_settings import SET_HELP, gather
+from oncelog.cli.lazy import examples
 from oncelog.cli.up import DEFAULT_DATA
 
 
-@click.command()
-@click.option("--data", type=click.Path(file_okay=False), help=f"Data folder of `oncelog up` ({DEFAULT_DATA}/).")
+@click.command(epilog=examples("oncelog export --data .oncelog"))
+@click.option(
+    "--data", type=click.Path(file_okay=False), help=f"Data folder of `oncelog up`. Default: ./{DEFAULT_DATA}."
+)
 @click.option(
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False),
     help="The server.properties file of `oncelog broker`.",
 )
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 def export(data: str | None, config_file: str | None, assignments: tuple[str, ...]) -> None:
-    """Make the data of a stopped broker ready for Apache Kafka 4.3.
+    """Prepare the data of a stopped broker for Apache Kafka 4.3.
 
-    Writes bootstrap.checkpoint beside the partitions, which stay where they are. Kafka is then started with the
-    log.dirs, node.id and static quorum that are printed; what else it needs (listeners) is its own.
+    The command writes bootstrap.checkpoint to the log directory. The partitions' files are not changed. It prints the
+    settings log.dirs, node.id and controller.quorum.voters with which Kafka must be started. Add your listeners.
     """
     from oncelog.broker.metadata.export_kafka import export as write
     from oncelog.broker.storage.data_directory import DataDirectory
@@ -43,10 +46,10 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     config = load(settings)
     metadata = os.path.join(config.log_dirs[0] if config_file and data is None else folder, METADATA_FILE)
     if not os.path.exists(metadata):
-        raise click.ClickException(f"there is no {metadata}: name the folder with --data")
+        raise click.ClickException(f"{metadata} does not exist; name the data folder with --data")
     for path in config.log_dirs:
         if not os.path.isdir(path):
-            raise click.ClickException(f"there is no folder {path}: name the broker's with --set log.dirs=...")
+            raise click.ClickException(f"log directory {path} does not exist; name it with --set log.dirs=...")
     logger = logging.getLogger("oncelog.export")
     directories = [
         DataDirectory(OsDisk(), path, config.node_id, logger, lambda _directory, _error: None)
@@ -55,7 +58,7 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     with contextlib.ExitStack() as stack:
         try:
             check_apart(config.log_dirs)
-            # The supervisor holds the folder of the metadata, also while it starts its broker again.
+            # The supervisor locks the folder of the metadata, even while it restarts its broker.
             for path in sorted({os.path.realpath(path) for path in (*config.log_dirs, os.path.dirname(metadata))}):
                 stack.callback(FolderLock(path).release)
         except StartError as error:
@@ -65,10 +68,10 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
         except NewerFormatError as error:
             raise click.ClickException(str(error)) from error
         except sqlite3.Error as error:
-            raise click.ClickException(f"{metadata} cannot be read: {error}") from error
+            raise click.ClickException(f"cannot read {metadata}: {error}") from error
         stack.callback(store.close)
         done = write(store, directories, time.time_ns() // 1_000_000)
-    click.echo(f"wrote {done.path} with {done.topics} topics and {done.settings} dynamic settings of brokers")
+    click.echo(f"wrote {done.path} with {done.topics} topics and {done.settings} dynamic broker settings")
     for path in done.set_aside:
         click.echo(f"moved the former metadata log to {path}")
     click.echo("start Apache Kafka 4.3 (process.roles=broker,controller) with:")

@@ -1,4 +1,4 @@
-"""`oncelog group`: consumer groups, their members and their lag."""
+"""`oncelog group`: the commands list and describe, and the table of all group commands."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 group = LazyGroup(
     "group",
-    help="Consumer groups: list, describe, move, delete, and read their log.",
+    help="List, describe, seek and delete consumer groups; print their records.",
     table={
-        "list": ("oncelog.cli.group:list_groups", "List groups and their state."),
+        "list": ("oncelog.cli.group:list_groups", "List groups and their states."),
         "describe": ("oncelog.cli.group:describe", "Show a group's members, committed offsets and lag."),
         "seek": ("oncelog.cli.group_change:seek", "Set the offsets of a group without members."),
-        "remove-members": ("oncelog.cli.group_change:remove_members", "Let static members leave, or all members."),
-        "delete": ("oncelog.cli.group_change:delete", "Delete groups without members, or some of a group's offsets."),
+        "remove-members": (
+            "oncelog.cli.group_change:remove_members",
+            "Remove static members, or all members, from a group.",
+        ),
+        "delete": ("oncelog.cli.group_change:delete", "Delete groups without members, or some of their offsets."),
         "log": ("oncelog.cli.group_log:log", "Print the records of __consumer_offsets."),
     },
 )
@@ -31,10 +34,16 @@ COLUMNS = ("group", "coordinator", "type", "protocol", "state")
 
 @click.command("list")
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Only groups in this state (Stable, Empty, ...)."
+    *("--state", "states"),
+    multiple=True,
+    metavar="STATE",
+    help="List only groups in this state: Stable, Empty, ... Repeatable.",
 )
 @click.option(
-    "--type", "types", multiple=True, metavar="TYPE", help="Only groups of this type (Classic, Consumer, ...)."
+    *("--type", "types"),
+    multiple=True,
+    metavar="TYPE",
+    help="List only groups of this type: Classic, Consumer, ... Repeatable.",
 )
 @connected
 @formatted
@@ -59,13 +68,13 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str,
 @connected
 @formatted
 def describe(name: str, bootstrap: str, form: str) -> None:
-    """Show a group's members and, partition by partition, how far it has come."""
+    """Show the members of the group NAME, and for each partition its committed offset, the end and the lag."""
     from oncelog.protocol.errors import ErrorCode
 
     with open_admin(bootstrap) as admin:
         found = admin.describe_group(name)
         if found.state == "Dead":
-            about = f"there is no group {name!r}; `oncelog group list` shows those there are"
+            about = f"group {name!r} does not exist; `oncelog group list` lists all groups"
             raise click.ClickException(f"{about} ({ErrorCode.GROUP_ID_NOT_FOUND.name})")
         offsets = _offsets(admin, found)
     members = [
@@ -95,7 +104,7 @@ def describe(name: str, bootstrap: str, form: str) -> None:
 
 
 def _offsets(admin: Admin, found: GroupDescription) -> list[dict[str, Any]]:
-    """Each partition that a member has or that the group has an offset of."""
+    """Return a row for each partition that is assigned to a member or has a committed offset."""
     owners = {tp: member.member_id for member in found.members for tp in member.assignment or ()}
     committed = admin.committed(found.group_id, require_stable=False)
     wanted = sorted({*committed, *owners})

@@ -1,4 +1,4 @@
-"""`oncelog group seek`, `remove-members` and `delete`."""
+"""`oncelog group seek`, `oncelog group remove-members` and `oncelog group delete`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oncelog.cli.common import connected, existing, formatted, note, open_admin, show
+from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
     from oncelog import Admin
@@ -17,23 +18,35 @@ if TYPE_CHECKING:
 COLUMNS = ("topic", "partition", "committed", "target")
 
 topics_option = click.option(
-    "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:N,...]", help="This topic, or these of its partitions."
+    *("-t", "--topic", "topics"),
+    multiple=True,
+    metavar="TOPIC[:N,...]",
+    help="Change offsets of this topic only, or of these partitions of it. Repeatable.",
 )
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "oncelog group seek etl --to-earliest",
+        "oncelog group seek etl -t orders:0,2 --to-offset 1000 --execute",
+        "oncelog group seek etl --by-duration PT1H --execute",
+    )
+)
 @click.argument("name")
 @topics_option
-@click.option("--to-earliest", is_flag=True, help="To the first record.")
-@click.option("--to-latest", is_flag=True, help="To the end.")
-@click.option("--to-current", is_flag=True, help="To the committed offset, or to the end if there is none.")
-@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
+@click.option("--to-earliest", is_flag=True, help="Seek to the first record.")
+@click.option("--to-latest", is_flag=True, help="Seek to the end.")
+@click.option("--to-current", is_flag=True, help="Seek to the committed offset, or to the end if there is none.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="Seek to this offset.")
 @click.option(
-    "--to-datetime", metavar="WHEN", help="To the first record since 2026-11-21T07:00:00.000 (UTC, or +HH:MM)."
+    *("--to-datetime",),
+    metavar="WHEN",
+    help="Seek to the first record at or after this time, for example 2026-11-21T07:00:00.000 (UTC) or "
+    "2026-11-21T09:00:00.000+02:00.",
 )
-@click.option("--by-duration", metavar="ISO", help="To the first record since so long ago: P1DT2H30M15S.")
-@click.option("--shift-by", type=int, metavar="N", help="By N offsets, back if negative.")
-@click.option("--execute", is_flag=True, help="Do it. Without this, only say what would be done.")
+@click.option("--by-duration", metavar="ISO", help="Seek to the first record not older than this: P1DT2H30M.")
+@click.option("--shift-by", type=int, metavar="N", help="Move each offset by N. A negative N moves it back.")
+@click.option("--execute", is_flag=True, help="Change the offsets. Without this, only print the change.")
 @connected
 @formatted
 def seek(
@@ -50,10 +63,10 @@ def seek(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Set the offsets of a group, in some topics or in all that it has offsets of.
+    """Set the committed offsets of the group NAME, by default in all partitions that it has offsets of.
 
-    The group must have no members. A target outside a partition becomes its first offset or its end. Without
-    --execute nothing changes: what would be set is printed.
+    The group must have no members. A target outside a partition's log becomes the log's first offset or its end.
+    Without --execute, the command only prints the offsets that it would set.
     """
     from oncelog.client.admin import groups as calls
 
@@ -72,28 +85,28 @@ def seek(
     if shift_by is not None:
         choices["--shift-by"] = calls.Target(shift=shift_by)
     if len(choices) != 1:
-        given_ones = " and ".join(choices) or "nothing"
-        raise click.UsageError(f"say where to, in one way: {given_ones} was given")
+        given_ones = " and ".join(choices) or "none"
+        raise click.UsageError(f"give exactly one target such as --to-earliest or --to-offset; given: {given_ones}")
     (target,) = choices.values()
     with open_admin(bootstrap) as admin:
         wanted = _partitions(admin, topics) if topics else None
         steps = admin.seek_group(name, target, wanted, dry_run=not execute)
     if not steps:
-        note(f"group {name!r} has no offsets: name topics with --topic")
+        note(f"group {name!r} has no committed offsets; name topics with --topic to set some")
     show([step._asdict() for step in steps], form, COLUMNS)
     if not execute:
-        click.echo("nothing was changed: add --execute to do it", err=True)
+        click.echo("nothing was changed; add --execute to set these offsets", err=True)
 
 
-@click.command()
+@click.command(epilog=examples("oncelog group delete etl", "oncelog group delete etl -t orders"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @topics_option
 @connected
 @formatted
 def delete(names: tuple[str, ...], topics: tuple[str, ...], bootstrap: str, form: str) -> None:
-    """Delete groups without members, with all their offsets.
+    """Delete groups without members, and all their offsets.
 
-    With --topic the groups stay: only their offsets of these topics go, which no member may be reading.
+    With --topic, keep the groups and delete only their offsets of these topics. No member may be subscribed to them.
     """
     with open_admin(bootstrap) as admin:
         if topics:
@@ -106,23 +119,28 @@ def delete(names: tuple[str, ...], topics: tuple[str, ...], bootstrap: str, form
     show([{"group": name, "deleted": what} for name in names], form)
 
 
-@click.command("remove-members")
+@click.command("remove-members", epilog=examples("oncelog group remove-members etl -i worker-1"))
 @click.argument("name")
-@click.option("-i", "--instance", "instances", multiple=True, metavar="ID", help="The member with this static id.")
-@click.option("--all", "everybody", is_flag=True, help="Every member.")
+@click.option(
+    *("-i", "--instance", "instances"),
+    multiple=True,
+    metavar="ID",
+    help="Remove the member with this static id (group.instance.id). Repeatable.",
+)
+@click.option("--all", "everybody", is_flag=True, help="Remove every member.")
 @connected
 @formatted
 def remove_members(name: str, instances: tuple[str, ...], everybody: bool, bootstrap: str, form: str) -> None:
-    """Let static members (group.instance.id) leave a group, or all members. Running members join again."""
+    """Remove static members, or all members, from the group NAME. A member that still runs joins again."""
     if bool(instances) == everybody:
-        raise click.UsageError("say who: --instance ID, or --all")
+        raise click.UsageError("give either --instance ID or --all")
     with open_admin(bootstrap) as admin:
         removed = admin.remove_members(name, instances, all_=everybody)
     show([{"group": name, "removed": member} for member in removed], form, ("group", "removed"))
 
 
 def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
-    """Return the partitions of `TOPIC` or `TOPIC:0,2`."""
+    """Return the partitions of `TOPIC` or `TOPIC:0,2`. Raises UsageError."""
     found: list[TopicPartition] = []
     for text in topics:
         name, colon, numbers = text.partition(":")
@@ -134,7 +152,7 @@ def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
         wanted = sorted(known) if not colon else sorted({int(number) for number in numbers.split(",")})
         for number in wanted:
             if number not in known:
-                raise click.UsageError(f"topic {name!r} has no partition {number}")
+                raise click.UsageError(f"--topic {text}: topic {name!r} has no partition {number}")
             found.append((name, number))
     return found
 
@@ -144,11 +162,11 @@ def _now_ms() -> int:
 
 
 def _moment(text: str) -> int:
-    """ms since the epoch; without a zone it is UTC, as in Kafka's tool."""
+    """Parse a time to ms since the epoch. A time without a zone is UTC, as in Kafka's tool."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"--to-datetime takes 2026-11-21T07:00:00.000, not {text!r}") from None
+        raise click.UsageError(f"--to-datetime takes a time such as 2026-11-21T07:00:00.000, not {text!r}") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -158,4 +176,4 @@ def _duration_ms(text: str) -> int:
     try:
         return milliseconds(text)
     except ValueError as error:
-        raise click.UsageError(f"--by-duration takes P1DT2H30M15S: {error}") from None
+        raise click.UsageError(f"--by-duration: {error}") from None

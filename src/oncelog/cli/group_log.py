@@ -1,4 +1,4 @@
-"""`oncelog group log`: print the records of `__consumer_offsets`, in the formats of Kafka's own formatters."""
+"""`oncelog group log`: print the records of `__consumer_offsets`, in the formats of Kafka's formatters."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 
 def as_offset_metadata(value: OffsetCommitValue) -> str:
-    """Kafka 0.9 to 1.1: `[OffsetMetadata[12,NO_METADATA],CommitTime 1,ExpirationTime 2]`."""
+    """Format as Kafka 0.9 to 1.1: `[OffsetMetadata[12,NO_METADATA],CommitTime 1,ExpirationTime 2]`."""
     position = f"OffsetMetadata[{value.offset},{value.metadata or 'NO_METADATA'}]"
     return f"[{position},CommitTime {value.commit_timestamp},ExpirationTime {value.expire_timestamp}]"
 
 
 def as_offset_and_metadata(value: OffsetCommitValue) -> str:
-    """Kafka 2.1 to 3.9: `OffsetAndMetadata(offset=12, leaderEpoch=Optional.empty, ...)`."""
+    """Format as Kafka 2.1 to 3.9: `OffsetAndMetadata(offset=12, leaderEpoch=Optional.empty, ...)`."""
     epoch = f"Optional[{value.leader_epoch}]" if value.leader_epoch >= 0 else "Optional.empty"
     expires = f"Some({value.expire_timestamp})" if value.expire_timestamp >= 0 else "None"
     return (
@@ -45,18 +45,24 @@ FORMS = ("json", *TEXT_FORMS)
 
 @click.command("log")
 @click.argument("name", required=False)
-@click.option("--groups", is_flag=True, help="Generations and their members, instead of offsets.")
-@click.option("--read-committed", is_flag=True, help="Leave out offsets of aborted and open transactions.")
-@click.option("-f", "--follow", is_flag=True, help="Wait for new records.")
-@click.option("--format", "form", type=click.Choice(FORMS), default="json", help="The format of Kafka 4, 0.9 or 2.1.")
+@click.option("--groups", is_flag=True, help="Print generations and their members instead of offsets.")
+@click.option("--read-committed", is_flag=True, help="Omit offsets of aborted and open transactions.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new records as they arrive.")
+@click.option(
+    *("--format", "form"),
+    type=click.Choice(FORMS),
+    default="json",
+    help="The format of Kafka 4 (json, the default), of Kafka 0.9 to 1.1, or of Kafka 2.1 to 3.9.",
+)
 @connected
 def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form: str, bootstrap: str) -> None:
-    """Print the records of __consumer_offsets: those of one group, or of all.
+    """Print the records of __consumer_offsets for the group NAME, or for all groups.
 
-    One line a record, oldest first in each partition; compaction leaves at least the last of each key.
+    Each record is one line, and the oldest comes first in each partition. Compaction keeps at least the last record of
+    each key.
     """
     if groups and form != "json":
-        raise click.UsageError("--groups is for --format json")
+        raise click.UsageError(f"--groups needs --format json, but --format is {form}")
     isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
 
     async def run() -> int:
@@ -70,19 +76,19 @@ def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form
 
     try:
         lines = asyncio.run(run())
-    except (KeyboardInterrupt, BrokenPipeError):  # ordinary ends, as of `topic consume`
+    except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends, as in `topic consume`
         return
     if name is not None and not lines:
         what = "generation" if groups else "offset"
         raise click.ClickException(
-            f"{CONSUMER_OFFSETS} has no {what} of a group {name!r}; `oncelog group list` shows the groups there are"
+            f"{CONSUMER_OFFSETS} has no {what} of a group {name!r}; `oncelog group list` lists all groups"
         )
 
 
 async def _records(
     bootstrap: str, name: str | None, isolation: int, follow: bool
 ) -> AsyncIterator[tuple[bytes, bytes | None]]:
-    """Keys and values of the partition that the group lives in, or of all partitions."""
+    """Yield keys and values of the group's partition, or of all partitions."""
     from oncelog.cli.partition_tailer import BEGINNING, Marker, PartitionTailer
     from oncelog.coordinator.partitioning import partition_for
 
@@ -104,9 +110,9 @@ async def _records(
 
 
 def shown(key: bytes, value: bytes | None, form: str, *, group: str | None, groups: bool) -> str | None:
-    """One record as a line, or None: it is another group's, of another kind, or (as text) of no offset.
+    """Return the line of a record, or None if it belongs to another group or is of another kind.
 
-    `groups`: generations instead of offsets, in JSON only.
+    `groups`: show generations instead of offsets, in JSON only.
     """
     record = decode_record(key, value)
     if record is None:
@@ -124,7 +130,7 @@ def shown(key: bytes, value: bytes | None, form: str, *, group: str | None, grou
 
 
 def _json(key: Message, key_version: int, value: Message | None, version: int) -> dict[str, Any]:
-    """As `OffsetsMessageFormatter` and `GroupMetadataMessageFormatter` of Kafka 4 write it."""
+    """Return the document that Kafka 4's `OffsetsMessageFormatter` or `GroupMetadataMessageFormatter` writes."""
     return {
         "key": {"type": key_version, "data": message_json(key, key_version)},
         "value": None if value is None else {"version": version, "data": message_json(value, version)},

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from oncelog.client.admin.topics import PartitionInfo
 
 Holder = dict[str, Any]
-"""`transactional_id`, `producer_id`, `state`, `since_ms`: None if no coordinator knows the value."""
+"""`transactional_id`, `producer_id`, `state` and `since_ms`. A value is None if no coordinator knows it."""
 
 
 def find_holders(admin: Admin, topic: str, partitions: Sequence[PartitionInfo]) -> dict[int, Holder]:
-    """Return the holder of each partition that has one. Skip partitions for which the broker returns an error."""
+    """Return the transaction that holds back the LSO, per partition. Skip partitions whose leader returns an error."""
     producers: dict[int, int] = {}
     for item in partitions:
         if 0 <= item.last_stable_offset < item.high_watermark:
             try:
                 known = admin.describe_producers(topic, item.partition)
-            except errors.KafkaError:  # not permitted, not supported, or the leader has moved
+            except errors.KafkaError:  # not authorized, not supported, or the leader has moved
                 continue
             held = [each for each in known if each.transaction_start == item.last_stable_offset]
             if held:
@@ -62,13 +62,13 @@ def _holder(producer_id: int, transactional_id: str | None = None, state: str | 
 
 
 def sentence(topic: str, partition: int, lso: int, holder: Holder) -> str:
-    """Return a line of text that names the holder."""
-    where = f"{topic}-{partition}: readers with read_committed wait at offset {lso} for "
+    """Return the line that names the transaction and the command that shows more."""
+    where = f"{topic}-{partition}: read_committed consumers wait at offset {lso} for "
     producer_id, transactional_id = holder["producer_id"], holder["transactional_id"]
     if transactional_id is None or holder["state"] in FINISHED:
         return (
-            f"{where}a transaction of producer id {producer_id} that no coordinator will end; "
-            f"see `oncelog txn find-hanging --topic {topic}`"
+            f"{where}a hanging transaction of producer id {producer_id}, which no coordinator will end; "
+            f"list it with `oncelog txn find-hanging --topic {topic}`"
         )
     since = ""
     if holder["since_ms"] is not None:

@@ -1,4 +1,4 @@
-"""Records of the coordinators' topics, decoded for `oncelog log dump` (the decoders of Kafka's DumpLogSegments)."""
+"""Decode records of the coordinators' topics for `oncelog log dump`, as Kafka's DumpLogSegments does."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _OF_TOPIC = {CONSUMER_OFFSETS: DECODERS["offsets"], TRANSACTION_STATE: DECODERS[
 
 
 def decoder_of(path: str) -> Decoder | None:
-    """What the folder of a partition's file says that its records are."""
+    """Return the decoder for a file, by the topic in its folder's name. Return None for other topics."""
     return _OF_TOPIC.get(os.path.basename(os.path.dirname(os.path.abspath(path))).rpartition("-")[0])
 
 
 def decoded(key: bytes | None, value: bytes | None, decoder: Decoder) -> dict[str, Any] | None:
-    """`key` and `value` as documents; None for a record that is none of the topic's, or of a newer version."""
+    """Return the documents `key` and `value`. Return None for an unknown record, or one of a newer version."""
     try:
         record = None if key is None else decoder(key, value)
     except (DecodeError, IndexError):
@@ -52,7 +52,7 @@ def decoded(key: bytes | None, value: bytes | None, decoder: Decoder) -> dict[st
 
 
 def _of_consumer(data: bytes, kind: type[Message], otherwise: str) -> dict[str, Any] | str:
-    """Return the decoded message of a consumer to its group, or `otherwise` if it is none."""
+    """Return the decoded message of a consumer to its group, or `otherwise` if `data` is no such message."""
     try:
         version = min(read_version(data), kind.MAX_VERSION)
         return message_json(kind.decode_from(data, 2, version)[0], version)
@@ -61,7 +61,7 @@ def _of_consumer(data: bytes, kind: type[Message], otherwise: str) -> dict[str, 
 
 
 def message_json(message: Message, version: int) -> dict[str, Any]:
-    """The fields of a version under Kafka's names; a tagged one (KIP-482) only where it has not its default."""
+    """Return the fields of a version by Kafka's names. Omit tagged fields (KIP-482) that have their default."""
     found = {}
     for name, field in type(message).FIELDS.items():
         value = getattr(message, name)

@@ -1,4 +1,4 @@
-"""`oncelog log dump`: show the files of a partition, written by oncelog or Apache Kafka (as `kafka-dump-log`)."""
+"""`oncelog log dump`: print a partition's files, written by oncelog or Apache Kafka, as `kafka-dump-log` does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from oncelog.cli.common import formatted, show
 from oncelog.cli.consume import text_or_base64
 from oncelog.cli.internal_records import DECODERS, Decoder, decoded, decoder_of
-from oncelog.cli.lazy import LazyGroup
+from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ProtocolError
@@ -32,8 +32,8 @@ Row = dict[str, Any]
 
 log = LazyGroup(
     "log",
-    help="Show the files of a partition.",
-    table={"dump": ("oncelog.cli.log_dump:dump", "Show batches, indexes, producer snapshots.")},
+    help="Print the contents of a partition's files.",
+    table={"dump": ("oncelog.cli.log_dump:dump", "Print batches, indexes and producer snapshots.")},
 )
 _OFFSET_ENTRY = Struct(">II")
 _TIME_ENTRY = Struct(">qI")
@@ -41,22 +41,22 @@ _ABORTED_ENTRY = Struct(">hqqqq")
 
 
 class Records(NamedTuple):
-    """Whether records are shown, and how those of a coordinator's topic are decoded."""
+    """Whether to show records, and how to decode those of a coordinator's topic."""
 
     wanted: bool
     decoder: Decoder | None
 
 
 def _base_offset(path: str) -> int:
-    """The offset in a file's name."""
+    """Return the offset in a file's name. Raises ClickException."""
     digits = os.path.basename(path).split(".")[0]
     if not digits.isdigit():
-        raise click.ClickException(f"{path}: a segment's file is named after its first offset, as {0:020}.log")
+        raise click.ClickException(f"{path}: the name must begin with the segment's first offset, as in {0:020}.log")
     return int(digits)
 
 
 def _batches(path: str, data: memoryview, records: Records) -> Iterator[Row]:
-    """Batches in order; `valid` is whether the checksum holds. ClickException where the file is no log any more."""
+    """Yield the batches in order. `valid`: the checksum is correct. Raises ClickException where no batch begins."""
     position = 0
     try:
         for header, view in iter_batches(data):
@@ -89,7 +89,7 @@ def _batches(path: str, data: memoryview, records: Records) -> Iterator[Row]:
             yield row
             position += header.size
     except ProtocolError as error:
-        raise click.ClickException(f"{path}: no batch at position {position}: {error}") from error
+        raise click.ClickException(f"{path} has no valid batch at position {position}: {error}") from error
 
 
 def _record(header: BatchHeader, item: Record, decoder: Decoder | None) -> Row:
@@ -116,7 +116,9 @@ def _is_valid(header: Any, view: memoryview) -> bool:
 
 def _entries(path: str, data: memoryview, entry: Struct) -> Iterator[tuple[Any, ...]]:
     if len(data) % entry.size:
-        raise click.ClickException(f"{path}: {len(data)} bytes are no whole number of entries of {entry.size}")
+        raise click.ClickException(
+            f"{path} has {len(data)} bytes, which is not a multiple of its entry size {entry.size}"
+        )
     return entry.iter_unpack(data)
 
 
@@ -124,7 +126,7 @@ def _index(path: str, data: memoryview, _: Records) -> Iterator[Row]:
     base = _base_offset(path)
     for number, (offset, position) in enumerate(_entries(path, data, _OFFSET_ENTRY)):
         if number and not offset:
-            return  # the rest of a file that Kafka has made large enough
+            return  # the unused rest of a file that Kafka allocates at its full size
         yield {"offset": base + offset, "position": position}
 
 
@@ -177,24 +179,24 @@ KINDS: dict[str, Callable[[str, memoryview, Records], Iterator[Row]]] = {
 }
 
 
-@click.command()
+@click.command(epilog=examples("oncelog log dump --records orders-0/00000000000000000000.log"))
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE...")
-@click.option("--records", is_flag=True, help="Show the records of .log files, not only their batches.")
+@click.option("--records", is_flag=True, help="Print the records of .log files, not only their batches.")
 @click.option(
     "--decode",
     type=click.Choice(tuple(DECODERS)),
-    help="The kind of records (default: by the folder's name).",
+    help="Decode the records as those of this topic. Default: by the folder's name.",
 )
 @formatted
 def dump(files: tuple[str, ...], records: bool, decode: str | None, form: str) -> None:
-    """Show the contents of files of a partition: .log, .index, .timeindex, .txnindex and .snapshot.
+    """Print the contents of a partition's files: .log, .index, .timeindex, .txnindex and .snapshot.
 
-    Records of __consumer_offsets and __transaction_state are decoded. Files may be open in a broker: what it appends
-    meanwhile may be shown in part, as a last batch that is cut off.
+    Records of __consumer_offsets and __transaction_state are decoded. A broker may have the files open. If it appends
+    during the dump, the last batch may appear truncated.
     """
     for path in files:
         if os.path.splitext(path)[1] not in KINDS:
-            raise click.UsageError(f"{path}: there are {', '.join(KINDS)} to dump")
+            raise click.UsageError(f"cannot dump {path}: the file's name must end in one of {', '.join(KINDS)}")
     found = []
     broken: click.ClickException | None = None
     for path in files:
@@ -215,14 +217,14 @@ def dump(files: tuple[str, ...], records: bool, decode: str | None, form: str) -
 
 
 def _content(path: str) -> memoryview:
-    """The file, mapped; an empty one cannot be."""
+    """Return the file's content, mapped into memory. An empty file cannot be mapped."""
     with open(path, "rb") as file:
         empty = not os.fstat(file.fileno()).st_size
         return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _print(rows: list[Row]) -> None:
-    """Batches with their records below each, or a table."""
+    """Print batches with the records of each below it. Without records, print a table."""
     if not any("records" in row for row in rows):
         names = list(dict.fromkeys(name for row in rows for name in row))
         show([{name: row.get(name) for name in names} for row in rows], "text", names)

@@ -1,4 +1,4 @@
-"""Read partitions with plain Fetch requests, control records included, for `oncelog topic consume`."""
+"""Read partitions, including their control records, with plain Fetch requests for `oncelog topic consume`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Start(NamedTuple):
 BEGINNING = Start(timestamp=EARLIEST)
 END = Start(timestamp=LATEST)
 STORED = Start(-1, EARLIEST)
-"""The position of the group, at which its consumer starts."""
+"""The group's committed position, at which its consumer starts."""
 
 
 class Marker(NamedTuple):
@@ -65,7 +65,7 @@ class PartitionTailer:
         self._markers = markers
         self.positions: dict[int, int] = dict.fromkeys(partitions, 0)
         self._rests: dict[int, float] = {}
-        """Until when (the loop's time) no Fetch is sent for a partition whose leader has rejected it, or is away."""
+        """The loop's time until which no Fetch is sent for a partition, because its leader rejected one or is away."""
 
     async def seek(self, start: Start) -> None:
         """Find every partition's first offset. A timestamp after the last record means the end."""
@@ -81,7 +81,7 @@ class PartitionTailer:
             self.positions[number] = max(wanted, first[number])
         if all(self.positions[number] > end[number] for number in numbers):
             where = ", ".join(f"{self._topic}-{number} ends at {end[number]}" for number in numbers)
-            raise errors.OffsetOutOfRangeError(f"offset {start.offset} is not there yet: {where}")
+            raise errors.OffsetOutOfRangeError(f"offset {start.offset} does not exist yet: {where}")
 
     async def ends(self) -> dict[int, int]:
         """Return the end of each partition: with read_committed its last stable offset."""
@@ -126,11 +126,11 @@ class PartitionTailer:
 
     def _timed_out(self, numbers: list[int], ends: dict[int, int]) -> errors.TimedOutError:
         where = "; ".join(
-            f"{self._topic}-{number} has not returned the records from offset {self.positions[number]} on, before its "
-            f"end {ends[number]}"
+            f"{self._topic}-{number} has not returned the records from offset {self.positions[number]} to its end "
+            f"{ends[number]}"
             for number in numbers
         )
-        return errors.TimedOutError(f"nothing was read for {PROGRESS_S:g} s: {where}")
+        return errors.TimedOutError(f"no record arrived for {PROGRESS_S:g} s: {where}")
 
     async def _by_leader(self, numbers: list[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
@@ -142,7 +142,7 @@ class PartitionTailer:
     async def _fetch(self, leader: int, numbers: list[int]) -> list[PartitionData]:
         """Send one Fetch.
 
-        Leave out and pause partitions that fail with a retriable error: the others do not wait for them.
+        Omit and pause partitions that fail with a retriable error, so that the others do not wait for them.
         """
         known = await self._cluster.topic(self._topic)
         partitions = [
@@ -165,7 +165,7 @@ class PartitionTailer:
         found = [data for item in response.responses for data in item.partitions]
         for code in {response.error_code, *(data.error_code for data in found)} - {0}:
             if not ErrorCode.of(code).retriable:
-                raise errors.error_for(code, f"reading {self._topic}")
+                raise errors.error_for(code, f"Fetch of topic {self._topic!r}")
         if response.error_code:
             return self._later(numbers)
         self._later([data.partition_index for data in found if data.error_code])

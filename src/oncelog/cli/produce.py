@@ -1,4 +1,4 @@
-"""`oncelog topic produce`: sends the lines of stdin."""
+"""`oncelog topic produce`: send the lines of stdin as records."""
 
 from __future__ import annotations
 
@@ -10,23 +10,31 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from oncelog.cli.common import connected, formatted, note, open_admin, show
+from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
     from oncelog import Producer
     from oncelog.client.producer.delivery import RecordFuture
 
 BLOCK_MS = 10_000
-"""How long a record waits for its topic's metadata or for buffer memory."""
+"""How long a record waits for its topic's metadata, or for buffer memory."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "echo hello | oncelog topic produce orders",
+        "oncelog topic produce orders -K : --transactional-id load-1 < orders.txt",
+    )
+)
 @click.argument("topic")
 @click.option("-K", "--key-delimiter", metavar="TEXT", help="The text between key and value in a line.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Send to this partition.")
-@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", help="Codec.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record.")
-@click.option("-Z", "--null", is_flag=True, help="An empty value or key is NULL.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Send all records to this partition.")
+@click.option(
+    "-z", "--compression", type=click.Choice(CODECS), default="none", help="Compression codec. Default: none."
+)
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Add a header to every record.")
+@click.option("-Z", "--null", is_flag=True, help="Send an empty key or value as null.")
 @click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction.")
 @connected
 @formatted
@@ -41,10 +49,10 @@ def produce(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Send each line of stdin as a record.
+    """Send each line of stdin as a record to TOPIC.
 
-    With --transactional-id all of them become visible together when stdin ends, or none if something fails. Without it,
-    a file is read through before anything is sent; of a pipe, what comes before a bad line is sent.
+    With --transactional-id, all records become visible together when stdin ends, or none if an error occurs. Without
+    it, a file with a bad line is rejected before any record is sent. Of a pipe, the lines before a bad line are sent.
     """
     from oncelog import Producer
 
@@ -65,14 +73,16 @@ def produce(
         source.seek(begin)
     there = _topic_is_there(bootstrap, topic)
     with Producer(bootstrap, **options) as producer:
-        records = _lines(source, delimiter, null, "none of the others becomes visible" if transactional_id else "")
+        records = _lines(
+            source, delimiter, null, "none of the other records becomes visible" if transactional_id else ""
+        )
         if transactional_id is None:
             sent = _send(producer, topic, records, partition, pairs)
         else:
             with producer.transaction():
                 sent = _send(producer, topic, records, partition, pairs)
     if sent and not there:
-        note(f"there was no topic {topic!r}: the broker has made it")
+        note(f"topic {topic!r} did not exist; the broker has created it")
     if form == "json":
         show({"topic": topic, "records": sent}, form)
 
@@ -98,7 +108,7 @@ def _send(
 
 
 class BadLineError(click.ClickException):
-    """A line of the input cannot be sent; what became of the others."""
+    """A line of the input cannot be sent. The message says what became of the other lines."""
 
     def __init__(self, number: int, delimiter: bytes, others: str) -> None:
         super().__init__(f"line {number} has no key delimiter {delimiter.decode()!r}; {others}")
@@ -112,7 +122,7 @@ def _topic_is_there(bootstrap: str, topic: str) -> bool:
 def _lines(
     source: BinaryIO, delimiter: bytes | None, null: bool, others: str
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """(key, value) of each line; `others` says, where one is bad, what becomes of the others."""
+    """Yield (key, value) of each line. Raises BadLineError with `others`: what becomes of the other lines."""
     for number, line in enumerate(source, 1):
         text = line.removesuffix(b"\n")
         key: bytes | None = None
@@ -120,7 +130,7 @@ def _lines(
         if delimiter is not None:
             key, found, value = text.partition(delimiter)
             if not found:
-                before = f"the {number - 1} before it were sent (--transactional-id sends all or none)"
+                before = f"the {number - 1} lines before it were sent; to send all or none, use --transactional-id"
                 raise BadLineError(number, delimiter, others or before)
         if null:
             key, value = key or None, value or None

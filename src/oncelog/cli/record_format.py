@@ -1,4 +1,4 @@
-"""kcat's `-f` format: `%s` and the like for a record's parts, `\\n` and the like for characters."""
+"""kcat's `-f` format: tokens such as `%s` for parts of a record, escapes such as `\\n` for characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Header = tuple[str, bytes | None]
 
 
 class Shown(NamedTuple):
-    """What a format may show of a record."""
+    """The parts of a record that a format can print."""
 
     topic: str
     partition: int
@@ -43,24 +43,24 @@ TOKENS: dict[str, Callable[[Shown], bytes]] = {
     "h": _headers,
     "%": lambda shown: b"%",
 }
-"""Value, its length, its length as int32 (NULL: -1), key, its length, topic, partition, offset, timestamp, headers."""
+"""The function of each token. The length of a null key or value is -1."""
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 _PIECE = re.compile(r"%(.?)|\\x([0-9A-Fa-f]+)|\\(0[0-7]*|[1-9][0-9]*)|\\(.)|([^%\\]+|\\)", re.DOTALL)
 
 
 def compile_format(text: str) -> Callable[[Shown], bytes]:
-    """A function from record to output; ValueError for an unknown token.
+    """Compile a format to a function from a record to its output. Raises ValueError for an unknown token.
 
-    As in kcat, `\\x` takes all hexadecimal digits that follow and `\\` all decimal ones (octal after a 0); the last
-    eight bits count.
+    As in kcat, `\\x` takes all hexadecimal digits that follow. `\\` takes all decimal digits that follow, or octal ones
+    after a 0. The output is the low eight bits of the number.
     """
     parts: list[Callable[[Shown], bytes] | bytes] = []
     for piece in _PIECE.finditer(text):
         token, hexadecimal, number, escape, plain = piece.groups()
         if token is not None:
             if token not in TOKENS:
-                raise ValueError(f"unknown token %{token}, there are {' '.join('%' + known for known in TOKENS)}")
+                raise ValueError(f"unknown token %{token}; the tokens are {' '.join('%' + known for known in TOKENS)}")
             parts.append(TOKENS[token])
         elif hexadecimal or number:
             value = int(hexadecimal, 16) if hexadecimal else int(number, 8 if number.startswith("0") else 10)

@@ -1,4 +1,4 @@
-"""`oncelog sink`: show what a Spark sink has left open, and end it without Spark."""
+"""`oncelog sink`: show the open transactions of a Spark sink, and end them without Spark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog.cli.common import connected, formatted, open_admin
+from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
     from oncelog.spark.writing.options import SinkOptions
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 def _common(function: Callable[..., None]) -> Callable[..., None]:
     for decorate in (
         formatted,
-        click.option("--decision-topic", help="Option decisionTopic of the sink, if it was given."),
-        click.option("--topic", help="Option topic of the sink, if nothing was ever committed."),
+        click.option("--decision-topic", help="The sink's option decisionTopic, if it has one."),
+        click.option("--topic", help="The sink's option topic, if the sink has never committed a batch."),
         connected,
         click.argument("prefix"),
     ):
@@ -42,14 +43,17 @@ def _options(prefix: str, bootstrap: str, topic: str | None, decision_topic: str
 
 @click.group()
 def sink() -> None:
-    """List, settle and abort what a Spark sink has left. PREFIX is its option transactionalIdPrefix."""
+    """List, settle and abort unfinished batches of a Spark sink.
+
+    PREFIX is the sink's option transactionalIdPrefix.
+    """
 
 
-@sink.command("list")
+@sink.command("list", epilog=examples("oncelog sink list etl"))
 @_common
 def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, form: str) -> None:
-    """Show the last decision and the open transactions. Changes nothing."""
-    from oncelog.spark.commit.record import NOBODY
+    """Show the last decision and the open transactions of the sink with PREFIX. Change nothing."""
+    from oncelog.spark.commit.record import NO_SOURCE
     from oncelog.spark.writing.driver import look
 
     record, left, strays = look(_options(prefix, bootstrap, topic, decision_topic))
@@ -64,26 +68,26 @@ def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | 
         "open": [{"id": o.id, "pid": o.pid, "epoch": o.epoch, "decided": o[:3] in decided} for o in left],
         "hanging": [{"topic": s.at.topic, "partition": s.at.partition, "pid": s.pid, "start": s.start} for s in strays],
     }
-    if record.source == NOBODY and form == "text":
+    if record.source == NO_SOURCE and form == "text":
         for name in ("kind", "query", "batch", "rows", "settled"):
             del shown[name]
         shown = {**shown, "committed": "nothing yet"}
     _print(shown, form)
 
 
-@sink.command()
+@sink.command(epilog=examples("oncelog sink settle etl"))
 @_common
 def settle(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, form: str) -> None:
-    """Commit what is decided, abort the rest. Ends a driver that is at work on PREFIX."""
+    """Commit the transactions of the decided batch and abort all others. Fence a driver that still writes to PREFIX."""
     from oncelog.spark.writing.driver import settle as run
 
     _print(_done(prefix, run(_options(prefix, bootstrap, topic, decision_topic))), form)
 
 
-@sink.command()
+@sink.command(epilog=examples("oncelog sink abort etl --yes"))
 @_common
-@click.option("--yes", is_flag=True, help="Do it.")
-@click.option("--accept-loss", is_flag=True, help="Even if part of the batch is visible and the rest is lost.")
+@click.option("--yes", is_flag=True, help="Confirm that a decided batch is to be aborted.")
+@click.option("--accept-loss", is_flag=True, help="Abort even if part of the batch is visible already.")
 def abort(
     prefix: str,
     bootstrap: str,
@@ -93,7 +97,7 @@ def abort(
     yes: bool,
     accept_loss: bool,
 ) -> None:
-    """Abort all that is open, and take back a batch that is decided but not yet settled: Spark replays it."""
+    """Abort all open transactions, and revoke a batch that is decided but not settled. Spark then repeats it."""
     from oncelog.spark.writing.driver import look, undo_decision
 
     options = _options(prefix, bootstrap, topic, decision_topic)
@@ -101,10 +105,13 @@ def abort(
         record, *_ = look(options)
         if record.settled:
             raise click.UsageError(
-                "no decided batch waits to be taken back; `settle` aborts what else is open. Add --yes to have it "
-                "aborted, and a batch that is decided meanwhile taken back"
+                f"the last batch of {prefix!r} is settled, so `oncelog sink settle {prefix}` aborts the other open "
+                "transactions; add --yes to abort them here, and to revoke a batch that is decided meanwhile"
             )
-        raise click.UsageError("this takes a decided batch back; `settle` commits it. Add --yes if that is meant")
+        raise click.UsageError(
+            f"this revokes the decided batch {record.source.batch} of {prefix!r}; add --yes to confirm, or run "
+            f"`oncelog sink settle {prefix}` to commit it"
+        )
     done = undo_decision(options, accept_loss=accept_loss)
     _print(_done(prefix, done), form)
 

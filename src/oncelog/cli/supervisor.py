@@ -26,7 +26,7 @@ ONE_CTRL_C_S = 1.0
 """Further SIGINTs within this time belong to the first one."""
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 5.0
-"""Waits before a broker that died early is restarted. They double from the first to the longest."""
+"""Delays before the restart of a broker that died early. They double from the first to the longest."""
 EARLY_S = 2.0
 """A broker that dies within this time of its start has died early."""
 PARENT_POLL_S = 0.5
@@ -53,7 +53,7 @@ class Supervisor:
     """Run one broker until a signal, or the end of the parent process, stops it."""
 
     def __init__(self, launch: Launch, *, restart: bool, parent: int | None = None) -> None:
-        """`parent`: stop the broker when this process ends. None: do not watch any process."""
+        """Create a supervisor. `parent`: stop the broker when this process ends. None: do not watch any process."""
         self._launch = launch
         self._restart = restart
         self._parent = parent
@@ -93,7 +93,7 @@ class Supervisor:
             else:
                 self._hear()
         if self._parent is not None and os.getppid() != self._parent:
-            print("oncelog: the parent process has ended: stopping", file=sys.stderr, flush=True)
+            print("oncelog: stopping, because the parent process has ended", file=sys.stderr, flush=True)
             self._stopping, self._parent = True, None
         if self._stopping:
             return self._stop(wakeup)
@@ -117,7 +117,7 @@ class Supervisor:
         self._started_at = time.monotonic()
 
     def _hear(self) -> None:
-        """Read the broker's reports: it is ready, or (if it closes the socket) it has ended."""
+        """Read from the broker's socket: a line when the broker is ready, the end of the stream when it has ended."""
         assert self._link is not None
         with contextlib.suppress(ConnectionError):
             data = self._link.recv(65536)
@@ -138,7 +138,7 @@ class Supervisor:
         # The topics exist now. A topic that a user deletes must not come back when the broker is restarted.
         self._launch = msgspec.structs.replace(self._launch, topics=())
         folder, logs = os.path.dirname(self._launch.metadata), self._launch.settings["log.dirs"]
-        elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f", the logs are in {logs}"
+        elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f"; the logs are in {logs}"
         print(f"oncelog: the data is in {folder}{elsewhere}", file=sys.stderr, flush=True)
         print(f"BROKERS={ready.advertised}", flush=True)
 
@@ -153,23 +153,23 @@ class Supervisor:
         self._forget_link()
         what = f"by signal {-status}" if status < 0 else f"with status {status}"
         if not self._announced:
-            if status not in (FAILED, NO_LOG_DIRECTORY):  # with these statuses the broker has printed why
+            if status not in (FAILED, NO_LOG_DIRECTORY):  # with these statuses, the broker has printed the reason
                 print(f"oncelog: the broker ended {what} before it was ready", file=sys.stderr, flush=True)
             return 1
         if not self._restart:
             print(f"oncelog: broker 1 ended {what}", file=sys.stderr, flush=True)
             return 1
         if not os.path.exists(self._launch.metadata):  # with new metadata, the acknowledged records would be lost
-            text = f"oncelog: broker 1 ended {what}, and {self._launch.metadata} is gone: it is not restarted"
+            text = f"oncelog: broker 1 ended {what}. Not restarting it, because {self._launch.metadata} is missing."
             print(text, file=sys.stderr, flush=True)
             return 1
         wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=self._ready)
         when = f"in {wait_s:g} s" if wait_s else "now"
-        text = f"oncelog: broker 1 ended {what}, starting it again {when}"
+        text = f"oncelog: broker 1 ended {what}; restarting {when}"
         if status == NO_LOG_DIRECTORY:
             text = (
-                "oncelog: broker 1 has no log directory that it can use. It serves no client until a directory can be "
-                f"used again. Trying again {when}; Ctrl-C stops"
+                "oncelog: broker 1 cannot use any of its log directories, and serves no clients until it can. "
+                f"Retrying {when}; press Ctrl-C to stop."
             )
         print(text, file=sys.stderr, flush=True)
         self._restart_at = time.monotonic() + wait_s
@@ -189,7 +189,9 @@ class Supervisor:
         while self._process.poll() is None:
             left = deadline - time.monotonic()
             if hurried or left <= 0:
-                print("oncelog: killing the broker before it has closed its logs", file=sys.stderr, flush=True)
+                print(
+                    "oncelog: killing the broker, although it has not closed its logs yet", file=sys.stderr, flush=True
+                )
                 self._process.kill()
                 self._process.wait()
                 return 1
@@ -247,8 +249,8 @@ def _bound_port(listener: Listener, stack: contextlib.ExitStack) -> int:
     except OSError as error:
         where = f"{listener.host or '0.0.0.0'}:{listener.port}"
         if error.errno == errno.EADDRINUSE:
-            hint = "choose another with --port, 0 takes a free one"
-            raise StartError(f"port {listener.port} of {where} is in use: {hint}") from error
+            hint = "choose another with --port (0: any free port)"
+            raise StartError(f"cannot listen on {where}, because the port is in use; {hint}") from error
         raise StartError(f"cannot listen on {where}: {error.strerror}") from error
     return int(keeper.getsockname()[1])
 

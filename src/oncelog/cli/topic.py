@@ -1,4 +1,4 @@
-"""`oncelog topic`: create, list, describe, alter, delete; `produce` and `consume` have modules of their own."""
+"""`oncelog topic`: the commands create, list, describe and delete, and the table of all topic commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from oncelog import errors
 from oncelog.cli.common import assignments, connected, existing, formatted, open_admin, show
-from oncelog.cli.lazy import LazyGroup
+from oncelog.cli.lazy import LazyGroup, examples
 
 if TYPE_CHECKING:
     from oncelog import Admin
@@ -18,7 +18,7 @@ OF_THE_TOPIC = 1
 
 POSITIVE = click.IntRange(min=1)
 BROKERS_DEFAULT = -1
-"""In CreateTopics: the broker's default (KIP-464)."""
+"""The number in CreateTopics that requests the broker's default (KIP-464)."""
 PARTITION_COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "isr", "start", "lso", "hw", "leo")
 
 topic = LazyGroup(
@@ -27,22 +27,26 @@ topic = LazyGroup(
     table={
         "create": ("oncelog.cli.topic:create", "Create a topic."),
         "list": ("oncelog.cli.topic:list_topics", "List topics."),
-        "describe": ("oncelog.cli.topic:describe", "Show leaders, replicas and offsets of a topic's partitions."),
-        "alter": ("oncelog.cli.alter:topic", "Add partitions, change settings."),
+        "describe": ("oncelog.cli.topic:describe", "Show the leaders, replicas and offsets of a topic's partitions."),
+        "alter": ("oncelog.cli.alter:topic", "Add partitions to a topic, or change its settings."),
         "delete": ("oncelog.cli.topic:delete", "Delete topics and their data."),
         "delete-records": ("oncelog.cli.alter:delete_records", "Delete a partition's records before an offset."),
-        "produce": ("oncelog.cli.produce:produce", "Send lines from stdin."),
-        "consume": ("oncelog.cli.consume:consume", "Print records."),
+        "produce": ("oncelog.cli.produce:produce", "Send each line of stdin as a record."),
+        "consume": ("oncelog.cli.consume:consume", "Print the records of a topic."),
     },
 )
 
 
-@click.command()
+@click.command(epilog=examples("oncelog topic create orders -p 6 -c retention.ms=86400000"))
 @click.argument("name")
-@click.option("-p", "--partitions", type=POSITIVE, help="Number of partitions (the broker's num.partitions).")
-@click.option("-r", "--replication-factor", type=POSITIVE, help="Copies of each (the broker's default).")
-@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting of the topic.")
-@click.option("--if-not-exists", is_flag=True, help="An existing topic is no error.")
+@click.option("-p", "--partitions", type=POSITIVE, help="Number of partitions. Default: the broker's num.partitions.")
+@click.option(
+    *("-r", "--replication-factor"),
+    type=POSITIVE,
+    help="Copies of each partition. Default: the broker's default.replication.factor.",
+)
+@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a topic setting. Repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already.")
 @connected
 @formatted
 def create(
@@ -54,7 +58,7 @@ def create(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Create a topic."""
+    """Create the topic NAME."""
     from oncelog.protocol.errors import ErrorCode
 
     settings = assignments("--config", configs)
@@ -73,7 +77,7 @@ def create(
 
 
 @click.command("list")
-@click.option("--internal", is_flag=True, help="Include the coordinators' own topics.")
+@click.option("--internal", is_flag=True, help="Include the coordinators' internal topics.")
 @connected
 @formatted
 def list_topics(internal: bool, bootstrap: str, form: str) -> None:
@@ -97,10 +101,11 @@ def list_topics(internal: bool, bootstrap: str, form: str) -> None:
 @connected
 @formatted
 def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
-    """Show each partition's leader, replicas, ISR and offsets.
+    """Show each partition's leader, replicas, in-sync replicas and offsets. Without NAMES, describe all topics.
 
-    START is the first offset, LSO the end for read_committed readers, HW for others, LEO the log's end. A line follows
-    for each partition whose LSO is held back by an open transaction.
+    START is the first offset and LEO the log end offset. Consumers with read_committed read up to LSO (the last stable
+    offset), other consumers up to HW (the high watermark). A further line names each open transaction that holds back
+    a partition's LSO.
     """
     from oncelog.cli.holders import sentence
 
@@ -154,7 +159,7 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
 
 
 def _known(offset: int) -> int | None:
-    """Return None for an offset that is unknown because there is no leader."""
+    """Return the offset, or None if it is unknown because the partition has no leader."""
     return None if offset < 0 else offset
 
 
@@ -163,7 +168,7 @@ def _known(offset: int) -> int | None:
 @connected
 @formatted
 def delete(names: tuple[str, ...], bootstrap: str, form: str) -> None:
-    """Delete topics and their data."""
+    """Delete the topics NAMES and their data. If one fails, delete the others nevertheless."""
     rows = []
     failure: Exception | None = None
     with open_admin(bootstrap) as admin:

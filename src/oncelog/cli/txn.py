@@ -1,4 +1,4 @@
-"""`oncelog txn`: what transaction coordinators and partitions' leaders know (Kafka's `kafka-transactions`)."""
+"""`oncelog txn`: show and end transactions, as Kafka's `kafka-transactions` does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from oncelog import errors
 from oncelog.cli.common import connected, existing, formatted, open_admin, show, usage
-from oncelog.cli.lazy import LazyGroup
+from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 txn = LazyGroup(
     "txn",
-    help="List and describe transactions, find and abort those that hang.",
+    help="List and describe transactions; find and abort hanging ones.",
     table={
-        "list": ("oncelog.cli.txn:list_transactions", "List transactional ids and their state."),
-        "describe": ("oncelog.cli.txn:describe", "Show one transactional id's producer and partitions."),
-        "producers": ("oncelog.cli.txn:producers", "Show what a partition remembers of its producers."),
+        "list": ("oncelog.cli.txn:list_transactions", "List transactional ids and their states."),
+        "describe": ("oncelog.cli.txn:describe", "Show the producer and partitions of one transactional id."),
+        "producers": ("oncelog.cli.txn:producers", "Show the state of a partition's producers."),
         "find-hanging": (
             "oncelog.cli.txn_hanging:find_hanging",
             "Find open transactions that no coordinator will end.",
         ),
         "abort": ("oncelog.cli.txn_hanging:abort", "Abort a hanging transaction in one partition."),
-        "terminate": ("oncelog.cli.txn:terminate", "Have the coordinator abort what a transactional id has open."),
+        "terminate": ("oncelog.cli.txn:terminate", "Abort the open transaction of a transactional id."),
     },
 )
 COLUMNS = ("transactional_id", "coordinator", "producer_id", "state")
@@ -41,12 +41,20 @@ PRODUCER_COLUMNS = (
 )
 
 
-@click.command("list")
-@click.option("--state", "states", multiple=True, help="Only ids in this state (Ongoing, CompleteCommit, ...).")
-@click.option("--producer-id", "producers", type=int, multiple=True, help="Only ids with this producer id.")
-@click.option("--duration-ms", type=int, default=-1, help="Only transactions that run for longer.")
-@click.option("--pattern", default="", metavar="REGEX", help="Only ids that match as a whole (RE2's syntax).")
-@click.option("--all", "everything", is_flag=True, help="Also ids without an open transaction; so do the filters.")
+@click.command("list", epilog=examples("oncelog txn list --duration-ms 60000", "oncelog txn list --pattern 'etl-.*'"))
+@click.option(
+    *("--state", "states"),
+    multiple=True,
+    help="List only ids in this state: Ongoing, CompleteCommit, ... Repeatable.",
+)
+@click.option("--producer-id", "producers", type=int, multiple=True, help="List only this producer id. Repeatable.")
+@click.option("--duration-ms", type=int, default=-1, help="List only transactions that have been open for longer.")
+@click.option("--pattern", default="", metavar="REGEX", help="List only ids that match this RE2 pattern entirely.")
+@click.option(
+    *("--all", "everything"),
+    is_flag=True,
+    help="Also list ids without an open transaction. --state, --producer-id and --pattern imply this.",
+)
 @connected
 @formatted
 def list_transactions(
@@ -58,7 +66,7 @@ def list_transactions(
     bootstrap: str,
     form: str,
 ) -> None:
-    """List the open transactions of all coordinators; with --all or a filter, finished ones after them."""
+    """List the open transactions of all coordinators. With --all or a filter, list finished ones after them."""
     with open_admin(bootstrap) as admin, usage("--state"):
         rows = [
             {
@@ -75,7 +83,8 @@ def list_transactions(
     if not (everything or states or producers or pattern):
         shown = [row for row in rows if row["state"] not in FINISHED]
         if hidden := len(rows) - len(shown):
-            click.echo(f"{hidden} transactional ids without an open transaction are hidden: --all lists them", err=True)
+            text = f"{hidden} transactional ids without an open transaction are not shown; use --all to list them"
+            click.echo(text, err=True)
         rows = shown
     show(rows, form, COLUMNS)
 
@@ -85,7 +94,7 @@ def list_transactions(
 @connected
 @formatted
 def describe(transactional_id: str, bootstrap: str, form: str) -> None:
-    """Show one transactional id's producer, time-out and open partitions."""
+    """Show the producer, the time-out and the open partitions of TRANSACTIONAL_ID."""
     with open_admin(bootstrap) as admin, known_id():
         found = admin.describe_transaction(transactional_id)
     started = found.start_time if found.start_time >= 0 else None
@@ -111,37 +120,37 @@ def known_id() -> Iterator[None]:
     except errors.RequestError as error:
         if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise
-        about = f"{error.message}; `oncelog txn list --all` lists all ({error.code.name})"
+        about = f"{error.message} ({error.code.name}); `oncelog txn list --all` lists all transactional ids"
         raise click.ClickException(about) from error
 
 
 @click.command()
 @click.argument("transactional_id")
-@click.option("--yes", is_flag=True, help="Do it.")
+@click.option("--yes", is_flag=True, help="Confirm that the records of the open transaction are to be discarded.")
 @connected
 @formatted
 def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> None:
-    """Have the coordinator abort what a transactional id has open, in all its partitions, and fence its producer."""
+    """Abort the open transaction of TRANSACTIONAL_ID in all its partitions, and fence its producer."""
     with open_admin(bootstrap) as admin, known_id():
         found = admin.describe_transaction(transactional_id)
         if not yes:
             raise click.UsageError(
-                f"this ends the producer of {transactional_id!r} ({found.state}, {len(found.partitions)} partitions "
-                "open), whose records since its last commit are lost to readers: add --yes if that is meant"
+                f"this fences the producer of {transactional_id!r} ({found.state}, {len(found.partitions)} partitions "
+                "open) and discards its records since its last commit; add --yes to confirm"
             )
         admin.terminate_transaction(transactional_id)
     row = {"transactional_id": transactional_id, "producer_id": found.producer_id, "terminated": True}
     show([row] if form == "text" else row, form)
 
 
-@click.command()
+@click.command(epilog=examples("oncelog txn producers orders -p 0"))
 @click.argument("topic")
-@click.option("-p", "--partition", type=click.IntRange(min=0), required=True, help="Its partition.")
-@click.option("--broker", type=int, help="Ask this replica, not the leader.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), required=True, help="The partition of TOPIC.")
+@click.option("--broker", type=int, help="Ask this broker's replica instead of the leader.")
 @connected
 @formatted
 def producers(topic: str, partition: int, broker: int | None, bootstrap: str, form: str) -> None:
-    """Show what a partition remembers of its producers."""
+    """Show the producers of a partition: ids, epochs, last sequence number, and open transaction."""
     with open_admin(bootstrap) as admin:
         if broker is not None:
             require_broker(admin, broker)
@@ -162,7 +171,7 @@ def producers(topic: str, partition: int, broker: int | None, bootstrap: str, fo
 
 
 def require_broker(admin: Admin, broker: int) -> None:
-    """UsageError for a broker that the cluster does not have."""
+    """Raise UsageError if the cluster does not have this broker."""
     there = [item.node_id for item in admin.describe_cluster().brokers]
     if broker not in there:
-        raise click.UsageError(f"--broker: there is no broker {broker}; there are: {', '.join(map(str, there))}")
+        raise click.UsageError(f"broker {broker} does not exist; the cluster has: {', '.join(map(str, there))}")

@@ -1,7 +1,7 @@
-"""`oncelog txn find-hanging` and `abort`: open transactions that no coordinator will end (KIP-664).
+"""`oncelog txn find-hanging` and `oncelog txn abort`: find and end hanging transactions (KIP-664).
 
-A transaction hangs when a partition holds it open for longer than any may last, and no coordinator knows that it has to
-end it there: read_committed readers wait for ever.
+A transaction hangs if it is open in a partition for longer than the largest time-out, and no coordinator knows that it
+has to end it there. Consumers with read_committed then wait for ever.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oncelog.cli.common import connected, existing, formatted, open_admin, show
+from oncelog.cli.lazy import examples
 from oncelog.cli.txn import require_broker
 
 if TYPE_CHECKING:
@@ -23,17 +24,17 @@ COLUMNS = (
 )
 
 
-@click.command("find-hanging")
-@click.option("--topic", help="Look in this topic only.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Look in this partition of the topic only.")
-@click.option("--broker", type=int, help="Look in partitions with a replica on this broker, and ask that one.")
+@click.command("find-hanging", epilog=examples("oncelog txn find-hanging --topic orders"))
+@click.option("--topic", help="Search this topic only.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Search this partition of the topic only.")
+@click.option("--broker", type=int, help="Search only this broker's replicas.")
 @click.option(
     "--max-transaction-timeout",
     type=click.IntRange(min=0),
     default=15,
     show_default=True,
     metavar="MINUTES",
-    help="The brokers' transaction.max.timeout.ms: what is younger is left out.",
+    help="Ignore transactions that are younger. Use the brokers' transaction.max.timeout.ms.",
 )
 @connected
 @formatted
@@ -47,7 +48,7 @@ def find_hanging(
 ) -> None:
     """Find open transactions that no coordinator will end. Needs --topic or --broker."""
     if topic is None and broker is None:
-        raise click.UsageError("--topic or --broker is needed, to limit the search")
+        raise click.UsageError("give --topic or --broker to limit the search")
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
     now_ms = int(time.time() * 1000)
@@ -74,16 +75,18 @@ def find_hanging(
     show(rows, form, COLUMNS)
 
 
-@click.command()
+@click.command(epilog=examples("oncelog txn abort orders -p 0 --start-offset 1000"))
 @click.argument("topic")
-@click.option("-p", "--partition", type=click.IntRange(min=0), required=True, help="The partition where it hangs.")
-@click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction begins (find-hanging says).")
+@click.option("-p", "--partition", type=click.IntRange(min=0), required=True, help="The partition of TOPIC.")
 @click.option(
-    "--producer-id", type=click.IntRange(min=0), help="The producer, with its two epochs, in place of --start-offset."
+    "--start-offset", type=click.IntRange(min=0), help="First offset of the transaction, as find-hanging shows it."
 )
-@click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1), help="The producer's epoch.")
-@click.option("--coordinator-epoch", type=click.IntRange(min=-1), help="Its coordinator's epoch.")
-@click.option("--yes", is_flag=True, help="Even if a coordinator knows of the transaction.")
+@click.option(
+    "--producer-id", type=click.IntRange(min=0), help="Producer id, with both epochs, instead of --start-offset."
+)
+@click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1), help="Epoch of --producer-id.")
+@click.option("--coordinator-epoch", type=click.IntRange(min=-1), help="Coordinator epoch of --producer-id.")
+@click.option("--yes", is_flag=True, help="Abort even if a coordinator knows of the transaction.")
 @connected
 @formatted
 def abort(
@@ -97,14 +100,14 @@ def abort(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Abort a hanging transaction in one partition, past its coordinator.
+    """Abort a hanging transaction in one partition of TOPIC, without its coordinator.
 
-    Not for one that a coordinator knows of: its other partitions may be committed, without this one.
+    Do not abort a transaction that a coordinator knows of: its other partitions may be committed.
     """
     from oncelog.client.admin.transactions import FIRST_COORDINATOR_EPOCH
 
     if (start_offset is None) == (producer_id is None):
-        raise click.UsageError("the transaction is named by --start-offset, or by --producer-id and its two epochs")
+        raise click.UsageError("name the transaction by --start-offset, or by --producer-id and its two epochs")
     if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
         missing = "--producer-epoch" if producer_epoch is None else "--coordinator-epoch"
         raise click.UsageError(f"--producer-id needs {missing}")
@@ -142,11 +145,11 @@ def abort(
 
 
 def _require_hanging(admin: Admin, topic: str, partition: int, producer_id: int) -> None:
-    """UsageError for a transaction that its coordinator will end in that partition."""
+    """Raise UsageError if a coordinator will end the transaction in that partition."""
     for known in admin.coordinated_transactions([producer_id]):
         if (topic, partition) in known.partitions:
             raise click.UsageError(
-                f"this transaction does not hang: it is {known.state}, and the coordinator of "
-                f"{known.transactional_id!r} knows of it. `oncelog txn terminate {known.transactional_id}` aborts it "
-                "in all its partitions; add --yes if this one alone is meant"
+                f"this transaction does not hang: the coordinator of {known.transactional_id!r} knows of it, and its "
+                f"state is {known.state}. To abort it in all its partitions, run `oncelog txn terminate "
+                f"{known.transactional_id}`; to abort it in this partition only, add --yes"
             )

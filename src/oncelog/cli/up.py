@@ -1,4 +1,4 @@
-"""`oncelog up`: a cluster in the foreground."""
+"""`oncelog up`: run a broker in the foreground and restart it if it dies."""
 
 from __future__ import annotations
 
@@ -10,31 +10,40 @@ import click
 
 from oncelog.broker.config.settings import set_option
 from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError
-from oncelog.cli.broker_settings import gather, topic_spec, with_address
+from oncelog.cli.broker_settings import SET_HELP, gather, topic_spec, with_address
+from oncelog.cli.lazy import examples
 from oncelog.cli.supervisor import Supervisor
 
 DEFAULT_DATA = ".oncelog"
 
 
-@click.command()
+@click.command(epilog=examples("oncelog up --topic orders:6", "oncelog up --ephemeral --port 0"))
 @click.option(
     "--brokers",
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Number of brokers. This version runs only 1, the default.",
+    help="Number of brokers. Default: 1. This version runs only 1.",
 )
-@click.option("--host", help="Address to listen on (127.0.0.1).")
-@click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients connect to (that of --host).")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (9092); 0 takes a free one.")
-@click.option("--data", type=click.Path(file_okay=False), help=f"Folder for all data ({DEFAULT_DATA}/).")
-@click.option("--ephemeral", is_flag=True, help="Keep all data in a temporary folder.")
+@click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients connect to. Default: that of --host.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on. Default: 9092. 0: any free port.")
+@click.option("--data", type=click.Path(file_okay=False), help=f"Folder for all data. Default: ./{DEFAULT_DATA}.")
+@click.option("--ephemeral", is_flag=True, help="Keep all data in a temporary folder, and delete it at the end.")
 @click.option(
-    "--topic", "topics", multiple=True, metavar="NAME[:PARTITIONS[:RF]]", help="Create this topic if missing."
+    *("--topic", "topics"),
+    multiple=True,
+    metavar="NAME[:PARTITIONS[:RF]]",
+    help="Create this topic if it does not exist. Repeatable.",
 )
-@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A server.properties file.")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
-@click.option("--no-restart", is_flag=True, help="Do not restart a broker that has died.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Read broker settings from this server.properties file.",
+)
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@click.option("--no-restart", is_flag=True, help="Exit when the broker dies, instead of restarting it.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
 def up(
     brokers: int,
@@ -49,15 +58,15 @@ def up(
     no_restart: bool,
     exit_with_parent: bool,
 ) -> int:
-    """Run a cluster in the foreground until SIGTERM or Ctrl-C.
+    """Run a broker in the foreground until SIGTERM or Ctrl-C. Restart it if it dies.
 
-    Prints one line BROKERS=HOST:PORT on stdout when it accepts requests.
+    When the broker accepts requests, the command prints one line BROKERS=HOST:PORT on stdout.
     """
     parent = os.getppid() if exit_with_parent else None
     if brokers > 1:
-        raise click.ClickException("--brokers: this version runs one broker; leave it out or give 1")
+        raise click.ClickException(f"--brokers {brokers}: this version runs only one broker; omit --brokers")
     if ephemeral and data is not None:
-        raise click.UsageError("--data and --ephemeral exclude each other")
+        raise click.UsageError("--data and --ephemeral cannot be used together; omit one of them")
     specs = tuple(topic_spec(text, brokers) for text in topics)
     settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
     folder = tempfile.mkdtemp(prefix="oncelog-") if ephemeral else os.path.abspath(data or DEFAULT_DATA)
@@ -67,13 +76,14 @@ def up(
         lock = FolderLock(folder)
         own = {"node.id": "1", "log.dirs": os.path.join(folder, "broker-1")}
         chosen = dict(set_option(text) for text in assignments).get("log.dirs")
-        if chosen is not None:  # said here and now; what a file says is meant for another installation
+        if chosen is not None:  # use log.dirs of the command line only: a file may describe another installation
             own["log.dirs"] = chosen
         for key in ("log.dirs", "log.dir"):
             if key in settings and settings[key] != chosen:
-                where = f"`oncelog up` keeps its data in {folder}"
+                instead = f"ignored, because `oncelog up` keeps its data in {folder}"
                 click.echo(
-                    f"oncelog: {key}={settings[key]} is not used: {where} (--data, or --set log.dirs=...)", err=True
+                    f"oncelog: {key}={settings[key]} is {instead}; to change that, use --data or --set log.dirs=...",
+                    err=True,
                 )
         settings = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
         launch = Launch({**settings, **own}, os.path.join(folder, METADATA_FILE), specs)
@@ -88,14 +98,15 @@ def up(
 
 
 def _mention_data_above(folder: str) -> None:
-    """Print a line if the default folder has no data, but the default folder of a parent directory has."""
+    """Print a line if the default folder has no data, but the default folder in a parent directory has."""
     if os.path.exists(os.path.join(folder, METADATA_FILE)):
         return
     above = os.path.dirname(os.path.dirname(folder))
     while True:
         other = os.path.join(above, DEFAULT_DATA)
         if other != folder and os.path.exists(os.path.join(other, METADATA_FILE)):
-            click.echo(f"oncelog: {folder} is new. There is older data in {other}: --data {other} uses it", err=True)
+            text = f"oncelog: {folder} is new, but {other} contains older data; to use it, pass --data {other}"
+            click.echo(text, err=True)
             return
         above, below = os.path.dirname(above), above
         if above == below:

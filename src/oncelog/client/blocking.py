@@ -1,7 +1,7 @@
-"""From blocking code to the asyncio client: one background thread a process runs the event loop for all clients.
+"""Run the asyncio clients for blocking code: one background thread per process runs the event loop of all clients.
 
-A process that was forked (PySpark's daemon does) finds its parent's thread gone: the next client made gets a fresh one.
-Clients made before the fork belong to the parent and must not be used by the child.
+A forked process (as PySpark's daemon creates them) does not have its parent's thread. Its first client starts a new
+thread. Clients that were created before the fork belong to the parent, and the child must not use them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class LoopThread:
-    """An event loop in a daemon thread; `LoopThread.shared()` is the process's."""
+    """An event loop in a daemon thread. `LoopThread.shared()` returns the one of the process."""
 
     _shared: ClassVar[LoopThread | None] = None
     _guard: ClassVar[threading.Lock] = threading.Lock()
@@ -50,14 +50,16 @@ class LoopThread:
         while True:
             try:
                 self.loop.run_forever()
-            except (KeyboardInterrupt, SystemExit):  # without the loop, every later call would wait for ever
-                log.exception("a callback raised this in the client's own thread, where it ends nothing")
+            except (KeyboardInterrupt, SystemExit):  # without the loop, every later call would block for ever
+                log.exception(
+                    "a callback raised this in the client's own thread; ignoring it, so that the client continues"
+                )
             else:
                 return
 
     @classmethod
     def shared(cls) -> LoopThread:
-        """This process's loop, started when first asked for (and anew after a fork)."""
+        """Return the loop of this process. Start it on the first call, and again in a forked process."""
         with cls._guard:
             if cls._shared is None or cls._shared.process_id != os.getpid():
                 cls._shared = LoopThread()
@@ -69,7 +71,7 @@ class LoopThread:
         cls._shared = None
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and return its result; an interrupt (Ctrl-C) cancels it."""
+        """Run a coroutine on the loop and return its result. An interrupt (Ctrl-C) cancels the coroutine."""
         try:
             self.refuse_its_own("a blocking call")
         except errors.UsageError:
@@ -79,7 +81,7 @@ class LoopThread:
         try:
             return future.result(timeout)
         except concurrent.futures.CancelledError:
-            raise errors.ClientClosedError("the client was closed while this call waited") from None
+            raise errors.ClientClosedError("the client was closed during this call; create a new one") from None
         except BaseException:
             future.cancel()
             raise
@@ -94,7 +96,7 @@ class LoopThread:
             raise errors.UsageError(FORKED)
         if is_finalizing():
             work.close()
-            raise errors.UsageError("the interpreter is exiting: close() the client before")
+            raise errors.UsageError("the interpreter is exiting; call close() on the client before the program ends")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def settle(self, function: Callable[[], object]) -> None:
@@ -108,12 +110,12 @@ class LoopThread:
             self.run(_called(function))
 
     def refuse_its_own(self, what: str) -> None:
-        """UsageError on the loop's own thread: what waits there waits for ever."""
+        """Raise UsageError on the loop's own thread, because a call that blocks the loop would never return."""
         if threading.current_thread() is self._thread:
-            raise errors.UsageError(f"{what} inside the client's own event loop: use oncelog.aio there")
+            raise errors.UsageError(f"{what} cannot run inside the client's own event loop; use oncelog.aio there")
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Have a plain function called on the loop soon."""
+        """Schedule a call of a plain function on the loop, and return without waiting for it."""
         with contextlib.suppress(RuntimeError):  # the loop is gone: the interpreter is shutting down
             self.loop.call_soon_threadsafe(function, *args)
 
@@ -135,9 +137,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def name_wrapped_methods(kind: type) -> None:
-    """Give each method of `kind` that wraps a function of another module its name in `kind`.
+    """Rename each method of `kind` that `functools.wraps` has created to its name in `kind`.
 
-    `help` and error messages show that name. Wrapped are the methods that `functools.wraps` has made.
+    `help` and error messages show that name, instead of the name of the wrapped function in another module.
     """
     for name, found in vars(kind).items():
         if hasattr(found, "__wrapped__"):
@@ -145,15 +147,15 @@ def name_wrapped_methods(kind: type) -> None:
 
 
 class _Closes(Protocol):
-    """For type checkers: had `Blocking` a `close` of its own, they would take its signature for each class's."""
+    """A class with `close`, for type checkers. `Blocking` has none, because each class has its own signature."""
 
     def close(self) -> None: ...
 
 
 class Blocking(Generic[A]):
-    """A blocking class over one of coroutines, whose object belongs to the loop's thread. Use as a context manager.
+    """A blocking class around an object `A` with coroutines that run in the loop's thread. Use as a context manager.
 
-    Its methods are made by `blocking`, so that each is written, and described, once.
+    `blocking` creates the methods from those of `A`, with the same docstrings.
     """
 
     def __init__(self, awaited: A) -> None:
@@ -174,9 +176,10 @@ class Blocking(Generic[A]):
 
 
 def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Blocking[A], P], T]:
-    """The method of a `Blocking[A]` that runs this one of A's and waits for it: same signature, same docstring.
+    """Return a method of `Blocking[A]` that runs this coroutine of A and waits for it.
 
-    Iterators among the arguments are read here, in the caller's thread: a generator may wait, or ask this very client.
+    It has the same signature and docstring. It reads iterators among the arguments in the caller's thread, because a
+    generator may block, or use this client.
     """
     begin: Callable[..., Coroutine[Any, Any, T]] = method
 
@@ -189,7 +192,7 @@ def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Cal
 
 
 def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[A], P], T]:
-    """As `blocking`, for a method that does not wait but changes what belongs to the loop."""
+    """Do the same for a method that does not wait, but must run on the loop."""
 
     @functools.wraps(method)
     async def run(awaited: A, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -203,7 +206,7 @@ def _at_hand(value: object) -> object:
 
 
 class BlockingCluster(Blocking[ClusterClient]):
-    """`ClusterClient` for blocking code: same names, same arguments. Use as a context manager."""
+    """`ClusterClient` for blocking code, with the same names and arguments. Use as a context manager."""
 
     def __init__(self, bootstrap_servers: str | Iterable[str], **options: Any) -> None:
         self.cluster = ClusterClient(bootstrap_servers, **options)
@@ -211,7 +214,7 @@ class BlockingCluster(Blocking[ClusterClient]):
 
     @property
     def topology(self) -> Topology:
-        """What is known of brokers and topics."""
+        """The cached metadata of brokers and topics."""
         return self.cluster.topology
 
     close = blocking(ClusterClient.close)
@@ -231,11 +234,11 @@ class BlockingCluster(Blocking[ClusterClient]):
     call_coordinator = blocking(ClusterClient.call_coordinator)
 
     def start(self, call: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin a call of `self.cluster`; its result, or exception, comes with the future."""
+        """Start a coroutine of `self.cluster`. Return the future of its result."""
         return self._thread.start(call)
 
     def run_many(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Run coroutines of `self.cluster` at the same time; their results in order, or the first exception."""
+        """Run coroutines of `self.cluster` concurrently. Return their results in order, or raise the first error."""
         return self._thread.run(_together(calls))
 
 

@@ -20,7 +20,9 @@ from oncelog import errors
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FORKED = "this client was made before a fork: make a new one in the child process"
+FORKED = (
+    "this client was created before a fork and belongs to the parent process; create a new client in the child process"
+)
 
 _MADE_HERE: WeakSet[Calls] = WeakSet()
 """The `Calls` of all clients that this process has created."""
@@ -43,7 +45,7 @@ class Calls:
         if self.forked:
             raise errors.UsageError(FORKED)
         if self.closed:
-            raise errors.ClientClosedError(f"the {self.what} is closed")
+            raise errors.ClientClosedError(f"the {self.what} is closed; create a new one")
 
     def call(self) -> _Call:
         """Return the context of one call. Entering it checks that the client is open."""
@@ -101,7 +103,9 @@ class _Call:
             return
         mine = self.task.uncancel() <= self._cancelling
         if mine and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise errors.ClientClosedError(f"the {self._calls.what} was closed while this call waited") from None
+            raise errors.ClientClosedError(
+                f"the {self._calls.what} was closed during this call; create a new one"
+            ) from None
 
     def end(self, own: asyncio.Task[Any] | None) -> None:
         """Cancel the call, unless the task `own` made it: that task closes the client inside the call."""

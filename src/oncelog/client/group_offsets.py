@@ -13,10 +13,10 @@ NO_GENERATION = -1
 
 
 class OffsetAndMetadata(int):
-    """The offset of the next record. It is an int, because most callers need no more of a committed offset.
+    """A committed offset: the offset of the next record to read. It is an int with two attributes.
 
-    `leader_epoch` is the epoch of the record before it, or -1. With it, a consumer detects that the log was cut
-    (KIP-320). `metadata` is a text that the committing client stored with the offset.
+    `leader_epoch` is the leader epoch of the record before it, or -1 if unknown. With it, a consumer detects that the
+    log was truncated (KIP-320). `metadata` is a string that the committing client stored with the offset.
     """
 
     leader_epoch: int
@@ -34,9 +34,10 @@ class OffsetAndMetadata(int):
 
 
 class GroupMetadata(NamedTuple):
-    """The identity of a member that commits. A coordinator fences zombies by generation and member id (KIP-447).
+    """The identity with which offsets are committed: a group and, if known, the member and its generation.
 
-    A bare group id has neither.
+    With generation and member id, the coordinator rejects commits of members that have left the group (KIP-447). With
+    a group id alone, it cannot.
     """
 
     group_id: str
@@ -47,13 +48,13 @@ class GroupMetadata(NamedTuple):
 
 @runtime_checkable
 class Positioned(Protocol):
-    """What `send_offsets` needs of a consumer."""
+    """The methods of a consumer that `send_offsets` needs."""
 
     def group_metadata(self) -> GroupMetadata:
         """Return the identity of the group's member."""
 
     def offsets_for_transaction(self) -> dict[TopicPartition, int]:
-        """Return the consumed offsets, which a transaction commits from now on."""
+        """Return the consumed offsets. From now on, transactions commit them."""
 
 
 def group_and_offsets(
@@ -69,14 +70,14 @@ def group_and_offsets(
         group = source
     elif not isinstance(source, Positioned):
         raise errors.UsageError(
-            "send_offsets takes the consumer, or its group_metadata() or group id and then the offsets; "
-            f"not {type(source).__name__}"
+            "send_offsets takes a consumer, or group_metadata() or a group id together with offsets, not "
+            f"{type(source).__name__}"
         )
     else:
         group = source.group_metadata()
         if offsets is None:
             offsets = source.offsets_for_transaction()
     if offsets is None:
-        raise errors.UsageError("send_offsets needs the offsets unless it is given a consumer")
+        raise errors.UsageError("send_offsets needs offsets, because its first argument is not a consumer")
     known = {tp: OffsetAndMetadata.of(offset) for tp, offset in check_offsets(offsets).items()}
     return group, {tp: (int(offset), offset.leader_epoch, offset.metadata) for tp, offset in known.items()}

@@ -14,41 +14,43 @@ from oncelog.errors import ConfigError
 
 MAX_INT = 2**31 - 1
 
-_BYTES = "keys and values are bytes here: convert them where you use them, or take columns of Arrow tables"
-_SECURITY = "TLS and SASL are not there yet: use a PLAINTEXT listener, or a tunnel"
-_METRICS = "this client keeps no metrics: leave it out"
-_SOCKET = "the operating system sizes a socket's buffers: leave it out"
+_BYTES = (
+    "keys and values are bytes here; convert them in your code, or use tables() and send_table() with oncelog.formats"
+)
+_SECURITY = "TLS and SASL are not supported yet; use a PLAINTEXT listener, or a tunnel"
+_METRICS = "this client has no metrics; omit the option"
+_SOCKET = "the operating system sizes the socket buffers; omit the option"
 
 UNSUPPORTED_OPTIONS: dict[str, str] = {
     **dict.fromkeys(("key_deserializer", "value_deserializer", "key_serializer", "value_serializer"), _BYTES),
-    "interceptor_classes": "there are no interceptors: wrap send or poll in a function of yours",
+    "interceptor_classes": "interceptors are not supported; wrap send() or poll() in your own function",
     "metric_reporters": _METRICS,
     "metrics_num_samples": _METRICS,
     "metrics_recording_level": _METRICS,
     "metrics_sample_window_ms": _METRICS,
     "enable_metrics_push": _METRICS,
-    "config_providers": "values are Python's: read them from where they are",
+    "config_providers": "config providers are not supported; read the values in Python",
     "send_buffer_bytes": _SOCKET,
     "receive_buffer_bytes": _SOCKET,
-    "socket_connection_setup_timeout_max_ms": "each attempt has socket_connection_setup_timeout_ms: leave it out",
-    "client_dns_lookup": "all addresses of a name are tried: leave it out",
-    "metadata_recovery_strategy": "bootstrap_servers are tried whenever no known broker answers: leave it out",
+    "socket_connection_setup_timeout_max_ms": "every attempt has socket_connection_setup_timeout_ms; omit the option",
+    "client_dns_lookup": "the client tries all addresses of a host name; omit the option",
+    "metadata_recovery_strategy": "the client tries bootstrap_servers if no known broker answers; omit the option",
     "metadata_recovery_rebootstrap_trigger_ms": (
-        "bootstrap_servers are tried whenever no known broker answers: leave it out"
+        "the client tries bootstrap_servers if no known broker answers; omit the option"
     ),
-    "partitioner_class": "give partitioner = round_robin, or a callable (topic, key, value, partitions) -> partition",
-    "rebalance_timeout_ms": "a consumer's rebalance time-out is max_poll_interval_ms",
-    "share_acknowledgement_mode": "share groups (KIP-932) are not there yet",
-    "share_acquire_mode": "share groups (KIP-932) are not there yet",
+    "partitioner_class": "use partitioner = round_robin, or a callable (topic, key, value, partitions) -> partition",
+    "rebalance_timeout_ms": "a consumer's rebalance time-out is max_poll_interval_ms; set that option",
+    "share_acknowledgement_mode": "share groups (KIP-932) are not supported yet; omit the option",
+    "share_acquire_mode": "share groups (KIP-932) are not supported yet; omit the option",
 }
-"""What to do instead of an option of Kafka's Java clients that ours lack, one sentence each."""
+"""Options of Kafka's Java clients that these clients lack -> the reason, and what to do instead."""
 UNSUPPORTED_PREFIXES = {"ssl_": _SECURITY, "sasl_": _SECURITY, "security_": _SECURITY}
 
 
 class Option(NamedTuple):
-    """Default, reader and description of one option.
+    """The default of an option, the function that reads a value, and the description for the reference.
 
-    A reader converts what a user gave (possibly a string) to the value, or raises ValueError or TypeError.
+    `read` converts the user's value, which may be a string. It raises ValueError or TypeError for a wrong value.
     """
 
     default: Any
@@ -62,7 +64,7 @@ def integer(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int | str | float) or int(value) != float(value):
-            raise ValueError("a whole number is needed")
+            raise ValueError("it must be a whole number")
         if not low <= int(value) <= high:
             raise ValueError(f"it must be {low} to {high}")
         return int(value)
@@ -76,18 +78,18 @@ def boolean(value: Any) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise ValueError("true or false is needed")
+    raise ValueError("it must be true or false")
 
 
 def text(value: Any) -> str:
-    """Read a text that is not empty."""
+    """Read a string that is not empty."""
     if not isinstance(value, str) or not value:
-        raise ValueError("a text is needed")
+        raise ValueError("it must be a string that is not empty")
     return value
 
 
 def optional_text(value: Any) -> str | None:
-    """Read a text that is not empty, or None."""
+    """Read a string that is not empty, or None."""
     return None if value is None else text(value)
 
 
@@ -98,7 +100,7 @@ def _plaintext(value: Any) -> str:
 
 
 def anything(value: Any) -> Any:
-    """Accept any value: another function checks it."""
+    """Accept any value. Another function checks it."""
     return value
 
 
@@ -161,7 +163,7 @@ def read_options(
     if mapping is not None and not isinstance(mapping, Mapping):
         raise ConfigError(
             f"config = {mapping!r}: it must be a mapping of options, as in {{'client.id': 'etl'}}, not "
-            f"{type(mapping).__name__}. Topics go to the calls that need them: send, subscribe, assign"
+            f"{type(mapping).__name__}; pass topics to send(), subscribe() or assign()"
         )
     options = {name: option.default for name, option in known.items()}
     explicit: dict[str, str] = {}
@@ -182,16 +184,16 @@ def read_options(
                 raise ConfigError(f"{spelled} = {value!r}: {error}") from None
             explicit[name] = str(spelled)
     if "reconnect_backoff_ms" in explicit and "reconnect_backoff_max_ms" not in explicit:
-        options["reconnect_backoff_max_ms"] = options["reconnect_backoff_ms"]  # as Kafka's clients have it
+        options["reconnect_backoff_max_ms"] = options["reconnect_backoff_ms"]  # as in Kafka's clients
     if isinstance(options["bootstrap_servers"], Mapping):
-        raise ConfigError("a mapping of options goes by name: config={'bootstrap.servers': 'HOST:PORT', ...}")
+        raise ConfigError("pass a mapping of options by name: config={'bootstrap.servers': 'HOST:PORT', ...}")
     if not options["bootstrap_servers"]:
-        raise ConfigError("bootstrap_servers is missing: HOST:PORT of one or more brokers")
+        raise ConfigError("bootstrap_servers is missing; give HOST:PORT of one or more brokers")
     return options, frozenset(explicit)
 
 
 def advice_for_unsupported(name: str) -> str | None:
-    """Return what to do instead of an option that only Kafka's Java clients have; None for any other name."""
+    """Return what to do instead of an option that only Kafka's Java clients have. Return None for any other name."""
     prefixed = (text for prefix, text in UNSUPPORTED_PREFIXES.items() if name.startswith(prefix))
     return UNSUPPORTED_OPTIONS.get(name) or next(prefixed, None)
 

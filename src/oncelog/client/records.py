@@ -15,7 +15,7 @@ Text = str | bytes | bytearray | memoryview | None
 HeaderData = Sequence[tuple[str, Text]] | Mapping[str, Text]
 PAIRS = 'pairs of topic and number, as in [("topic", 0)]'
 LAST_TIMESTAMP = (1 << 62) - 1
-TIMESTAMPS = f"a timestamp is in ms since the epoch (1970), not negative, and at most {LAST_TIMESTAMP}"
+TIMESTAMPS = f"a timestamp is in ms since the epoch (1970), must not be negative, and is at most {LAST_TIMESTAMP}"
 EPOCH = ", ms since the epoch (1970)"
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
 _UNIT_SECONDS = (86_400, 3_600, 60, 1)
@@ -45,29 +45,29 @@ def check_integer(value: object, name: str, kind: str = "", bits: int = 64) -> i
     """
     if not isinstance(value, SupportsIndex):
         raise UsageError(f"{name} = {value!r}: it must be an int{kind}, not {type(value).__name__}")
-    found = value if isinstance(value, int) else index(value)  # an `OffsetAndMetadata` stays one
+    found = value if isinstance(value, int) else index(value)  # keep an `OffsetAndMetadata` as it is
     if not -(1 << bits - 1) <= found < 1 << bits - 1:
-        raise UsageError(f"{name} = {found}: {bits} bits cannot hold it")
+        raise UsageError(f"{name} = {found}: it must fit into {bits} bits")
     return found
 
 
 def check_partition(value: object, name: str) -> TopicPartition:
     """Return the argument `name`. Raises UsageError unless it is a pair of topic and number."""
     if not isinstance(value, tuple) or len(value) != 2:
-        raise UsageError(f"{name} = {value!r}: partitions are {PAIRS}")
+        raise UsageError(f"{name} = {value!r}: partitions must be {PAIRS}")
     topic, partition = value
     if not isinstance(topic, str):
         raise UsageError(f"{name} = {value!r}: the topic must be str, not {type(topic).__name__}")
     number = check_integer(partition, f"{name} = {value!r}: the partition", bits=32)
     if number < 0:
-        raise UsageError(f"{name} = {value!r}: there is no partition {number}")
+        raise UsageError(f"{name} = {value!r}: the partition must not be negative")
     return topic, number
 
 
 def check_partitions(values: object) -> list[TopicPartition]:
     """Return the argument `partitions`. Raises UsageError unless it has pairs of topic and number."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
-        raise UsageError(f"partitions = {values!r}: partitions are {PAIRS}")
+        raise UsageError(f"partitions = {values!r}: partitions must be {PAIRS}")
     return [check_partition(value, f"partitions[{place}]") for place, value in enumerate(values)]
 
 
@@ -76,7 +76,7 @@ def check_offsets(values: object) -> dict[TopicPartition, int]:
     found = _by_partition(values, "offsets")
     for (topic, partition), offset in found.items():
         if offset < 0:
-            raise UsageError(f"offset {offset} of {topic}-{partition} cannot be committed")
+            raise UsageError(f"cannot commit offset {offset} of {topic}-{partition}; an offset must not be negative")
     return found
 
 
@@ -87,7 +87,7 @@ def check_times(values: object) -> dict[TopicPartition, int]:
 
 def _by_partition(values: object, name: str, kind: str = "") -> dict[TopicPartition, int]:
     if not isinstance(values, Mapping):
-        raise UsageError(f'{name} = {values!r}: a mapping is wanted, as in {{("topic", 0): 5}}')
+        raise UsageError(f'{name} = {values!r}: it must be a mapping, as in {{("topic", 0): 5}}')
     partitions = {tp: check_partition(tp, f"a key of {name}") for tp in values}
     return {partitions[tp]: check_integer(value, f"{name}[{tp!r}]", kind) for tp, value in values.items()}
 
@@ -95,7 +95,7 @@ def _by_partition(values: object, name: str, kind: str = "") -> dict[TopicPartit
 def checked(
     topic: str, value: Text, key: Text, partition: int | None, timestamp: int | None, headers: HeaderData
 ) -> tuple[bytes | None, bytes | None, Headers]:
-    """Return value, key and headers as a batch takes them. Raises UsageError that names the wrong argument."""
+    """Return value, key and headers in the types of a batch. Raises UsageError that names the wrong argument."""
     check_topic(topic)
     for name, number, kind in (("partition", partition, ""), ("timestamp", timestamp, EPOCH)):
         if number is not None:
@@ -130,7 +130,7 @@ def _header(index: int, header: object) -> tuple[str, bytes | None]:
 
 
 def ms(seconds: float | None) -> float | None:
-    """Convert a user's time-out from seconds to ms; None (the default) stays None. Raises UsageError."""
+    """Convert a user's time-out from seconds to ms. Keep None, which means the default. Raises UsageError."""
     given: object = seconds
     if given is not None and not isinstance(given, Real):
         raise UsageError(f"timeout = {given!r}: it must be a number of seconds, not {type(given).__name__}")
@@ -138,13 +138,13 @@ def ms(seconds: float | None) -> float | None:
 
 
 def milliseconds(text: str) -> int:
-    """Read an ISO 8601 duration (`PT1H30M`, `P1DT2.5S`) as ms. Raises ValueError, also if it is negative (KIP-1106).
+    """Parse an ISO 8601 duration (`PT1H30M`, `P1DT2.5S`) to ms. Raises ValueError, also if it is negative (KIP-1106).
 
     The forms are those of Java's `Duration.parse`: PnDTnHnMn.nS.
     """
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
-        raise ValueError(f"{text!r} is no ISO 8601 duration such as PT1H or P7DT12H")
+        raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT1H or P7DT12H")
     return round(
         sum(float(part) * unit for part, unit in zip(match.groups(), _UNIT_SECONDS, strict=True) if part) * 1000
     )

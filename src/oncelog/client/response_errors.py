@@ -1,4 +1,4 @@
-"""Check responses: find their error codes by the declared fields, and what they leave out."""
+"""Check responses: find error codes by the declared fields, and find missing answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def error_codes(message: Message) -> Iterator[tuple[ErrorCode, str | None]]:
 
 
 def first_error(message: Message) -> ErrorCode:
-    """Return the error that decides about a response: the first retriable one, otherwise the first, otherwise NONE."""
+    """Return the first retriable error of a response, otherwise its first error, otherwise NONE."""
     first = ErrorCode.NONE
     for code, _ in error_codes(message):
         if code.retriable:
@@ -47,14 +47,14 @@ def first_error(message: Message) -> ErrorCode:
 
 
 def require_answers(asked: Iterable[str | TopicPartition], answered: Iterable[object], what: str) -> None:
-    """Raise ServerError if a response leaves out something that was asked for: that is no success.
+    """Raise ServerError if a response lacks an answer for an item of the request, because that is not a success.
 
     `what` begins the message.
     """
     unanswered = set(asked).difference(answered)
     names = ", ".join(sorted(each if isinstance(each, str) else f"{each[0]}-{each[1]}" for each in unanswered))
     if unanswered:
-        raise errors.ServerError(f"{what}: the broker left {names} out of its answer")
+        raise errors.ServerError(f"{what}: the broker's response has no answer for {names}")
 
 
 def partition_answer(topics: Sequence[Any], at: TopicPartition, what: str) -> Any:
@@ -69,6 +69,6 @@ def raise_for_error(message: Message, what: str = "") -> None:
     for code, text in error_codes(message):
         about = ": ".join(part for part in (what, text or code.text) if part)
         error = errors.error_for(code, about)
-        if isinstance(error, errors.AbortableError):  # there is no transaction of the caller's to abort
+        if isinstance(error, errors.AbortableError):  # the caller has no transaction to abort
             raise errors.RequestError(error.message, code)
         raise error

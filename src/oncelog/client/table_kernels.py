@@ -1,16 +1,16 @@
-"""Load the kernels of tables for coroutines: compiling takes seconds, and must not block the event loop."""
+"""Load the compiled functions for tables in coroutines. Compiling takes seconds, and must not block the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 
-import oncelog.columns  # noqa: F401 first: it says what is missing, and what brings it
+import oncelog.columns  # noqa: F401 first: its error names the missing extra
 
 # isort: split
 from oncelog.columns import native
 
 
 async def load() -> None:
-    """Load the kernels, in another thread unless they are loaded."""
+    """Load the functions in another thread, unless they are loaded already."""
     if not native.loaded():
         await asyncio.to_thread(native.load)

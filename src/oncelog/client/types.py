@@ -11,12 +11,12 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Marker(StrEnum):
-    """What the first control marker of a producer after an offset says."""
+    """The first control marker of a producer after an offset."""
 
     COMMIT = "commit"
     ABORT = "abort"
     MISSING = "missing"
-    """There is none, even after the wait."""
+    """No marker was found, even after the wait."""
     GONE = "gone"
     """The log begins after that offset (retention, DeleteRecords, topic deleted)."""
 

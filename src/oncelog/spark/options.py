@@ -1,6 +1,6 @@
-"""Options that source and sink share, and how option values are read.
+"""The options that source and sink share, and the functions that read option values.
 
-Names and meaning are those of Spark's Kafka connector. Options are checked before anything else happens.
+Names and meanings are those of Spark's Kafka connector. Options are checked before any request is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.spark")
 
 DEFAULT_BOOTSTRAP_MS = 30_000
-"""How long the driver waits for a first broker. Later calls have kafka.default.api.timeout.ms."""
+"""How long the driver waits for the first response of a broker. Later calls have kafka.default.api.timeout.ms."""
 
 
 class SparkOption(NamedTuple):
@@ -168,7 +168,7 @@ CLIENT = {
     "kafka.metadata.max.age.ms": ("metadata_max_age_ms", int),
     "kafka.socket.connection.setup.timeout.ms": ("connect_timeout_ms", int),
 }
-"""Kafka's name: argument of `oncelog.client.BlockingCluster`, type."""
+"""Kafka's name -> (argument of `oncelog.client.BlockingCluster`, type)."""
 
 SOURCE, STREAM, SINK = "a source", "a streaming read", "a sink"
 OURS = {
@@ -179,7 +179,7 @@ OURS = {
     "kafka.max.partition.fetch.bytes": SOURCE,
     "kafka.max.request.size": SINK,
 }
-"""More of Kafka's settings that have an effect here, and what uses each."""
+"""Other settings of Kafka's that have an effect -> the part that uses the setting."""
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
 USED_BY = {
     **dict.fromkeys(SOURCE_OPTIONS, SOURCE),
@@ -187,8 +187,8 @@ USED_BY = {
     **dict.fromkeys(SINK_OPTIONS, SINK),
     **OURS,
 }
-del USED_BY["bootstrapTimeoutMs"]  # everything uses it
-"""What uses an option. One dictionary may serve all: each logs a warning about options that it does not use."""
+del USED_BY["bootstrapTimeoutMs"]  # every part uses it
+"""Option -> the part that uses it. Source and sink may get the same options, and warn of those without effect."""
 
 KAFKA_OPTIONS: dict[str, SparkOption] = {
     "kafka.bootstrap.servers": SparkOption("", "Required. Brokers to connect to first, as `host:port,host:port`."),
@@ -241,19 +241,19 @@ NO_EFFECT = {
     "kafka.reconnect.backoff.ms",
     "kafka.reconnect.backoff.max.ms",
 }
-"""Accepted without an effect: oncelog writes and reads whole Arrow batches."""
+"""Settings of Kafka's that are accepted without effect, because oncelog reads and writes whole Arrow batches."""
 
 FORBIDDEN = {
-    "kafka.transactional.id": "the sink makes its ids from transactionalIdPrefix",
-    "kafka.enable.idempotence": "the sink is always idempotent",
-    "kafka.acks": "the sink always waits for all in-sync replicas",
-    "kafka.enable.auto.commit": "Spark's checkpoint holds the offsets; groupIdPrefix shows them to lag tools",
-    "kafka.auto.offset.reset": "use startingOffsets",
-    "kafka.key.serializer": "key and value are binary or string columns",
-    "kafka.value.serializer": "key and value are binary or string columns",
-    "kafka.key.deserializer": "key and value are binary columns: cast them",
-    "kafka.value.deserializer": "key and value are binary columns: cast them",
-    "kafka.interceptor.classes": "there are no interceptors here",
+    "kafka.transactional.id": "the sink creates its transactional ids from transactionalIdPrefix; omit the option",
+    "kafka.enable.idempotence": "the sink is always idempotent; omit the option",
+    "kafka.acks": "the sink always waits for all in-sync replicas; omit the option",
+    "kafka.enable.auto.commit": "Spark's checkpoint has the offsets; to show them to lag tools, set groupIdPrefix",
+    "kafka.auto.offset.reset": "use startingOffsets instead",
+    "kafka.key.serializer": "key and value are binary or string columns; omit the option",
+    "kafka.value.serializer": "key and value are binary or string columns; omit the option",
+    "kafka.key.deserializer": "key and value are binary columns; cast them in the query",
+    "kafka.value.deserializer": "key and value are binary columns; cast them in the query",
+    "kafka.interceptor.classes": "interceptors are not supported; omit the option",
 }
 
 PLAINTEXT_ONLY = ("kafka.ssl.", "kafka.sasl.")
@@ -281,83 +281,85 @@ class Options:
                 raise MisuseError(f"option {name}: {FORBIDDEN[small]}")
             if small == "kafka.security.protocol" or small.startswith(PLAINTEXT_ONLY):
                 if given[name] != "PLAINTEXT":
-                    raise MisuseError(f"option {name}: oncelog's client has no TLS and no SASL yet, only PLAINTEXT")
+                    raise MisuseError(
+                        f"option {name}={given[name]!r}: oncelog supports neither TLS nor SASL yet; use PLAINTEXT"
+                    )
             elif small.startswith("kafka."):
                 if small not in kafka:
                     near = difflib.get_close_matches(small, kafka, 1)
                     hint = f"; did you mean {near[0]}?" if near else ""
-                    raise MisuseError(f"option {name} is not known to oncelog's client{hint}")
+                    raise MisuseError(f"unknown option {name}{hint}")
             elif small not in lower:
                 near = difflib.get_close_matches(small, lower, 1, 0.8)
                 if near:
-                    raise MisuseError(f"option {name} is not known; did you mean {lower[near[0]]}?")
+                    raise MisuseError(f"unknown option {name}; did you mean {lower[near[0]]}?")
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """Return an option as it was given."""
+        """Return the value of an option as it was given, or the default."""
         return self._given.get(name.lower(), default)
 
     def required(self, name: str, why: str) -> str:
-        """Return an option that must be given."""
+        """Return the value of a required option. Raises MisuseError; `why` says what the value is."""
         value = self.text(name)
         if not value:
-            raise MisuseError(f"option {name} is missing: {why}")
+            raise MisuseError(f"option {name} is missing; set it to {why}")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return true or false."""
+        """Return the value of an option that is true or false."""
         value = (self.text(name) or str(default)).lower()
         if value not in ("true", "false"):
-            raise MisuseError(f"option {name}={value!r}: true or false")
+            raise MisuseError(f"option {name}={value!r}: it must be true or false")
         return value == "true"
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        """Return one of these words, given in any case."""
+        """Return the value of an option that is one of these words, in any case."""
         value = self.text(name) or default
         if value.lower() not in allowed:
-            raise MisuseError(f"option {name}={value!r}: one of {', '.join(allowed)}")
+            raise MisuseError(f"option {name}={value!r}: it must be one of {', '.join(allowed)}")
         return value.lower()
 
     def number(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_LONG) -> int | None:
-        """Return a whole number."""
+        """Return the value of an option that is a whole number."""
         value = self.text(name)
         if value is None:
             return default
         if not _NUMBER.fullmatch(value.strip()) or not least <= int(value) <= most:
-            upto = "on" if most == MAX_LONG else f"to {most}"
-            raise MisuseError(f"option {name}={value!r}: a whole number from {least} {upto}")
+            limits = f"of at least {least}" if most == MAX_LONG else f"from {least} to {most}"
+            raise MisuseError(f"option {name}={value!r}: it must be a whole number {limits}")
         return int(value)
 
     def duration_ms(self, name: str, default: int) -> int:
-        """Return a time that is written as in Spark: `15m`, `30s`, `200ms`. A number without a unit is milliseconds."""
+        """Return a duration in ms. It is written as in Spark: `15m`, `30s`, `200ms`. Without a unit, it is in ms."""
         value = self.text(name)
         if value is None:
             return default
         match = _DURATION.fullmatch(value.strip().lower())
         if match is None:
-            raise MisuseError(f"option {name}={value!r}: a time such as 200ms, 30s, 15m, 2h, 1d")
+            raise MisuseError(f"option {name}={value!r}: it must be a duration such as 200ms, 30s, 15m, 2h or 1d")
         return int(match[1]) * UNITS_MS[match[2] or "ms"]
 
     def json(self, name: str) -> Any:
-        """Return the decoded JSON text, or None if the option is not given."""
+        """Return the decoded JSON value of an option, or None if the option is not given."""
         value = self.text(name)
         if value is None:
             return None
         try:
             return json.loads(value)
         except ValueError as error:
-            raise MisuseError(f"option {name}={value!r}: not JSON ({error})") from None
+            raise MisuseError(f"option {name}={value!r}: it must be JSON ({error})") from None
 
     def bootstrap_ms(self) -> int:
-        """Return option bootstrapTimeoutMs."""
+        """Return the option bootstrapTimeoutMs, in ms."""
         return self.number("bootstrapTimeoutMs", DEFAULT_BOOTSTRAP_MS) or DEFAULT_BOOTSTRAP_MS
 
     def client(self) -> dict[str, Any]:
         """Return the arguments of the client, with its bootstrap servers."""
-        servers = self.required(BOOTSTRAP, "the brokers, as host:port,host:port")
+        servers = self.required(BOOTSTRAP, "the addresses of brokers, such as host:9092,host:9092")
         try:
             parse_bootstrap(servers)
         except ConfigError:
-            raise MisuseError(f"option {BOOTSTRAP}={servers!r}: wanted is host:port,host:port") from None
+            raise MisuseError(f"option {BOOTSTRAP}={servers!r}: it must be host:port,host:port") from None
         arguments: dict[str, Any] = {"bootstrap_servers": servers}
         for name, (argument, kind) in CLIENT.items():
             value = self.text(name) if kind is str else self.number(name, least=0)
@@ -367,7 +369,7 @@ class Options:
 
 
 def warn_of_unused(given: Mapping[str, str], *users: str) -> None:
-    """Log, once a process, which of the options have no effect on any of these users."""
+    """Log a warning, once per process, about options without effect on these users, such as "a source"."""
     small = {name.lower() for name in given}
     unused = [name for name, user in USED_BY.items() if name.lower() in small and user not in users]
     if unused:
@@ -380,7 +382,7 @@ def _warn(what: str) -> None:
 
 
 def reach(cluster: BlockingCluster, servers: str, timeout_ms: int) -> None:
-    """Wait until a broker answers. Raises SinkError, which names the option, after `timeout_ms`."""
+    """Wait until a broker answers. Raises SinkError that names the option after `timeout_ms`."""
     try:
         cluster.reach(timeout_ms)
     except ConnectionFailedError as error:

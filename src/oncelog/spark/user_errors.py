@@ -46,9 +46,10 @@ def translate_batches(batches: Iterator[T]) -> Iterator[T]:
 
 
 def cause(error: BaseException) -> str:
-    """Return, in one line, why a query or a write failed: the message of oncelog's error within Spark's exception.
+    """Return the cause of a failed query or write in one line: the message of oncelog's error in Spark's exception.
 
-    If there is none, return the first Python exception that Spark names, otherwise the first line of the error.
+    `error` is the exception that Spark raised. If it contains no error of oncelog's, return the first Python exception
+    in it, otherwise its first line.
     """
     text = "\n".join(_texts(error))
     if (ours := _OURS.search(text)) is not None:
@@ -59,7 +60,7 @@ def cause(error: BaseException) -> str:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """Yield the message of a Spark error and those of its causes; the JVM's stack trace has both."""
+    """Yield the messages of a Spark error and of its causes. The JVM's stack trace has both."""
     seen: BaseException | None = error
     while seen is not None:
         yield str(seen)

@@ -10,7 +10,7 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotDecidedError, NotVerifiedError
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.ownership import Permission, already_committed, check_idle, check_owner
-from oncelog.spark.commit.record import APP, EACH, NOBODY, WRITE, Owner, Record, Source
+from oncelog.spark.commit.record import APP, EACH, NO_SOURCE, WRITE, Owner, Record, Source
 from oncelog.spark.commit.steps import await_commit_marker, commit_all, verify_all, write_record
 from oncelog.spark.commit.task import Prepared
 from spark.explorer.worlds import SINK
@@ -23,7 +23,7 @@ def owner_only(state: Any) -> Any:
     window = yield op.ReadDecisions(state.sink.decision)
     record = yield from plan.read_record(state.sink, window)
     check_owner(PREFIX, record, state.applicant, state.permission)
-    if state.left and record.source != NOBODY:
+    if state.left and record.source != NO_SOURCE:
         check_idle(PREFIX, record, state.applicant, state.permission, left=True)
     return state
 
@@ -267,7 +267,7 @@ def missing_is_no(state: Any) -> Any:
     try:
         return (yield from undo.take_back(state))
     except NotVerifiedError:
-        return replace(state, record=replace(state.record, source=NOBODY, rows=0, slots=0))
+        return replace(state, record=replace(state.record, source=NO_SOURCE, rows=0, slots=0))
 
 
 def without_attempt(prefix: str, number: int, attempt: Attempt, turn: int) -> str:

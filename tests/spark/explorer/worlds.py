@@ -10,7 +10,7 @@ from oncelog.spark.commit.finish import COMMIT, abort_batch
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission
 from oncelog.spark.commit.plan import PLAN
-from oncelog.spark.commit.record import APP, EACH, NOBODY, STREAM, WRITE, Source
+from oncelog.spark.commit.record import APP, EACH, NO_SOURCE, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import TASK
 from oncelog.spark.commit.undo import UNDO, UNDO_ACCEPTING
@@ -84,7 +84,7 @@ class Query(NamedTuple):
         """Return the query of a plan, as far as the plan knows it."""
         if self.kind == EACH:
             return Source(WRITE, self.name, 0)
-        return self.source(-1)._replace(query=self.name if self.known_by == ID else "") if self.known_by else NOBODY
+        return self.source(-1)._replace(query=self.name if self.known_by == ID else "") if self.known_by else NO_SOURCE
 
     @property
     def repeats(self) -> bool:

@@ -28,7 +28,7 @@ def test_running_broker_and_unclean_stop_prevent_export(tmp_path: Path) -> None:
         of_its_directory = run(tmp_path / "copy", *log_dirs)
         assert f"broker-1 is in use by process {cluster.broker_pid()}" in of_its_directory.stderr
         elsewhere = run(tmp_path / "other", *log_dirs)
-        assert "there is no " in elsewhere.stderr
+        assert "does not exist; name the data folder" in elsewhere.stderr
         assert not (tmp_path / "other").exists()
         assert not (cluster.data / "broker-1" / "bootstrap.checkpoint").exists()
     finally:
@@ -71,11 +71,11 @@ def empty_metadata(data: Path) -> tuple[str, ...]:
 
 
 CASES: dict[str, tuple[Spoil, str]] = {
-    "the log directory is missing": (no_directory, "there is no folder"),
+    "the log directory is missing": (no_directory, "broker-1 does not exist"),
     "a log directory was never used": (never_used, "new was never used; start the broker with it once"),
     "the number of another node": (another_node, "Set node.id to 1"),
     "a log directory twice": (named_twice, "more than once"),
-    "the metadata is damaged": (no_metadata, "metadata.sqlite cannot be read: file is not a database"),
+    "the metadata is damaged": (no_metadata, "metadata.sqlite: file is not a database"),
     "the metadata is empty": (empty_metadata, "the metadata contains no cluster"),
 }
 

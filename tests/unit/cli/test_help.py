@@ -1,8 +1,10 @@
-"""The help texts: every option of every verb has one."""
+"""The help texts: every option of every command has one, and every example is a command line."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -30,6 +32,27 @@ VERBS = dict(verbs(app))
 def test_every_option_has_a_help_text(verb: str) -> None:
     options = [item for item in VERBS[verb].params if isinstance(item, click.Option)]
     assert [item.name for item in options if not item.help] == []
+
+
+def examples() -> Iterator[str]:
+    """Yield the examples of all commands, without what precedes `oncelog` or redirects its input."""
+    for command in (app, *VERBS.values()):
+        for line in (command.epilog or "").splitlines():
+            if "oncelog " in line:
+                yield line.partition("oncelog ")[2].partition(" < ")[0]
+
+
+@pytest.mark.parametrize("example", list(examples()))
+def test_every_example_can_be_parsed(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(example)
+    length = next(count for count in (2, 1) if " ".join(words[:count]) in VERBS)
+    for word in words[length:]:
+        if word.endswith((".properties", ".log")):
+            file = tmp_path / word
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+    VERBS[" ".join(words[:length])].make_context(example, words[length:])
 
 
 def test_settings_of_a_topic_have_one_spelling() -> None:

@@ -147,7 +147,7 @@ def test_bounded_read_times_out_without_progress(which: str) -> None:
         else:
             ends[2] += 1
         found = []
-        with pytest.raises(errors.TimedOutError, match=f"t-2 has not returned .* before its end {ends[2]}"):
+        with pytest.raises(errors.TimedOutError, match=f"t-2 has not returned .* to its end {ends[2]}"):
             found = [item async for item in tailer.read(ends)]
         assert found == []
         assert tailer.positions[0] == tailer.positions[1] == COUNT

@@ -35,10 +35,10 @@ def test_broker_without_a_disk_exits_with_the_reason(new_cluster: NewCluster) ->
             assert kept * 100_000 < 2 * LIMIT, "the limit has no effect"
         assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     wait_until(lambda: gone(pid), "the broker ends")
-    cluster.process.wait_for(lambda: "Trying again" in cluster.process.output(), "the supervisor reports it")
+    cluster.process.wait_for(lambda: "Retrying" in cluster.process.output(), "the supervisor reports it")
     output = cluster.process.output()
     assert "oncelog: stopped the broker: all log directories have failed" in output
-    assert "oncelog: broker 1 has no log directory that it can use. It serves no client until" in output
+    assert "oncelog: broker 1 cannot use any of its log directories, and serves no clients until it can." in output
     assert "Traceback" not in output
     cluster.process.wait_for(lambda: output_count(cluster, "started") >= 2, "another broker serves")
     cluster.wait_ready()
@@ -51,7 +51,7 @@ def test_broker_with_a_deleted_log_directory_is_retried_until_it_is_restored(new
     cluster = new_cluster()
     directory, aside = cluster.data / "broker-1", cluster.data / "aside"
     directory.rename(aside)
-    said = "oncelog: broker 1 has no log directory that it can use."
+    said = "oncelog: broker 1 cannot use any of its log directories, and serves no clients until it can."
     cluster.process.wait_for(lambda: cluster.process.output().count(said) >= 2, "the broker is restarted")
     shutil.rmtree(directory, ignore_errors=True)
     wait_until(lambda: _moved(aside, directory), "the directory is restored")

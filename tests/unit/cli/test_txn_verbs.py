@@ -132,7 +132,7 @@ def test_old_transaction_that_its_coordinator_knows_is_not_hanging(tool: Tool, w
     who = write_old(wire, name, 12)
     assert tool.json("txn", "find-hanging", "--topic", name) == []
     refused = tool.fails(2, "txn", "abort", name, "-p", "0", "--start-offset", "0")
-    assert f"does not hang: it is Ongoing, and the coordinator of '{name}' knows of it" in refused
+    assert f"does not hang: the coordinator of '{name}' knows of it, and its state is Ongoing" in refused
     ended(wire, name, who, commit=False)
 
 
@@ -157,8 +157,8 @@ def test_hanging_transaction_is_found_and_aborted(module_server: Server, name_on
         assert tool.json("txn", "find-hanging", "--topic", name, "--max-transaction-timeout", "999999999") == []
         assert tool("txn", "find-hanging", "--topic", name).splitlines()[1].split()[:2] == [name, "0"]
         assert tool("topic", "describe", name).splitlines()[-1] == (
-            f"{name}-0: readers with read_committed wait at offset 0 for a transaction of producer id "
-            f"{who.producer_id} that no coordinator will end; see `oncelog txn find-hanging --topic {name}`"
+            f"{name}-0: read_committed consumers wait at offset 0 for a hanging transaction of producer id "
+            f"{who.producer_id}, which no coordinator will end; list it with `oncelog txn find-hanging --topic {name}`"
         )
         assert "no open transaction that starts at offset 7" in tool.fails(
             1, "txn", "abort", name, "-p", "0", "--start-offset", "7"
@@ -190,16 +190,16 @@ def test_abort_by_producer(module_server: Server, name_on_own_server: str) -> No
 
 
 def test_invalid_input_is_reported_in_one_sentence(tool: Tool, name: str) -> None:
-    assert "--topic or --broker is needed" in tool.fails(2, "txn", "find-hanging")
+    assert "give --topic or --broker to limit the search" in tool.fails(2, "txn", "find-hanging")
     assert "--partition needs --topic" in tool.fails(2, "txn", "find-hanging", "--broker", "1", "-p", "0")
-    assert "there is no broker 9" in tool.fails(2, "txn", "find-hanging", "--broker", "9")
-    assert "there is no broker 9" in tool.fails(2, "txn", "producers", name, "-p", "0", "--broker", "9")
+    assert "broker 9 does not exist" in tool.fails(2, "txn", "find-hanging", "--broker", "9")
+    assert "broker 9 does not exist" in tool.fails(2, "txn", "producers", name, "-p", "0", "--broker", "9")
     for verb in (["producers"], ["find-hanging", "--topic"]):
         assert "partitions 0 to 1, not 7" in tool.fails(1, "txn", *verb, name, "-p", "7")
         message = tool.fails(1, "txn", *verb, "no-such-topic", "-p", "0")
         assert "no-such-topic" in message
         assert message.count("\n") == 1
-    assert "named by --start-offset, or by" in tool.fails(2, "txn", "abort", name, "-p", "0")
+    assert "name the transaction by --start-offset, or by" in tool.fails(2, "txn", "abort", name, "-p", "0")
     assert "is not a valid integer" in tool.fails(2, "txn", "abort", name, "-p", "x")
 
 
@@ -226,6 +226,6 @@ def test_features_are_shown_and_changed(module_server: Server) -> None:
     until(level, lambda found: found == 1, "the level is 1")
     assert "transaction.version=1" in tool("cluster", "describe").splitlines()[1].split()
     assert "only supports versions" in tool.fails(1, "cluster", "feature", "transaction.version=3")
-    assert "a change looks like" in tool.fails(2, "cluster", "feature", "transaction.version")
-    assert "--downgrade excludes" in tool.fails(2, *change, "--unsafe-downgrade")
-    assert "which feature?" in tool.fails(2, "cluster", "feature", "--dry-run")
+    assert "a change is NAME=LEVEL" in tool.fails(2, "cluster", "feature", "transaction.version")
+    assert "--downgrade and --unsafe-downgrade cannot be used together" in tool.fails(2, *change, "--unsafe-downgrade")
+    assert "name a feature and its level" in tool.fails(2, "cluster", "feature", "--dry-run")

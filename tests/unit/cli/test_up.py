@@ -91,7 +91,7 @@ def test_killed_broker_returns_on_its_port(new_cluster: NewCluster) -> None:
         pids.append(cluster.broker_pid())
     assert len(set(pids)) == 3
     assert len(list(cluster.process.lines())) == 1
-    assert errors_of(cluster).count("oncelog: broker 1 ended by signal 9, starting it again") == 2
+    assert errors_of(cluster).count("oncelog: broker 1 ended by signal 9; restarting") == 2
     assert cluster.stop() == 0
 
 
@@ -118,7 +118,7 @@ def test_up_prints_the_data_folder(new_cluster: NewCluster, tmp_path: Path) -> N
     cluster = new_cluster()
     assert f"oncelog: the data is in {cluster.data}\n" in errors_of(cluster)
     cluster = new_cluster(settings={"log.dirs": str(tmp_path / "logs")})
-    assert f"oncelog: the data is in {cluster.data}, the logs are in {tmp_path / 'logs'}\n" in errors_of(cluster)
+    assert f"oncelog: the data is in {cluster.data}; the logs are in {tmp_path / 'logs'}\n" in errors_of(cluster)
 
 
 def test_data_in_a_parent_folder_is_mentioned(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_data_in_a_parent_folder_is_mentioned(tmp_path: Path) -> None:
     below.mkdir(parents=True)
     (tmp_path / ".oncelog").mkdir()
     (tmp_path / ".oncelog" / "metadata.sqlite").touch()
-    hint = f"There is older data in {tmp_path / '.oncelog'}: --data {tmp_path / '.oncelog'} uses it"
+    hint = f"{tmp_path / '.oncelog'} contains older data; to use it, pass --data {tmp_path / '.oncelog'}"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         up = ("up", "--port", str(taken.getsockname()[1]))  # ends because the port is in use
         assert hint in run(*up, cwd=below)[2]
@@ -197,8 +197,8 @@ def test_port_in_use(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         status, out, err = run("up", "--port", str(port), "--data", tmp_path / "data")
     assert (status, out) == (1, "")
-    hint = "choose another with --port, 0 takes a free one"
-    assert err == f"oncelog: port {port} of 127.0.0.1:{port} is in use: {hint}\n"
+    hint = "choose another with --port (0: any free port)"
+    assert err == f"oncelog: cannot listen on 127.0.0.1:{port}, because the port is in use; {hint}\n"
 
 
 def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) -> None:
@@ -223,16 +223,16 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--brokers", "3"], 1, "oncelog: --brokers: this version runs one broker; leave it out or give 1\n"),
+        (["--brokers", "3"], 1, "oncelog: --brokers 3: this version runs only one broker; omit --brokers\n"),
         (["--set", "num.partitions=x"], 1, "oncelog: num.partitions must be a whole number, not 'x'\n"),
         (["--set", "nonsense"], 1, "oncelog: --set takes KEY=VALUE, not 'nonsense'\n"),
         (["--host", "not-a-host.invalid"], 1, "oncelog: cannot listen on 'not-a-host.invalid': "),
         (["--data", "/proc/nowhere"], 1, "oncelog: cannot use directory /proc/nowhere: "),
         (["--port", "70000"], 2, "70000 is not in the range"),
         (["--topic", "a:0"], 2, "--topic takes NAME[:PARTITIONS[:REPLICATION-FACTOR]], not 'a:0'"),
-        (["--topic", "a:1:2"], 2, "replication factor 2 needs as many brokers"),
+        (["--topic", "a:1:2"], 2, "replication factor 2 needs 2 brokers, but there is 1"),
         (["--topic", "a/b"], 2, "topic name 'a/b' may contain only"),
-        (["--ephemeral", "--data", "x"], 2, "--data and --ephemeral exclude each other"),
+        (["--ephemeral", "--data", "x"], 2, "--data and --ephemeral cannot be used together"),
         (["--no-such-flag"], 2, "No such option"),
     ],
 )
@@ -259,7 +259,7 @@ def test_settings_from_file_environment_and_flags(new_cluster: NewCluster, tmp_p
     assert configs["log.retention.ms"] == "18000000"
     assert configs["group.initial.rebalance.delay.ms"] == "7"
     assert "unknown setting file.only.key" in errors_of(cluster)
-    assert "log.dirs=/nowhere is not used: `oncelog up` keeps its data in" in errors_of(cluster)
+    assert "log.dirs=/nowhere is ignored, because `oncelog up` keeps its data in" in errors_of(cluster)
 
 
 def test_topics_exist_when_up_is_ready_and_are_created_once(new_cluster: NewCluster) -> None:
@@ -377,7 +377,7 @@ def test_missing_data_is_not_replaced_by_an_empty_log(new_cluster: NewCluster) -
     shutil.rmtree(cluster.data)
     os.kill(pid, signal.SIGKILL)
     assert cluster.process.popen.wait(30) == 1
-    assert f"{cluster.data / 'metadata.sqlite'} is gone: it is not restarted" in errors_of(cluster)
+    assert f"Not restarting it, because {cluster.data / 'metadata.sqlite'} is missing." in errors_of(cluster)
 
 
 def test_broker_does_not_start_without_its_metadata_unless_it_restores_it(new_cluster: NewCluster) -> None:

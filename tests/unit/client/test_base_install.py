@@ -70,5 +70,5 @@ def test_missing_extra_for_tables_is_named(messages: dict[str, str], name: str) 
 
 
 def test_missing_extra_for_spark_is_named(messages: dict[str, str]) -> None:
-    expected = "ImportError: Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
+    expected = "ImportError: oncelog.spark needs pyspark 4.2 or later; install it with `pip install 'oncelog[spark]'`"
     assert messages["register"] == expected

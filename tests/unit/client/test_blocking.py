@@ -102,7 +102,7 @@ def shown(method: object) -> str:
 def test_help_shows_the_signature_of_a_method() -> None:
     text = shown(Admin.create_topics)
     assert "create_topics(self, topics: str | Iterable[str], partitions: int = -1" in text
-    assert "Create one or more topics alike" in text
+    assert "Create one or more topics, and wait until the brokers know them" in text
     assert "async" not in text
 
 

@@ -110,9 +110,9 @@ def test_items_without_a_broker_are_omitted(world: World) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda w: w.at.update(b=-1), "no leader for <b>"),
+        (lambda w: w.at.update(b=-1), "<b>: the partition has no leader"),
         (lambda w: w.fates.update(b=[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 99), "<b>: .*LOAD_IN_PROGRESS"),
-        (lambda w: w.fates.update(b=[None] * 99), "broker 1 left <b> out of its answer"),
+        (lambda w: w.fates.update(b=[None] * 99), "the response of broker 1 does not contain <b>"),
         (lambda w: w.lost.add(1), "hung up"),
     ],
     ids=["no leader", "loading", "left out", "lost"],

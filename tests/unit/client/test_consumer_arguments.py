@@ -21,39 +21,39 @@ WRONG: list[tuple[str, tuple[Any, ...], str]] = [
     ("seek_to_time", (WHEN,), f"timestamp = .*: {MS_WANTED} datetime"),
     ("seek_to_time", ("2026-01-01",), f"timestamp = '2026-01-01': {MS_WANTED} str"),
     ("seek_to_time", (1.5,), f"timestamp = 1.5: {MS_WANTED} float"),
-    ("seek_to_time", (1 << 63,), "timestamp = 9223372036854775808: 64 bits cannot hold it"),
+    ("seek_to_time", (1 << 63,), "timestamp = 9223372036854775808: it must fit into 64 bits"),
     ("offsets_for_times", ({("t", 0): WHEN},), rf"times\[\('t', 0\)\] = .*: {MS_WANTED} datetime"),
-    ("offsets_for_times", ([("t", 0)],), "times = .*: a mapping is wanted"),
+    ("offsets_for_times", ([("t", 0)],), "times = .*: it must be a mapping"),
     ("seek", ("t", 0, "5"), "offset = '5': it must be an int, not str"),
     ("seek", ("t", "0", 5), "the partition = '0': it must be an int, not str"),
     ("seek", (5, 0, 5), "topic = 5: it must be str, not int"),
-    ("seek", ("t", 0, 1 << 63), "offset = 9223372036854775808: 64 bits cannot hold it"),
+    ("seek", ("t", 0, 1 << 63), "offset = 9223372036854775808: it must fit into 64 bits"),
     ("position", ("t", "0"), "the partition = '0': it must be an int, not str"),
     ("poll", ("1",), "timeout = '1': it must be a number of seconds, not str"),
     ("poll", (datetime.timedelta(seconds=1),), "timeout = .*: it must be a number of seconds, not timedelta"),
     ("commit", (None, "1"), "timeout = '1': it must be a number of seconds, not str"),
     ("partitions_for", (5,), "topic = 5: it must be str, not int"),
-    ("subscribe", (5,), r"subscribe\(5\): it takes topics, or a pattern"),
+    ("subscribe", (5,), r"subscribe\(5\): it takes topic names or a pattern, not int"),
     ("subscribe", ([5],), "topic = 5: it must be str, not int"),
-    ("commit", (5,), "offsets = 5: a mapping is wanted"),
-    ("commit", ({"t": 5},), f"a key of offsets = 't': partitions are {PAIRS}"),
+    ("commit", (5,), "offsets = 5: it must be a mapping"),
+    ("commit", ({"t": 5},), f"a key of offsets = 't': partitions must be {PAIRS}"),
     ("commit", ({("t", 0): "5"},), r"offsets\[\('t', 0\)\] = '5': it must be an int, not str"),
-    ("commit", ({("t", 0): -1},), "offset -1 of t-0 cannot be committed"),
+    ("commit", ({("t", 0): -1},), "cannot commit offset -1 of t-0"),
 ]
 OF_PARTITIONS = ["assign", "pause", "resume", "seek_to_beginning", "seek_to_end", "committed", "end_offsets"]
 OF_PARTITIONS += ["beginning_offsets"]
-WRONG += [(method, ("words",), f"partitions = 'words': partitions are {PAIRS}") for method in OF_PARTITIONS]
+WRONG += [(method, ("words",), f"partitions = 'words': partitions must be {PAIRS}") for method in OF_PARTITIONS]
 NO_PARTITIONS: list[tuple[Any, str]] = [
-    (5, f"partitions = 5: partitions are {PAIRS}"),
-    (["words"], rf"partitions\[0\] = 'words': partitions are {PAIRS}"),
-    (("words", 1), rf"partitions\[0\] = 'words': partitions are {PAIRS}"),
-    ([("t", 0), ("words", 1, 5)], rf"partitions\[1\] = \('words', 1, 5\): partitions are {PAIRS}"),
-    ([["t", 0]], rf"partitions\[0\] = \['t', 0\]: partitions are {PAIRS}"),
+    (5, f"partitions = 5: partitions must be {PAIRS}"),
+    (["words"], rf"partitions\[0\] = 'words': partitions must be {PAIRS}"),
+    (("words", 1), rf"partitions\[0\] = 'words': partitions must be {PAIRS}"),
+    ([("t", 0), ("words", 1, 5)], rf"partitions\[1\] = \('words', 1, 5\): partitions must be {PAIRS}"),
+    ([["t", 0]], rf"partitions\[0\] = \['t', 0\]: partitions must be {PAIRS}"),
     ([(5, 0)], r"partitions\[0\] = \(5, 0\): the topic must be str, not int"),
     ([("t", "1")], r"partitions\[0\] = \('t', '1'\): the partition = '1': it must be an int, not str"),
     ([("t", None)], "the partition = None: it must be an int, not NoneType"),
-    ([("t", -1)], "there is no partition -1"),
-    ([("t", 1 << 31)], "32 bits cannot hold it"),
+    ([("t", -1)], "the partition must not be negative"),
+    ([("t", 1 << 31)], "it must fit into 32 bits"),
 ]
 
 
@@ -108,13 +108,13 @@ def test_offset_keeps_its_epoch_and_metadata() -> None:
 
 @pytest.mark.parametrize("source", [None, 5, {("t", 0): 1}, [("t", 0)]])
 def test_send_offsets_accepts_the_consumer(source: Any) -> None:
-    with pytest.raises(errors.UsageError, match=f"takes the consumer, .* not {type(source).__name__}"):
+    with pytest.raises(errors.UsageError, match=f"takes a consumer, .* not {type(source).__name__}"):
         group_and_offsets(source, None)
 
 
 def test_send_offsets_accepts_only_offsets_that_can_be_committed() -> None:
     assert group_and_offsets("g", {("t", 0): 5}) == (GroupMetadata("g"), {("t", 0): (5, -1, "")})
-    for offsets, words in (([5], "a mapping is wanted"), ({("t", 0): -1}, "cannot be committed"), ({"t": 1}, PAIRS)):
+    for offsets, words in (([5], "it must be a mapping"), ({("t", 0): -1}, "cannot commit offset"), ({"t": 1}, PAIRS)):
         wrong: Any = offsets
         with pytest.raises(errors.UsageError, match=words):
             group_and_offsets("g", wrong)
@@ -123,5 +123,5 @@ def test_send_offsets_accepts_only_offsets_that_can_be_committed() -> None:
 @pytest.mark.parametrize("kind", [Transaction, aio.Transaction])
 @pytest.mark.parametrize("handle", [None, 5, {"producer_id": 5}])
 def test_resume_accepts_only_a_handle(kind: Any, handle: Any) -> None:
-    with pytest.raises(errors.UsageError, match="handle: a PreparedTransaction or its text is wanted, not"):
+    with pytest.raises(errors.UsageError, match="handle must be a PreparedTransaction or its text, not"):
         kind.resume(handle, "localhost:1")

@@ -39,7 +39,7 @@ def test_gap_and_stale_are_distinguished() -> None:
 
 def test_reason_of_a_bad_record_ends_with_one_full_stop() -> None:
     error = errors.BadRecordError("value", "t", 0, 7, "Invalid value.")
-    assert "cannot be read: Invalid value. Seek past it" in str(error)
+    assert "Invalid value. Seek to offset" in str(error)
 
 
 def test_unknown_codes_keep_their_number() -> None:

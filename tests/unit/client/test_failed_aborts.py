@@ -26,4 +26,4 @@ def test_abort_error_that_is_fatal_replaces_a_less_severe_error() -> None:
 )
 def test_other_errors_are_kept_with_a_note_about_the_abort(first: BaseException, second: errors.KafkaError) -> None:
     abort_failed(first, second)
-    assert first.__notes__ == [f"aborting the transaction failed: {second}"]
+    assert first.__notes__ == [f"the abort of the transaction failed as well: {second}"]

@@ -52,7 +52,7 @@ def test_dotted_names_and_texts() -> None:
         ({"transaction.two.phase.commit.enable": "true"}, ("transaction.two.phase.commit.enable", "prepare()")),
         ({"key.serializer": "org.apache.kafka.X"}, ("key.serializer", "bytes")),
         ({"interceptor.classes": "X"}, ("interceptor.classes", "wrap send")),
-        ({"sasl.mechanism": "PLAIN"}, ("sasl.mechanism", "not there yet")),
+        ({"sasl.mechanism": "PLAIN"}, ("sasl.mechanism", "not supported yet")),
         ({"metadata.max.idle.ms": 4_999}, ("metadata.max.idle.ms", "5000")),
     ],
 )
@@ -125,10 +125,10 @@ def test_every_default_is_a_valid_value() -> None:
     ("name", "words"),
     [
         ("key.deserializer", "bytes"),
-        ("interceptor.classes", "wrap send or poll"),
-        ("sasl.mechanism", "not there yet"),
-        ("ssl.truststore.location", "not there yet"),
-        ("metric.reporters", "leave it out"),
+        ("interceptor.classes", "wrap send() or poll()"),
+        ("sasl.mechanism", "not supported yet"),
+        ("ssl.truststore.location", "not supported yet"),
+        ("metric.reporters", "omit the option"),
         ("share.acquire.mode", "KIP-932"),
     ],
 )

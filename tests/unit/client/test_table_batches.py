@@ -89,22 +89,22 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a consumer's own table": (
         {"key": ["k"], "value": ["v"], "topic": ["t"], "partition": [0], "offset": [5], "timestampType": [0]},
         {},
-        "the columns topic, offset, timestampType are no part of a record (key, value, headers, partition, timestamp): "
-        "leave them out with table.select(['key', 'value', 'partition'])",
+        "the columns topic, offset, timestampType are not part of a record (key, value, headers, partition, "
+        "timestamp); remove them with table.select(['key', 'value', 'partition'])",
     ),
     "the same with a format": (
         {"value": ["v"], "offset": [5]},
         {"value": Json()},
-        "the column offset is no part of a record (key, value, headers, partition, timestamp): leave it out with "
+        "the column offset is not part of a record (key, value, headers, partition, timestamp); remove it with "
         "table.select(['value'])",
     ),
     "columns without a format": (
         {"key": ["k"], "id": [5]},
         {},
-        "the column id is no part of a record (key, value, headers, partition, timestamp): with value=Json() or "
-        "value=Avro(schema) it is the value",
+        "the column id is not part of a record (key, value, headers, partition, timestamp); with value=Json() or "
+        "value=Avro(schema), it is part of the value",
     ),
-    "nothing to write": ({"partition": [0]}, {"value": Json()}, "a table needs a column key, value or both"),
+    "nothing to write": ({"partition": [0]}, {"value": Json()}, "a table needs a column named key or value"),
     "key of numbers": (
         {"key": [5], "value": ["v"]},
         {},
@@ -144,11 +144,11 @@ def test_invalid_tables_are_described(case: str) -> None:
 
 
 TIMES: dict[str, tuple[pa.Array, str]] = {
-    "negative": (pa.array([5, -5]), "timestamp has -5: .*not negative"),
-    "negative time": (pa.array([-5_000], pa.timestamp("us")), "timestamp has -5"),
-    "beyond 62 bits": (pa.array([1 << 62]), f"timestamp has {1 << 62}: .*at most"),
-    "beyond 64 bits": (pa.array([1 << 63], pa.uint64()), "timestamp has a value out of range"),
-    "seconds beyond 64 bits": (pa.array([1 << 60], pa.timestamp("s")), "timestamp has a value out of range"),
+    "negative": (pa.array([5, -5]), "timestamp has the value -5; .*not be negative"),
+    "negative time": (pa.array([-5_000], pa.timestamp("us")), "timestamp has the value -5"),
+    "beyond 62 bits": (pa.array([1 << 62]), f"timestamp has the value {1 << 62}; .*at most"),
+    "beyond 64 bits": (pa.array([1 << 63], pa.uint64()), "timestamp has a value that is out of range"),
+    "seconds beyond 64 bits": (pa.array([1 << 60], pa.timestamp("s")), "timestamp has a value that is out of range"),
 }
 
 
@@ -167,7 +167,7 @@ def test_timestamps_of_every_unit_become_milliseconds() -> None:
         assert times_of(batch) == [2_000, 0], unit
 
 
-@pytest.mark.parametrize(("partition", "message"), [(-1, "partition has -1"), (1 << 63, "out of range")])
+@pytest.mark.parametrize(("partition", "message"), [(-1, "partition has the value -1"), (1 << 63, "out of range")])
 def test_impossible_partition_is_named(partition: int, message: str) -> None:
     kind = pa.uint64() if partition > 0 else pa.int64()
     table = pa.table({"value": ["x"], "partition": pa.array([partition], kind)})

@@ -19,7 +19,7 @@ from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.schema import NO_UUID
 from oncelog.sim.loop import SimLoop
 from oncelog.spark.commit.errors import SinkError
-from oncelog.spark.commit.record import NOBODY
+from oncelog.spark.commit.record import NO_SOURCE
 from oncelog.spark.reading.batch import BatchSource
 from oncelog.spark.reading.stream import StreamSource
 from oncelog.spark.writing.driver import make_plan
@@ -47,7 +47,7 @@ def test_outage_is_logged_once_and_not_at_its_first_failure(
         tries(address, count)
     said = [record.getMessage() for record in caplog.records if record.name == module.__name__]
     assert len(said) == lines
-    assert all(address in line and line.endswith("still trying") for line in said)
+    assert all(address in line and line.endswith("still retrying") for line in said)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_unresponsive_address_takes_no_longer_than_the_timeout(
         async with ClusterClient("nowhere:1") as cluster:
             cluster._connections._connect_once = swallowed  # type: ignore[assignment]
             with pytest.raises(
-                errors.ConnectionFailedError, match="no connection in 1000 ms; known brokers: nowhere:1"
+                errors.ConnectionFailedError, match="no connection within 1000 ms; known brokers: nowhere:1"
             ):
                 await asked(cluster)
 
@@ -124,7 +124,7 @@ def test_unresponsive_address_takes_no_longer_than_the_timeout(
     "first_call",
     [
         lambda given: make_plan(
-            sink_options({**given, "transactionalIdPrefix": "p", "topic": "t"}, streaming=True), NOBODY
+            sink_options({**given, "transactionalIdPrefix": "p", "topic": "t"}, streaming=True), NO_SOURCE
         ),
         lambda given: StreamSource({**given, "subscribe": "t"}).initialOffset(),
         lambda given: BatchSource({**given, "subscribe": "t"}).partitions(),

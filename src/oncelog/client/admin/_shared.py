@@ -1,4 +1,4 @@
-"""What the blocking `Admin` and the one for asyncio share: options, names, and calls that they lack."""
+"""Options and names that the blocking `Admin` and the one for asyncio share, and the calls that they lack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from oncelog.client.options import COMMON, cluster_options, read_options
 
 FIRST_CONTACT_MS = 10_000
-"""How long an Admin tries addresses where nobody has ever answered, unless default_api_timeout_ms is given."""
+"""How long an Admin tries to reach a first broker, unless default_api_timeout_ms is given."""
 
 NOT_YET = {
     "alter_replica_log_dirs": "moving replicas between log directories (KIP-113)",
@@ -17,7 +17,7 @@ NOT_YET = {
     "list_partition_reassignments": "moving replicas between brokers (KIP-455)",
     "elect_leaders": "electing leaders (KIP-460)",
     "describe_metadata_quorum": "the KRaft quorum (KIP-836)",
-    "list_config_resources": "listing what has settings (KIP-1142)",
+    "list_config_resources": "listing config resources (KIP-1142)",
     "create_acls": "ACLs (KIP-140)",
     "describe_acls": "ACLs (KIP-140)",
     "delete_acls": "ACLs (KIP-140)",
@@ -28,13 +28,13 @@ NOT_YET = {
     "create_delegation_token": "delegation tokens (KIP-48)",
     "describe_share_groups": "share groups (KIP-932)",
 }
-"""Calls of Kafka's Admin that ours does not have."""
+"""Calls of Kafka's Admin that this Admin lacks -> their subject."""
 
 
 def admin_options(
     config: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> tuple[str | Sequence[str], dict[str, Any]]:
-    """(addresses, the arguments of `ClusterClient`); ConfigError."""
+    """Return (addresses, the keyword arguments of `ClusterClient`). Raises ConfigError."""
     found, explicit = read_options(COMMON, config, given)
     arguments = cluster_options(found)
     if "default_api_timeout_ms" not in explicit:
@@ -43,20 +43,20 @@ def admin_options(
 
 
 def names(given: str | Iterable[str]) -> list[str]:
-    """One name or several."""
+    """Return a list of names, from one name or several."""
     return [given] if isinstance(given, str) else list(given)
 
 
 class AdminBase:
-    """Raise an AttributeError that helps, for a call that Admin lacks."""
+    """Raise an AttributeError with a suggestion for a method that Admin lacks."""
 
-    if not TYPE_CHECKING:  # a type checker finds a mistyped name itself
+    if not TYPE_CHECKING:  # a type checker reports a mistyped name without this
 
         def __getattr__(self, name: str) -> NoReturn:
             if name in NOT_YET:
                 raise AttributeError(
-                    f"Admin has no {name} yet, {NOT_YET[name]}: use Apache Kafka's own tools against a cluster that "
-                    "has it"
+                    f"Admin does not support {name} yet ({NOT_YET[name]}); use Apache Kafka's tools with a cluster "
+                    "that supports it"
                 )
             near = get_close_matches(name, [each for each in vars(type(self)) if not each.startswith("_")], n=1)
             raise AttributeError(f"Admin has no {name}" + (f"; did you mean {near[0]}?" if near else ""))

@@ -1,4 +1,4 @@
-"""The admin client for asyncio: an index of what the modules beside it ask of a cluster."""
+"""The admin client for asyncio. Its methods are the functions of the other modules of this package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 def _asked(
     function: Callable[Concatenate[ClusterClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Admin, P], Coroutine[Any, Any, T]]:
-    """The method that asks this of an Admin's cluster: same arguments, same docstring."""
+    """Return a method that calls this function with the Admin's cluster. It has the same arguments and docstring."""
 
     @functools.wraps(function)
     async def ask(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -37,7 +37,7 @@ def _asked(
 
 
 class Admin(AdminBase):
-    """Topics, groups, transactions and settings of a cluster. `async with`, or `await close()`. See `oncelog.Admin`."""
+    """Administer a cluster, as `oncelog.Admin` does. Use it with `async with`, or call `await close()`."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Admin(AdminBase):
         await self.close()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections. Calls in progress raise ClientClosedError."""
         await self.cluster.close()
 
     async def reach(self, timeout: float) -> None:
-        """Be connected to some broker within so many seconds; ConnectionFailedError names addresses."""
+        """Connect to any broker within `timeout` seconds. Raises ConnectionFailedError that names the addresses."""
         with self.cluster.calls.call():
             await self.cluster.reach(timeout * 1000)
 

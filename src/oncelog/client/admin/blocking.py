@@ -13,11 +13,17 @@ __all__ = ["Admin"]
 
 
 class Admin(AdminBase, Blocking[Awaited]):
-    """Topics, groups, transactions and settings of a cluster. Use as a context manager, or `close` it.
+    """Administer a cluster: topics, settings, groups and transactions (Kafka's Admin).
 
-    Options carry Kafka's names with `_` for `.`. Errors: `oncelog.errors`. What passes by itself is tried again until
-    default_api_timeout_ms (60 s); an address where nobody has ever answered is given up after 10 s, unless that option
-    says how long. `oncelog.aio.Admin` has the same methods as coroutines.
+        with Admin("localhost:9092") as admin:
+            admin.create_topics("orders", partitions=6)
+
+    Use it as a context manager, or call `close`. `bootstrap_servers` is "HOST:PORT,..." or a list of such strings.
+    Options have Kafka's names with `_` for `.`. `config` takes a mapping with the dotted names.
+
+    After a temporary error, a call retries for default_api_timeout_ms (60 s). If no broker has ever answered, it gives
+    up after 10 s, unless that option is set. Errors are in `oncelog.errors`. `oncelog.aio.Admin` has the same methods
+    as coroutines.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Describe and change settings of topics, brokers and groups: coroutines over `ClusterClient`."""
+"""Describe and change settings of topics, brokers and groups with a `ClusterClient`."""
 
 from __future__ import annotations
 
@@ -22,24 +22,28 @@ RESOURCES = {
     "broker_logger": ResourceType.BROKER_LOGGER,
     "group": ResourceType.GROUP,
 }
-"""What has settings."""
+"""The kinds of resources that have settings."""
 SOURCES = {
     1: "topic",
-    2: "broker, changed while it ran",
-    3: "all brokers, changed while they ran",
+    2: "broker, changed at run time",
+    3: "all brokers, changed at run time",
     4: "broker's start",
     5: "default",
     6: "logger",
     8: "group",
 }
-"""Who has set a setting (`ConfigSource`)."""
+"""Where the value of a setting comes from (Kafka's `ConfigSource`)."""
 USER_SET = frozenset(SOURCES) - {5}
 
 _SET, _DELETE = 0, 1
 
 
 class ConfigEntry(NamedTuple):
-    """A setting. `source` says who has set it (`SOURCES`). The value of a sensitive setting is None."""
+    """A setting of a resource. The value of a sensitive setting is None.
+
+    `source` is Kafka's number for the origin of the value: 1 the topic, 2 this broker at run time, 3 all brokers at run
+    time, 4 the broker's start, 5 the default, 6 a logger, 8 the group.
+    """
 
     name: str
     value: str | None
@@ -49,7 +53,7 @@ class ConfigEntry(NamedTuple):
 
 
 async def _call_resource(cluster: ClusterClient, kind: str, name: str, request: Message) -> Any:
-    """Send a request about a resource to the broker that knows its settings: the broker itself, or any broker."""
+    """Send a request about a broker to that broker, and a request about another resource to any broker."""
     if kind in ("broker", "broker_logger") and name:
         await cluster.require_broker(int(name))
         return await cluster.call_broker(int(name), request)
@@ -59,18 +63,21 @@ async def _call_resource(cluster: ClusterClient, kind: str, name: str, request: 
 async def describe_configs(
     cluster: ClusterClient, kind: str, name: str | int, *, all_: bool = True
 ) -> dict[str, str | None]:
-    """Return the settings of a "topic", "broker", "broker_logger" or "group", by name.
+    """Return setting -> value of a resource (Kafka's DescribeConfigs).
 
-    Brokers and their loggers go by node id; the broker name "" means the settings of all brokers. With `all_` False,
-    return only settings that a user has set. Sensitive values are None. Raises UnknownTopicError, KafkaError
-    (BROKER_ID_NOT_REGISTERED) and UnsupportedError.
+    `kind` is "topic", "broker", "broker_logger" or "group". `name` is the topic, the group or the broker's node id. The
+    broker name "" means the settings that all brokers share. With `all_` False, return only settings that a user has
+    set. Values are strings. Sensitive values are None.
+
+    Raises UnknownTopicError, RequestError (BROKER_ID_NOT_REGISTERED), or UnsupportedError if the broker does not
+    support the kind.
     """
     entries = await describe_config_entries(cluster, kind, name)
     return {entry.name: entry.value for entry in entries if all_ or entry.source in USER_SET}
 
 
 async def describe_config_entries(cluster: ClusterClient, kind: str, name: str | int) -> list[ConfigEntry]:
-    """Return the same settings, with the source of each value and whether it may change."""
+    """Return the settings of a resource, each with its source and whether it can change. See `describe_configs`."""
     wanted = DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=str(name), configuration_keys=None)
     request = DescribeConfigsRequest(resources=[wanted])
     response = await _call_resource(cluster, kind, str(name), request)
@@ -90,9 +97,12 @@ async def alter_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of a resource that `describe_configs` knows, all or none. Unset ones return to their defaults.
+    """Change settings of a resource (Kafka's IncrementalAlterConfigs). Either all of them change, or none.
 
-    Raises KafkaError (INVALID_CONFIG, INVALID_REQUEST, BROKER_ID_NOT_REGISTERED) and UnknownTopicError.
+    `kind` and `name` are those of `describe_configs`. `to_set` maps settings to new values. Settings in `to_unset`
+    return to their defaults. With `validate_only`, nothing changes.
+
+    Raises UnknownTopicError, or RequestError (INVALID_CONFIG, INVALID_REQUEST, BROKER_ID_NOT_REGISTERED).
     """
     request = _request(RESOURCES[kind], str(name), to_set, to_unset, validate_only=validate_only)
     about = "all brokers" if name == "" else f"{kind} {str(name)!r}"
@@ -109,7 +119,10 @@ async def alter_topic_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of a topic. Unset ones return to the broker's."""
+    """Change settings of a topic, all or none. Settings in `to_unset` return to the broker's values.
+
+    With `validate_only`, nothing changes. Raises UnknownTopicError, or RequestError (INVALID_CONFIG).
+    """
     request = _request(ResourceType.TOPIC, topic, to_set, to_unset, validate_only=validate_only)
     response = await cluster.call_controller(request)
     raise_for_error(response, f"topic {topic!r}")
@@ -124,7 +137,12 @@ async def alter_broker_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of a broker, or (None) of all brokers, while they run."""
+    """Change settings of a running broker, or of all brokers if `broker` is None. Either all settings change, or none.
+
+    A setting of one broker overrides the same setting of all brokers. Settings in `to_unset` return to the values from
+    the broker's start. With `validate_only`, nothing changes. Raises RequestError (INVALID_CONFIG, INVALID_REQUEST,
+    BROKER_ID_NOT_REGISTERED).
+    """
     name = "" if broker is None else str(broker)
     await alter_configs(cluster, "broker", name, to_set, to_unset, validate_only=validate_only)
 

@@ -13,7 +13,7 @@ from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFe
 from oncelog.version import __version__
 
 API_VERSIONS_VERSION = 4
-"""Earlier ones leave out features whose lowest level is 0 (KAFKA-17011)."""
+"""Earlier versions omit features whose lowest level is 0 (KAFKA-17011)."""
 UPGRADES = {
     "upgrade": UpgradeType.UPGRADE,
     "safe_downgrade": UpgradeType.SAFE_DOWNGRADE,
@@ -22,7 +22,10 @@ UPGRADES = {
 
 
 class FeatureInfo(NamedTuple):
-    """One feature: the levels that the broker supports, the cluster's level (0: off), and the epoch of the levels."""
+    """A feature: the lowest and highest level that the broker supports, and the cluster's finalized level (0: off).
+
+    `epoch` is the version of the cluster's levels. Every change increases it.
+    """
 
     name: str
     supported_min: int
@@ -32,7 +35,10 @@ class FeatureInfo(NamedTuple):
 
 
 async def describe_features(cluster: ClusterClient) -> list[FeatureInfo]:
-    """Return the features with the brokers' and the cluster's levels. Raises UnsupportedError before Kafka 3.9."""
+    """Return the features with the broker's and the cluster's levels (KIP-584).
+
+    Raises UnsupportedError if the broker is older than Apache Kafka 3.9.
+    """
     request = ApiVersionsRequest(client_software_name="oncelog", client_software_version=__version__)
     response = await cluster.call_any(request, API_VERSIONS_VERSION)
     raise_for_error(response, "features")
@@ -52,9 +58,11 @@ async def describe_features(cluster: ClusterClient) -> list[FeatureInfo]:
 async def update_features(
     cluster: ClusterClient, levels: Mapping[str, int], kind: str = "upgrade", *, validate_only: bool = False
 ) -> None:
-    """Set levels of features, all or none. `kind` is "upgrade", "safe_downgrade" or "unsafe_downgrade".
+    """Set the levels of features. Either all of them change, or none (Kafka's UpdateFeatures).
 
-    Raises KafkaError (INVALID_UPDATE_VERSION ...).
+    `levels` maps features such as "transaction.version" to levels. `kind` is "upgrade", "safe_downgrade" (rejected if
+    metadata would be lost) or "unsafe_downgrade". With `validate_only`, nothing changes. Raises RequestError
+    (INVALID_UPDATE_VERSION).
     """
     request = UpdateFeaturesRequest(
         feature_updates=[
@@ -63,4 +71,4 @@ async def update_features(
         ],
         validate_only=validate_only,
     )
-    raise_for_error(await cluster.call_controller(request), "changing features")
+    raise_for_error(await cluster.call_controller(request), "UpdateFeatures")

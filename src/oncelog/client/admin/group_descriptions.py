@@ -1,4 +1,4 @@
-"""Describe groups, of the classic protocol and of KIP-848, as their coordinators know them."""
+"""Describe groups of both protocols, classic and KIP-848, as their coordinators know them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ STATES = (
 TYPES = ("Consumer", "Classic", "Share", "Streams")
 """Types of groups (Kafka's `GroupType`)."""
 SPELLED = {name.lower(): name for name in TYPES}
-"""Brokers write them in lower case, Kafka's tools do not."""
+"""Brokers write the types in lower case, Kafka's tools in title case."""
 DEAD = "Dead"
 
 
 class GroupInfo(NamedTuple):
-    """A group in the list of groups; `coordinator` is the broker that reported it."""
+    """A group in a list: its id, protocol type ("consumer" for consumers), state and type.
+
+    `coordinator` is the node id of the broker that reported the group.
+    """
 
     group_id: str
     protocol_type: str
@@ -42,7 +45,10 @@ class GroupInfo(NamedTuple):
 
 
 class MemberInfo(NamedTuple):
-    """One member of a group. `assignment` is None if only its assignor can read it."""
+    """A member of a group. `assignment` has its (topic, partition) pairs.
+
+    It is None if the assignor uses a format of its own.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -52,7 +58,10 @@ class MemberInfo(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group and its members; `protocol` is the assignor."""
+    """A group and its members. `state` is "Stable", "Empty", "Dead" (it does not exist) or another state of Kafka's.
+
+    `protocol` is the assignor. `type` is "Classic" or "Consumer" (KIP-848). `coordinator` is the node id of its broker.
+    """
 
     group_id: str
     state: str
@@ -70,16 +79,17 @@ def _known(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
     for name in given:
         if name.lower() not in spelled:
             near = get_close_matches(name.lower(), spelled, n=1)
-            hint = f"did you mean {spelled[near[0]]}?" if near else f"there are: {', '.join(known)}"
-            raise errors.ConfigError(f"there is no {what} {name!r} of groups; {hint}")
+            hint = f"did you mean {spelled[near[0]]}?" if near else f"use one of {', '.join(known)}"
+            raise errors.ConfigError(f"unknown group {what} {name!r}; {hint}")
         found.append(spelled[name.lower()])
     return found
 
 
 async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupInfo]:
-    """Return all groups by name, or those in certain states ("Stable") and of certain types ("Classic").
+    """Return the groups of all coordinators, in order of their ids.
 
-    Raises ConfigError for an unknown state or type.
+    With `states` ("Stable", "Empty", ...) or `types` ("Classic", "Consumer", ...), return only groups of these. Raises
+    ConfigError for an unknown state or type.
     """
     in_states, of_types = _known("state", states, STATES), _known("type", types, TYPES)
     answers = await gather_brokers(cluster, lambda: ListGroupsRequest(states_filter=in_states, types_filter=of_types))
@@ -94,10 +104,10 @@ async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types:
 
 
 async def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescription:
-    """Return state and members of a group of either protocol. A group that does not exist is Dead."""
+    """Return the state and the members of a group. The state of a group that does not exist is "Dead"."""
     response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
     group = response.groups[0]
-    # Of a group of another type a broker says that there is none, in words before version 6.
+    # A broker reports a group of another type as not found. Before version 6, only the state says so.
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
         newer = await _described(cluster, group_id)
         if newer is not None:
@@ -122,7 +132,7 @@ async def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescript
 
 
 async def _described(cluster: ClusterClient, group_id: str) -> GroupDescription | None:
-    """Return a group of KIP-848, or None if there is none, or if the brokers do not support these groups."""
+    """Return a group of KIP-848, or None if it does not exist or the brokers do not support such groups."""
     try:
         response = await cluster.call_coordinator("group", group_id, ConsumerGroupDescribeRequest(group_ids=[group_id]))
     except errors.UnsupportedError:
@@ -142,7 +152,7 @@ def _member(item: Any) -> MemberInfo:
 
 
 def _assigned(assignment: bytes) -> list[TopicPartition] | None:
-    """Return a member's partitions, or None if they cannot be read, because assignors choose their format."""
+    """Return a member's partitions, or None if the assignor uses a format of its own."""
     if not assignment:
         return []
     try:
@@ -152,15 +162,19 @@ def _assigned(assignment: bytes) -> list[TopicPartition] | None:
 
 
 async def committed(cluster: ClusterClient, group_id: str, *, require_stable: bool = True) -> dict[TopicPartition, int]:
-    """Return every committed offset of a group, with `leader_epoch` and `metadata`. An unknown group has none.
+    """Return (topic, partition) -> committed offset of a group. For a group that does not exist, the result is empty.
 
-    With `require_stable`, wait for open transactions that hold offsets of the group (KIP-447).
+    Each offset is an `OffsetAndMetadata`. With `require_stable`, wait until open transactions with offsets of the group
+    have ended (KIP-447).
     """
     return dict(await offset_calls.fetch_committed(cluster, group_id, require_stable=require_stable))
 
 
 async def ends(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the high watermarks of the partitions that exist and have a leader."""
+    """Return (topic, partition) -> high watermark, the end for consumers with read_uncommitted.
+
+    Partitions that do not exist or have no leader are omitted.
+    """
     wanted = set(partitions)
     topics = await cluster.topics(internal=True)
     led = [

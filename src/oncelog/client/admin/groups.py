@@ -25,15 +25,16 @@ from oncelog.protocol.messages.offset_delete import (
 )
 
 INACTIVE = frozenset({"Empty", "Dead"})
-"""States in which a group's offsets may be set: no member would notice, and its next commit undo it."""
+"""States in which a group's offsets can be set. A member would not notice, and would overwrite them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The position to which a group seeks. Set exactly one attribute.
+    """The position to which `Admin.seek_group` sets a group. Set exactly one attribute.
 
-    `timestamp` is ms since the epoch (the first record at or after it, otherwise the end), `offsets.EARLIEST` or
-    `offsets.LATEST`. `offset` is a number. `shift` is added to the committed offset and may be negative.
+    `timestamp` selects the first record at or after that time, in ms since the epoch, or the end if there is none. -2
+    selects the first offset, and -1 the end. `offset` is the offset itself. `shift` is added to the committed offset.
+    It may be negative. The module also has the constants EARLIEST, LATEST and CURRENT.
     """
 
     timestamp: int | None = None
@@ -47,7 +48,7 @@ CURRENT = Target(shift=0)
 
 
 class PartitionSeek(NamedTuple):
-    """The offset to which a group seeks in one partition; `committed` is None if the group has no offset there."""
+    """The new offset of a group in a partition (`target`), and the old one. `committed` is None if it had none."""
 
     topic: str
     partition: int
@@ -56,14 +57,18 @@ class PartitionSeek(NamedTuple):
 
 
 async def delete_groups(cluster: ClusterClient, groups: str | Iterable[str]) -> None:
-    """Delete groups without members, and their offsets. Raises KafkaError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND)."""
+    """Delete groups and their committed offsets. `groups` is a group id or several.
+
+    The groups must have no members. If one fails, the others are deleted nevertheless. Then the first error is raised:
+    RequestError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND).
+    """
     failure: errors.KafkaError | None = None
     for group_id in dict.fromkeys(names(groups)):
         request = DeleteGroupsRequest(groups_names=[group_id])
         try:
             response = await cluster.call_coordinator("group", group_id, request)
             raise_for_error(response, f"group {group_id!r}")
-            require_answers([group_id], [item.group_id for item in response.results], "deletion of a group")
+            require_answers([group_id], [item.group_id for item in response.results], "DeleteGroups")
         except errors.KafkaError as error:
             failure = failure or error
     if failure is not None:
@@ -71,7 +76,11 @@ async def delete_groups(cluster: ClusterClient, groups: str | Iterable[str]) -> 
 
 
 async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-    """Delete a group's offsets of partitions that no member reads. Raises KafkaError (GROUP_SUBSCRIBED_TO_TOPIC)."""
+    """Delete a group's committed offsets of these (topic, partition) pairs (Kafka's OffsetDelete).
+
+    Raises RequestError (GROUP_SUBSCRIBED_TO_TOPIC) if a member of the group is subscribed to a topic, or
+    (GROUP_ID_NOT_FOUND).
+    """
     wanted = sorted(set(partitions))
     topics = [
         OffsetDeleteRequestTopic(
@@ -85,7 +94,7 @@ async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iter
     for answer in response.topics:
         for item in answer.partitions:
             if item.error_code:
-                about = f"offset of {answer.name}-{item.partition_index} in {group_id!r}"
+                about = f"offset of {answer.name}-{item.partition_index} in group {group_id!r}"
                 raise errors.error_for(item.error_code, f"{about}: {ErrorCode.of(item.error_code).text}")
     answered = [(answer.name, item.partition_index) for answer in response.topics for item in answer.partitions]
     require_answers(wanted, answered, f"offsets of group {group_id!r}")
@@ -99,9 +108,11 @@ async def remove_members(
     all_: bool = False,
     reason: str = "removed by an administrator",
 ) -> list[str]:
-    """Remove static members from a group (KIP-345), or with `all_` every member. Return their instance or member ids.
+    """Remove static members from a group by their group.instance.id (KIP-345), or with `all_` every member.
 
-    A member that is alive joins again. Raises KafkaError (UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND).
+    Return the removed members: their instance ids, or the member ids of members without one. A member that still runs
+    joins the group again. `reason` is sent to the broker. Raises GroupError (UNKNOWN_MEMBER_ID), or RequestError
+    (GROUP_ID_NOT_FOUND).
     """
     leaving = [MemberIdentity(member_id="", group_instance_id=each, reason=reason) for each in instance_ids]
     if all_:
@@ -132,21 +143,24 @@ async def remove_members(
 
 
 async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set a group's committed offsets while it has no members. Raises GroupError if it has some."""
+    """Set committed offsets of a group that has no members.
+
+    `offsets` maps (topic, partition) to the next offset to read. Raises GroupError if the group has members.
+    """
     await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
 
 
 async def _plan_seek(
     cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
 ) -> list[PartitionSeek]:
-    """Return where `seek` would set the group: in some partitions, or in all that it has offsets of.
+    """Return the offsets to which `seek` sets the group, in these partitions or in all that it has offsets of.
 
-    A target outside a partition's offsets becomes its start or its end, as in Kafka's tool. Raises UsageError if the
+    A target outside a partition's log becomes the log's start or its end, as in Kafka's tool. Raises UsageError if the
     group has members, and for a shift without a committed offset.
     """
     found = (await describe_group(cluster, group_id)).state
     if found not in INACTIVE:
-        raise errors.UsageError(f"group {group_id!r} is {found}: stop its members first")
+        raise errors.UsageError(f"group {group_id!r} has active members (its state is {found}); stop them first")
     committed = await offset_calls.fetch_committed(cluster, group_id)
     wanted = sorted(committed if partitions is None else set(partitions))
     starts = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.EARLIEST))
@@ -164,14 +178,14 @@ async def _plan_seek(
 async def _aims(
     cluster: ClusterClient, target: Target, wanted: list[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | None]:
-    """Return the target offset in each partition; None is its end."""
+    """Return the target offset in each partition. None means the end."""
     if target.offset is not None:
         return dict.fromkeys(wanted, target.offset)
     if target.shift is not None:
         missing = [tp for tp in wanted if tp not in committed]
         if missing and target.shift:
             topic, partition = missing[0]
-            raise errors.UsageError(f"there is no offset of {topic}-{partition} to shift")
+            raise errors.UsageError(f"cannot shift the offset of {topic}-{partition}: the group has none there")
         return {tp: committed[tp] + target.shift if tp in committed else None for tp in wanted}
     assert target.timestamp is not None
     listed = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, target.timestamp))
@@ -186,10 +200,13 @@ async def seek(
     *,
     dry_run: bool = False,
 ) -> list[PartitionSeek]:
-    """Set the offsets of a group without members, in some partitions or in all that it has offsets of.
+    """Set the committed offsets of a group that has no members. Return the old and new offset of each partition.
 
-    A `target` outside a partition's offsets becomes its first offset or its end. Raises UsageError if the group has
-    members. With `dry_run`, change nothing.
+    `target` is a `Target`. `partitions` are (topic, partition) pairs. The default is all partitions that the group has
+    offsets of. A target outside a partition's log becomes the log's first offset or its end. With `dry_run`, nothing
+    changes.
+
+    Raises UsageError if the group has members, or if the target is a shift and the group has no offset of a partition.
     """
     seeks = await _plan_seek(cluster, group_id, target, partitions)
     if not dry_run:

@@ -14,14 +14,18 @@ from oncelog.protocol.messages.describe_log_dirs import DescribableLogDirTopic, 
 
 
 class ReplicaSize(NamedTuple):
-    """One replica in a directory: the bytes of its segments, and its lag behind the high watermark."""
+    """A replica in a log directory: the bytes of its segments, and the offsets from its end to the high watermark."""
 
     size_bytes: int
     offset_lag: int
 
 
 class LogDir(NamedTuple):
-    """One log directory. `online` is false after its disk has failed. Unknown sizes are -1."""
+    """A log directory of a broker, with the size of each replica in it, by (topic, partition).
+
+    `online` is false after its disk has failed. `total_bytes` and `usable_bytes` are those of the file system, or -1 if
+    unknown.
+    """
 
     broker: int
     path: str
@@ -36,9 +40,10 @@ async def describe_log_dirs(
     brokers: Sequence[int] | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> list[LogDir]:
-    """Return the log directories of these brokers, or of all: total and used bytes, replicas, and whether it is online.
+    """Return the log directories of brokers: file system space, replicas with their sizes, and whether each is online.
 
-    Raises KafkaError (BROKER_ID_NOT_REGISTERED).
+    `brokers` are node ids (default: all brokers). With `partitions`, return only replicas of these (topic, partition)
+    pairs. Raises RequestError (BROKER_ID_NOT_REGISTERED).
     """
     for broker in brokers or ():
         await cluster.require_broker(broker)

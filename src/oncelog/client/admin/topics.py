@@ -1,6 +1,6 @@
-"""Administer topics, offsets and brokers: coroutines over `ClusterClient`.
+"""Administer topics, offsets and brokers with a `ClusterClient`.
 
-Other subjects have their own modules. `Admin` is made of their functions.
+Other subjects have their own modules. The functions of all of them are the methods of `Admin`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 
 LAST_BY_NAME = 5
-"""The last version of DeleteTopics in which topics are plain names."""
+"""The last version of DeleteTopics that has only names of topics."""
 
 
 class BrokerInfo(NamedTuple):
-    """One broker."""
+    """A broker: its node id, address and rack (None if it has none)."""
 
     node_id: int
     host: str
@@ -46,7 +46,7 @@ class BrokerInfo(NamedTuple):
 
 
 class ClusterInfo(NamedTuple):
-    """The cluster."""
+    """A cluster: its id, the node id of the controller, the brokers, and the level of each finalized feature."""
 
     cluster_id: str
     controller_id: int
@@ -55,7 +55,11 @@ class ClusterInfo(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """One partition, with its first offset, high watermark, last stable offset and log end; -1 if it has no leader."""
+    """A partition: its number, leader, leader epoch, replicas, in-sync replicas and offsets.
+
+    `leader` is a node id, or -1 if the partition has none. Then the offsets are -1, too. The offsets are the first one
+    in the log, the high watermark, the last stable offset and the log end offset.
+    """
 
     partition: int
     leader: int
@@ -69,7 +73,7 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """One topic with its partitions."""
+    """A topic with its partitions in order. `internal` is true for the topics of the coordinators."""
 
     name: str
     topic_id: UUID
@@ -78,7 +82,7 @@ class TopicInfo(NamedTuple):
 
 
 class TopicListing(NamedTuple):
-    """A topic in the list of topics."""
+    """A topic in a list: its name, id, number of partitions and replication factor, and whether it is internal."""
 
     name: str
     topic_id: UUID
@@ -88,7 +92,7 @@ class TopicListing(NamedTuple):
 
 
 class CreatedTopic(NamedTuple):
-    """A topic that was created. The numbers are -1 if the client may not read its settings."""
+    """A topic that was created. The numbers are -1 if the client is not authorized to read the topic's settings."""
 
     name: str
     topic_id: UUID
@@ -106,11 +110,15 @@ async def create_topics(
     assignments: Sequence[Sequence[int]] | None = None,
     validate_only: bool = False,
 ) -> list[CreatedTopic]:
-    """Create one or more topics alike, and wait until the brokers know them. -1 is the broker's default.
+    """Create one or more topics, and wait until the brokers know them (Kafka's CreateTopics).
 
-    `assignments` are the brokers of each partition, its leader first; they replace the two numbers. With
-    `validate_only`, the broker checks the request and creates nothing. After all topics were tried, raise KafkaError
-    (TOPIC_ALREADY_EXISTS, INVALID_CONFIG, INVALID_REPLICATION_FACTOR ...).
+    `topics` is a name or several. All of them get the same number of partitions, replication factor and settings
+    (`configs`, by Kafka's names). -1 means the broker's default. `assignments` replaces both numbers: it has, for each
+    partition, the node ids of its brokers, leader first. With `validate_only`, the broker validates the request and
+    creates nothing.
+
+    If the broker rejects a topic, the others are created nevertheless. Then the first error is raised: RequestError
+    (TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG).
     """
     settings = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
     placed = [
@@ -134,7 +142,7 @@ async def create_topics(
             text = item.error_message or ErrorCode.of(item.error_code).text
             about = text if item.name in text else f"topic {item.name!r}: {text}"
             raise errors.error_for(item.error_code, about)
-    require_answers([topic.name for topic in wanted], [item.name for item in response.topics], "creation of topics")
+    require_answers([topic.name for topic in wanted], [item.name for item in response.topics], "CreateTopics")
     for item in response.topics if not validate_only else ():
         await _until_known(cluster, item.name)
     return [CreatedTopic(i.name, i.topic_id, i.num_partitions, i.replication_factor) for i in response.topics]
@@ -146,7 +154,7 @@ async def _until_known(cluster: ClusterClient, name: str) -> None:
     try:
         await cluster.topic(name, missing_ms=cluster.api_timeout_ms)
     except errors.UnknownTopicError:
-        raise errors.TimedOutError(f"topic {name!r} was created, but the brokers do not know of it yet") from None
+        raise errors.TimedOutError(f"topic {name!r} was created, but the brokers do not know it yet") from None
 
 
 async def create_partitions(
@@ -157,9 +165,11 @@ async def create_partitions(
     assignments: Sequence[Sequence[int]] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Increase a topic's partitions to `count`. Keys may map to other partitions than before.
+    """Increase the number of a topic's partitions to `count` (Kafka's CreatePartitions).
 
-    `assignments` are the brokers of each new partition. Raises UnknownTopicError and KafkaError (INVALID_PARTITIONS).
+    After that, a key may belong to another partition than before. `assignments` has the node ids of the brokers of each
+    new partition, leader first. With `validate_only`, nothing changes. Raises UnknownTopicError, and RequestError
+    (INVALID_PARTITIONS) if the topic has `count` partitions or more.
     """
     placed = None
     if assignments is not None:
@@ -171,13 +181,14 @@ async def create_partitions(
     response = await cluster.call_controller(request)
     cluster.topology.forget(topic)
     raise_for_error(response, f"topic {topic!r}")
-    require_answers([topic], [item.name for item in response.results], "more partitions")
+    require_answers([topic], [item.name for item in response.results], "CreatePartitions")
 
 
 async def delete_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> None:
-    """Delete one or more topics.
+    """Delete one or more topics and their records. `topics` is a name or several (Kafka's DeleteTopics).
 
-    After all were tried, raise KafkaError (UnknownTopicError, TOPIC_DELETION_DISABLED).
+    If the broker rejects a topic, the others are deleted nevertheless. Then the first error is raised:
+    UnknownTopicError, or RequestError (TOPIC_DELETION_DISABLED).
     """
     wanted = names(topics)
 
@@ -197,11 +208,11 @@ async def delete_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> 
             text = item.error_message or ErrorCode.of(item.error_code).text
             about = text if (item.name or "") in text else f"topic {item.name!r}: {text}"
             raise errors.error_for(item.error_code, about)
-    require_answers(wanted, [item.name for item in response.responses], "deletion of topics")
+    require_answers(wanted, [item.name for item in response.responses], "DeleteTopics")
 
 
 async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list[TopicListing]:
-    """Return all topics by name, with ids and replication factors; with `internal`, also those of the coordinators."""
+    """Return all topics in order of their names. With `internal`, include the coordinators' topics."""
     found = await cluster.topics(internal=internal)
     return [
         TopicListing(
@@ -216,12 +227,15 @@ async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list
 
 
 async def count_partitions(cluster: ClusterClient, *, internal: bool = False) -> dict[str, int]:
-    """Return the number of partitions by topic; with `internal`, also of the coordinators' topics."""
+    """Return topic -> number of partitions. With `internal`, include the coordinators' topics."""
     return {item.name: item.partitions for item in await list_topics(cluster, internal=internal)}
 
 
 async def describe_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> list[TopicInfo]:
-    """Return topics with leader, ISR, first offset, HW, LSO and LEO of each partition. Raises UnknownTopicError."""
+    """Return topics with their partitions: leader, replicas, in-sync replicas and offsets.
+
+    `topics` is a name or several. Raises UnknownTopicError if a topic does not exist.
+    """
     return list(await asyncio.gather(*(_describe_topic(cluster, name) for name in names(topics))))
 
 
@@ -252,7 +266,7 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
 
 
 async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
-    """Return brokers, controller, and finalized features."""
+    """Return the cluster's id, controller, brokers and finalized features (Kafka's DescribeCluster)."""
     response = await cluster.call_any(DescribeClusterRequest())
     raise_for_error(response, "cluster")
     brokers = [BrokerInfo(item.broker_id, item.host, item.port, item.rack) for item in response.brokers]
@@ -262,10 +276,12 @@ async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
 async def offsets_for(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, committed_only: bool = False
 ) -> dict[TopicPartition, int]:
-    """Return an offset by partition for a timestamp each: ms since the epoch, or -2, -1, -3.
+    """Return an offset for each partition (Kafka's ListOffsets).
 
-    -2 is the first offset, -1 the end, -3 the record with the highest timestamp. The offset is -1 if no record has
-    the timestamp or a later one. With `committed_only`, the end is the last stable offset.
+    `wanted` maps each (topic, partition) to a timestamp in ms since the epoch. The result is the offset of the first
+    record at or after that time, or -1 if there is none. Special timestamps are -2 for the first offset, -1 for the
+    end, and -3 for the record with the highest timestamp. With `committed_only`, the end is the last stable offset,
+    otherwise the high watermark. Raises UnknownTopicError.
     """
     found = await offset_calls.list_offsets(cluster, wanted, isolation_level=int(committed_only))
     return {tp: item.offset for tp, item in found.items()}

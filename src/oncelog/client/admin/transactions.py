@@ -1,7 +1,7 @@
 """Describe and end transactions, through their coordinators and the leaders of partitions (KIP-664, 994, 1152).
 
-A transaction hangs if a partition holds it open for longer than the longest time-out, and no coordinator will end it
-there. Then read_committed readers wait for ever.
+A transaction hangs if it is open in a partition for longer than the largest time-out, and no coordinator will end it
+there. Consumers with read_committed then wait for ever.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from oncelog.protocol.messages.write_txn_markers import (
 
 PARTITIONS_A_REQUEST = 500
 MAX_TRANSACTION_TIMEOUT_MS = 900_000
-"""Kafka's default of the brokers' transaction.max.timeout.ms."""
+"""Kafka's default of transaction.max.timeout.ms, 15 minutes."""
 FIRST_COORDINATOR_EPOCH = 0
-"""For a producer that no marker has ended yet: no coordinator's epoch is lower."""
+"""The lowest coordinator epoch, for a producer whose transactions have no marker yet."""
 
 
 class TransactionListing(NamedTuple):
-    """A transaction in the list of transactions; `coordinator` is the broker that reported it."""
+    """A transactional id in a list, with its producer id and state ("Ongoing", "CompleteCommit", ...).
+
+    `coordinator` is the node id of the broker that reported it.
+    """
 
     transactional_id: str
     producer_id: int
@@ -45,7 +48,10 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionInfo(NamedTuple):
-    """The coordinator's view of a transactional id. `start_time` is in ms since the epoch, or -1 if none is open."""
+    """A transactional id, as its coordinator knows it. `partitions` are those of the open transaction.
+
+    `start_time` is the begin of the open transaction in ms since the epoch, or -1 if none is open.
+    """
 
     transactional_id: str
     state: str
@@ -58,7 +64,10 @@ class TransactionInfo(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """A producer that a partition remembers. `transaction_start` is the first offset of its open transaction, or -1."""
+    """The state of a producer in a partition. `transaction_start` is the first offset of its open transaction, or -1.
+
+    `last_timestamp` is in ms since the epoch. `coordinator_epoch` is that of its last marker, or -1.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -69,7 +78,7 @@ class ProducerInfo(NamedTuple):
 
 
 class HangingTransaction(NamedTuple):
-    """An open transaction in one partition that no coordinator will end. `last_timestamp` (ms) is its last record's."""
+    """An open transaction in a partition that no coordinator will end, with the producer that began it."""
 
     topic: str
     partition: int
@@ -84,10 +93,13 @@ async def list_transactions(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[TransactionListing]:
-    """Return transactional ids by name, filtered by state ("Ongoing"), producer, age or pattern.
+    """Return the transactional ids of all coordinators, in order of their names (Kafka's ListTransactions).
 
-    `longer_than_ms` selects transactions that are open for longer. `pattern` is in RE2's syntax and must match the
-    whole id. Raises ConfigError for an unknown state, KafkaError (INVALID_REGULAR_EXPRESSION) and UnsupportedError.
+    Each argument is a filter: `states` such as "Ongoing", `producer_ids`, `longer_than_ms` for transactions that have
+    been open for longer, and `pattern` in RE2's syntax, which must match the whole id.
+
+    Raises ConfigError for an unknown state, and RequestError (INVALID_REGULAR_EXPRESSION). Raises UnsupportedError if
+    the broker does not support a filter.
     """
     answers = await gather_brokers(
         cluster,
@@ -101,11 +113,11 @@ async def list_transactions(
     found = []
     for node, response in answers.items():
         if response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
-            about = f"{pattern!r} is no regular expression in RE2's syntax"
+            about = f"{pattern!r} is not a regular expression in RE2's syntax"
             raise errors.error_for(response.error_code, about)
         raise_for_error(response, f"transactions of broker {node}")
         if response.unknown_state_filters:
-            raise errors.ConfigError(f"there is no state {response.unknown_state_filters[0]!r} of transactions")
+            raise errors.ConfigError(f"unknown transaction state {response.unknown_state_filters[0]!r}")
         found += [
             TransactionListing(item.transactional_id, item.producer_id, item.transaction_state, node)
             for item in response.transaction_states
@@ -114,14 +126,17 @@ async def list_transactions(
 
 
 async def describe_transaction(cluster: ClusterClient, transactional_id: str) -> TransactionInfo:
-    """Return what the coordinator knows of a transactional id. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
+    """Return the state, producer, time-out and open partitions of a transactional id.
+
+    Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND).
+    """
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     response = await cluster.call_coordinator("transaction", transactional_id, request)
     answered = [item.transactional_id for item in response.transaction_states]
     require_answers([transactional_id], answered, "description of a transaction")
     [item] = response.transaction_states
     if item.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        raise errors.error_for(item.error_code, f"there is no transactional id {transactional_id!r}")
+        raise errors.error_for(item.error_code, f"transactional id {transactional_id!r} does not exist")
     raise_for_error(response, f"transactional id {transactional_id!r}")
     return TransactionInfo(
         transactional_id,
@@ -152,7 +167,10 @@ def _producers(found: Any) -> list[ProducerInfo]:
 async def describe_producers(
     cluster: ClusterClient, topic: str, partition: int, *, broker: int | None = None
 ) -> list[ProducerInfo]:
-    """Return what a partition's leader, or the replica on `broker`, knows of producers. Raises UnknownTopicError."""
+    """Return the state of a partition's producers, from its leader or from the replica on `broker` (a node id).
+
+    Raises UnknownTopicError, or RequestError (BROKER_ID_NOT_REGISTERED).
+    """
     request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
     if broker is None:
         response = await cluster.call_leader(topic, partition, request)
@@ -173,9 +191,12 @@ async def find_hanging(
     broker: int | None = None,
     older_than_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
 ) -> list[HangingTransaction]:
-    """Return open transactions that no coordinator will end: in a topic, a partition, or the replicas of `broker`.
+    """Return open transactions that no coordinator will end (KIP-664). They block consumers with read_committed.
 
-    `older_than_ms` is the brokers' transaction.max.timeout.ms. Producers that have written since then are left out.
+    Search a topic, one `partition` of it, or the replicas on `broker` (a node id). Without these, search all topics.
+    `older_than_ms` is the brokers' transaction.max.timeout.ms. The result omits producers that have written within that
+    time. End a hanging transaction with `abort_transaction`. Raises UnknownTopicError, or RequestError
+    (BROKER_ID_NOT_REGISTERED).
     """
     where = await _places(cluster, topic, partition, broker)
     now_ms = int(time.time() * 1000)
@@ -193,7 +214,7 @@ async def find_hanging(
 async def _places(
     cluster: ClusterClient, topic: str | None, partition: int | None, broker: int | None
 ) -> dict[TopicPartition, int]:
-    """Return which broker to ask about each partition."""
+    """Return partition -> the broker to send its request to."""
     if broker is not None:
         await cluster.require_broker(broker)
     if topic is None:
@@ -212,7 +233,7 @@ async def _places(
 
 
 async def _open_in(cluster: ClusterClient, node: int, partitions: Sequence[TopicPartition]) -> list[HangingTransaction]:
-    """Return every open transaction in these partitions, as one broker knows them."""
+    """Return all open transactions in these partitions of one broker."""
     by_topic: dict[str, list[int]] = {}
     for name, index in partitions:
         by_topic.setdefault(name, []).append(index)
@@ -249,14 +270,14 @@ async def without_coordinator(
 
 
 async def coordinated(cluster: ClusterClient, producer_ids: Iterable[int]) -> list[TransactionInfo]:
-    """Return what coordinators know of the transactions of some producers: they will end these."""
+    """Return the transactions of these producer ids that a coordinator knows of, and will end."""
     wanted = sorted(set(producer_ids))
     found = []
     for listing in await list_transactions(cluster, producer_ids=wanted) if wanted else ():
         try:
             info = await describe_transaction(cluster, listing.transactional_id)
         except errors.KafkaError as error:
-            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it has expired meanwhile
+            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # otherwise the id has expired meanwhile
                 raise
             continue
         found.append(info._replace(producer_id=listing.producer_id))
@@ -272,10 +293,12 @@ async def abort_transaction(
     producer_epoch: int,
     coordinator_epoch: int = FIRST_COORDINATOR_EPOCH,
 ) -> None:
-    """Abort a hanging transaction in one partition, without its coordinator. Not for one that a coordinator knows.
+    """Abort a hanging transaction in one partition, without its coordinator (Kafka's WriteTxnMarkers).
 
-    The numbers are those of `describe_producers`. Raises KafkaError (INVALID_PRODUCER_EPOCH,
-    TRANSACTION_COORDINATOR_FENCED).
+    Take the numbers from `describe_producers` or `find_hanging_transactions`. Do not abort a transaction that a
+    coordinator knows of, because its other partitions may be committed. Use `terminate_transaction` instead.
+
+    Raises UnknownTopicError, RequestError (INVALID_PRODUCER_EPOCH), or FencedError (TRANSACTION_COORDINATOR_FENCED).
     """
     marker = WritableTxnMarker(
         producer_id=producer_id,
@@ -285,7 +308,7 @@ async def abort_transaction(
         coordinator_epoch=max(coordinator_epoch, FIRST_COORDINATOR_EPOCH),
     )
     response = await cluster.call_leader(topic, partition, WriteTxnMarkersRequest(markers=[marker]))
-    what = f"aborting the transaction of producer {producer_id} in {topic}-{partition}"
+    what = f"abort of the transaction of producer {producer_id} in {topic}-{partition}"
     raise_for_error(response, what)
     answered = [
         (found.name, item.partition_index)
@@ -297,9 +320,10 @@ async def abort_transaction(
 
 
 async def fence_producers(cluster: ClusterClient, transactional_ids: str | Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Fence the producers of these ids and abort their open transactions. Return the new (producer id, epoch) of each.
+    """Fence the producers of transactional ids, and abort their open transactions (Kafka's InitProducerId).
 
-    Ids that do not exist yet are created, as in Kafka.
+    `transactional_ids` is an id or several. Return id -> (producer id, epoch) for the next producer. An id that does
+    not exist is created, as in Kafka.
     """
 
     async def one(transactional_id: str) -> tuple[int, int]:
@@ -307,7 +331,7 @@ async def fence_producers(cluster: ClusterClient, transactional_ids: str | Itera
             transactional_id=transactional_id, transaction_timeout_ms=cluster.request_timeout_ms
         )
         response = await cluster.call_coordinator("transaction", transactional_id, request)
-        raise_for_error(response, f"fencing {transactional_id!r}")
+        raise_for_error(response, f"fencing of transactional id {transactional_id!r}")
         return response.producer_id, response.producer_epoch
 
     wanted = list(dict.fromkeys(names(transactional_ids)))
@@ -315,6 +339,9 @@ async def fence_producers(cluster: ClusterClient, transactional_ids: str | Itera
 
 
 async def terminate_transaction(cluster: ClusterClient, transactional_id: str) -> None:
-    """Abort the open transaction of an id, and fence its producer. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
-    await describe_transaction(cluster, transactional_id)  # Kafka's tool makes an id that was only mistyped
+    """Abort the open transaction of a transactional id in all its partitions, and fence its producer.
+
+    Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND).
+    """
+    await describe_transaction(cluster, transactional_id)  # reject a mistyped id, which Kafka's tool would create
     await fence_producers(cluster, [transactional_id])

@@ -37,7 +37,7 @@ def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
     for part in parts:
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise errors.ConfigError(f"bootstrap_servers: {part!r} is not HOST:PORT")
+            raise errors.ConfigError(f"bootstrap_servers: {part!r} is not HOST:PORT, such as localhost:9092")
         found.append((host.strip("[]"), int(port)))
     return found
 
@@ -45,7 +45,7 @@ def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
 def _hang_up_late(task: asyncio.Task[ClientConnection]) -> None:
     """Close a connection that no caller waits for any more."""
     if not task.cancelled() and task.exception() is None:
-        task.result().close("another was faster")
+        task.result().close("another address answered first")
 
 
 class Connections:
@@ -142,7 +142,7 @@ class Connections:
         If an address does not answer at once, try the next one beside it: an address that drops packets takes the
         whole connect time-out, and a caller may have less time.
         """
-        last = ConnectionLostError("no address is known")
+        last = ConnectionLostError("no broker address is known")
         left, trying = deque(addresses), set[asyncio.Task[ClientConnection]]()
         try:
             while left or trying:
@@ -240,7 +240,7 @@ class Outage:
             self._since = now
         elif not self._logged and now - self._since >= SILENT_SECONDS:
             self._logged = True
-            log.warning("%s; still trying", reason)
+            log.warning("%s; still retrying", reason)
 
     def over(self) -> None:
         """Record that the client has reached a broker."""

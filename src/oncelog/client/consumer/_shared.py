@@ -23,7 +23,7 @@ class ConsumerBase:
     @property
     def _core(self) -> ConsumerCore:
         if self._started is None:
-            raise errors.UsageError("start() the consumer first, or use it as `async with`")
+            raise errors.UsageError("the consumer is not started; await start() first, or use `async with`")
         if self._started.polls.forked:
             raise errors.UsageError(FORKED)
         return self._started
@@ -33,60 +33,71 @@ class ConsumerBase:
         return self._core.cluster.calls
 
     def _named(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
-        """Return the given partitions, default: all that are assigned. Raises UsageError."""
+        """Return the given partitions, default: all assigned ones. Raises UsageError."""
         return self.assignment() if partitions is None else check_partitions(partitions)
 
     def assignment(self) -> list[TopicPartition]:
-        """Return the assigned partitions; with a group, as of the last `poll`."""
+        """Return the assigned (topic, partition) pairs. After `subscribe`, they are those of the last `poll`."""
         return sorted(self._core.subscription.partitions)
 
     def subscription(self) -> list[str]:
-        """Return the subscribed topics, or the pattern as the only element."""
+        """Return the subscribed topics. After a subscription to a pattern, return a list of the pattern."""
         subscription = self._core.subscription
         return sorted(subscription.topics) if subscription.pattern is None else [subscription.pattern.pattern]
 
     def pause(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Return no records of these partitions, default: of all that are assigned, until `resume`.
+        """Stop returning records of these (topic, partition) pairs until `resume`. Default: all assigned ones.
 
-        Fetched records are kept. A partition that is revoked and assigned again is not paused any more.
+        Records that are already fetched are kept. If a partition is revoked and assigned again, it is not paused.
+        Raises UsageError if a partition is not assigned.
         """
         for tp in self._named(partitions):
             self._core.subscription.assigned_state(tp).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Return records of these partitions again, default: of all that are assigned."""
+        """Return records of these (topic, partition) pairs again. Default: all assigned ones."""
         for tp in self._named(partitions):
             self._core.subscription.assigned_state(tp).paused = False
         background = self._core.background
         background.loop.call_soon_threadsafe(background.notify)
 
     def paused(self) -> list[TopicPartition]:
-        """Return the assigned partitions that are paused."""
+        """Return the (topic, partition) pairs that are paused."""
         return sorted(tp for tp, state in self._core.subscription.partitions.items() if state.paused)
 
     def wakeup(self) -> None:
-        """End the current `poll`, or else the next one, with WakeupError. Any thread may call this."""
+        """Make the `poll` in progress raise WakeupError, or the next one. Any thread may call this."""
         background = self._core.background
         background.loop.call_soon_threadsafe(background.wakeup)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return, by assigned partition, the offset after the last consumed record: what `commit()` commits."""
+        """Return (topic, partition) -> position of all assigned partitions. `commit()` commits these offsets.
+
+        Sends no request. A partition whose position is not known yet is omitted.
+        """
         return self._core.subscription.consumed()
 
     def offsets_for_transaction(self) -> dict[TopicPartition, int]:
-        """Return `positions()` for `Producer.send_offsets`, which calls this.
+        """Return `positions()` for `Producer.send_offsets`, which calls this method.
 
-        UsageError with auto-commit. AbortableError if a rebalance has revoked partitions whose records may have results
-        in the transaction.
+        Raises UsageError with enable_auto_commit. Raises AbortableError if a rebalance has revoked partitions whose
+        records were returned, because the transaction may contain their results.
         """
         return self._core.commits.offsets_for_transaction()
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the identity with which `Producer.send_offsets` commits, so that a zombie is rejected."""
+        """Return the group, generation and member id. `Producer.send_offsets` commits with them.
+
+        With them, the coordinator rejects the commit of a consumer that has left the group. Raises UsageError without
+        group_id.
+        """
         return self._core.group_metadata()
 
     def cached_lag(self) -> dict[TopicPartition, int]:
-        """Return, by partition that has been fetched, the offsets between position and end. Sends no request."""
+        """Return (topic, partition) -> lag, from the ends in the last Fetch responses. Sends no request.
+
+        A partition that has not been fetched yet is omitted. `lag` requests the current ends instead.
+        """
         committed_only = isolation_level(self.options) == READ_COMMITTED
         partitions = self._core.subscription.partitions
         lags = {tp: state.lag(committed_only=committed_only) for tp, state in partitions.items()}

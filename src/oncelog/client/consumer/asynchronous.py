@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Consumer(ConsumerBase):
-    """Read records. Use `async with`, or `await start()` and `await close()`. See `oncelog.Consumer`."""
+    """Read records, as `oncelog.Consumer` does. Use `async with`, or `await start()` and `await close()`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Consumer(ConsumerBase):
         self.options = consumer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
 
     async def start(self) -> None:
-        """Use the running loop."""
+        """Start the consumer on the running event loop."""
         self._start(asyncio.get_running_loop())
 
     def _start(self, loop: asyncio.AbstractEventLoop, call_listener: CallListener = call_in_task) -> ConsumerCore:
@@ -53,7 +53,7 @@ class Consumer(ConsumerBase):
         await self.close()
 
     async def close(self, timeout: float = 30.0) -> None:
-        """As `oncelog.Consumer.close`."""
+        """Leave the group and close the connections, as `oncelog.Consumer.close` does."""
         await self._core.close(ms(timeout), asyncio.current_task())
 
     def subscribe(
@@ -64,40 +64,49 @@ class Consumer(ConsumerBase):
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Read topics as a member of the group. A text that begins with ^, or a compiled pattern, selects them by name.
+        """Read topics as a member of the group `group_id`. The group divides the partitions among its members.
 
-        `poll`, `unsubscribe` and `close` call the listeners in the caller's thread, with the partitions. A listener may
-        call this consumer (`commit`, `seek`, `pause`, `position`, ...), but not `poll`. In `oncelog.aio` it may be a
-        coroutine function. An error of a listener is raised by the call that called it.
+        `topics` has names of topics. A string that begins with ^, or a compiled pattern, subscribes to all topics whose
+        names match. Needs the option group_id. Raises UsageError. Partitions are assigned during `poll`.
 
-        `on_assigned`: the partitions are new. `on_revoked`: they are taken away, but can still be committed.
-        `on_lost`: the membership has ended because a poll or heartbeat was late. Another member may own the partitions,
-        and a commit would be rejected. Without `on_lost`, `on_revoked` is called instead.
+        The listeners are called with a list of (topic, partition) pairs, as Kafka's ConsumerRebalanceListener. `poll`,
+        `unsubscribe` and `close` call them in the caller's thread, and raise what they raise. A listener may call this
+        consumer (`commit`, `seek`, `pause`, `position`), but not `poll`. In `oncelog.aio`, it may be a coroutine
+        function.
 
-        With `partition_assignment_strategy="cooperative-sticky"` or `group_protocol="consumer"`, a listener is called
-        only with the partitions that change.
+        `on_assigned` is called with new partitions. `on_revoked` is called before partitions are revoked, while they
+        can still be committed. `on_lost` is called if the membership has ended, because a poll or heartbeat was late.
+        Then another member may own the partitions already, and a commit would be rejected. Without `on_lost`,
+        `on_revoked` is called instead.
+
+        With `partition_assignment_strategy="cooperative-sticky"` or `group_protocol="consumer"`, the listeners get only
+        the partitions that change.
         """
         self._core.coordinator.subscribe(topics, Listeners(on_assigned, on_revoked, on_lost))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, whatever other members of the group read."""
+        """Read exactly these (topic, partition) pairs, without joining the group. This replaces an earlier assignment.
+
+        Positions begin at the group's committed offsets if `group_id` is set, otherwise as auto_offset_reset says.
+        Raises UsageError if the consumer is subscribed.
+        """
         self._core.assign(check_partitions(partitions))
 
     @ends_when_closed
     async def unsubscribe(self) -> None:
-        """Leave the group, and read nothing."""
+        """Leave the group, and remove all assigned partitions."""
         await self._core.unsubscribe()
 
     async def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """As `oncelog.Consumer.poll`."""
+        """Return the next records, as `oncelog.Consumer.poll` does."""
         return await self._core.poll(ms(timeout), max_records)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Iterate over records without end.
+        """Iterate over records, and wait for new ones without limit.
 
-        The position follows the current record, so a later loop returns the records that this one has not reached. A
-        seek, pause or unassignment inside the loop applies from the next record on. `close` inside the loop ends it. If
-        another task closes the consumer, the loop raises ClientClosedError.
+        The position is after the current record. So if the loop ends early, the next loop continues with the next
+        record. A seek, pause or unassignment inside the loop applies to the next record. `close` inside the loop ends
+        it. If another task closes the consumer, the loop raises ClientClosedError.
         """
         self._core.polls.check()
         while self._core.loop_continues(asyncio.current_task()):
@@ -117,7 +126,7 @@ class Consumer(ConsumerBase):
         key: Format | None = None,
         value: Format | None = None,
     ) -> AsyncIterator[pa.Table]:
-        """As `oncelog.Consumer.tables`."""
+        """Yield Arrow tables of records, as `oncelog.Consumer.tables` does."""
         from oncelog.client import table_kernels
         from oncelog.client.consumer.tables import decode
 
@@ -141,40 +150,63 @@ class Consumer(ConsumerBase):
     # -- positions ------------------------------------------------------------------------------------------------
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Continue a partition at an offset."""
+        """Set the position of a partition to `offset`. The next `poll` returns records from there.
+
+        Raises UsageError if the partition is not assigned.
+        """
         self._core.subscription.seek(_partition(topic, partition), check_integer(offset, "offset"))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue at the first offset; default: of all assigned partitions."""
+        """Set the position to the first offset in these (topic, partition) pairs, default: in all assigned ones.
+
+        The offset is looked up at the next `poll` or `position`. Raises UsageError if a partition is not assigned.
+        """
         self.seek_to_time(offset_calls.EARLIEST, partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue at the end (with read_committed: the last stable offset); default: of all assigned partitions."""
+        """Set the position to the end in these (topic, partition) pairs, default: in all assigned ones.
+
+        The end is the high watermark, or with read_committed the last stable offset. It is looked up at the next `poll`
+        or `position`. Raises UsageError if a partition is not assigned.
+        """
         self.seek_to_time(offset_calls.LATEST, partitions)
 
     def seek_to_committed(self) -> None:
-        """Continue at the group's committed offsets in all assigned partitions.
+        """Set the positions of all assigned partitions to the group's committed offsets.
 
-        Call this after an aborted transaction, to read its records again.
+        Call this after an aborted transaction, before you continue. The abort discards the output, but the consumer has
+        moved past the input. Without this call, the next transaction would skip that input.
         """
         self._core.seek_to_committed()
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue at the first record that is not older than a timestamp (ms since the epoch), else at the end."""
+        """Set the position to the first record at or after a time, or to the end if there is none.
+
+        `timestamp` is in ms since the epoch. `partitions` are (topic, partition) pairs, default: all assigned ones.
+        Raises UsageError if a partition is not assigned.
+        """
         time_ms = check_integer(timestamp, "timestamp", EPOCH)
         for tp in self._named(partitions):
             self._core.subscription.seek_to_time(tp, time_ms)
 
     @ends_when_closed
     async def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
-        """Return the offset after the last consumed record."""
+        """Return the position of an assigned partition: the offset of the next record to read.
+
+        If it is not known yet, look it up within `timeout` seconds (default: default_api_timeout_ms). Raises UsageError
+        if the partition is not assigned, and TimedOutError.
+        """
         return await self._core.offsets.position(_partition(topic, partition), ms(timeout))
 
     @ends_when_closed
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
-        """Commit the consumed offsets, or these, for the group. Raises GroupError if the membership has ended.
+        """Commit offsets for the group, and wait for the broker's response within `timeout` seconds.
 
-        An offset may be an `OffsetAndMetadata`; `committed` returns its metadata.
+        By default, commit the positions of all assigned partitions. `offsets` maps (topic, partition) to the next
+        offset to read. A value may be an `OffsetAndMetadata`. `timeout` is by default default_api_timeout_ms (60 s).
+
+        Raises GroupError if the membership has ended: the partitions may belong to another member. Raises UsageError
+        without group_id.
         """
         await self._core.commits.commit(offsets, ms(timeout))
 
@@ -182,9 +214,10 @@ class Consumer(ConsumerBase):
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets of these partitions, default: of all that have one.
+        """Return (topic, partition) -> committed offset of the group. A partition without an offset is omitted.
 
-        Each is a number with the attributes `metadata` and `leader_epoch`.
+        `partitions` are (topic, partition) pairs. The default is all partitions that the group has offsets of. Each
+        offset is an `OffsetAndMetadata`. Raises UsageError without group_id.
         """
         group = self._core.group_metadata().group_id
         named = None if partitions is None else check_partitions(partitions)
@@ -196,7 +229,11 @@ class Consumer(ConsumerBase):
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the current ends: the high watermark, or with read_committed the last stable offset."""
+        """Return (topic, partition) -> end: the high watermark, or with read_committed the last stable offset.
+
+        The partitions need not be assigned. Raises UnknownTopicError, and TimedOutError after `timeout` seconds
+        (default: default_api_timeout_ms).
+        """
         found = await self._listed(dict.fromkeys(check_partitions(partitions), offset_calls.LATEST), timeout)
         return {tp: item.offset for tp, item in found.items()}
 
@@ -204,7 +241,11 @@ class Consumer(ConsumerBase):
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition."""
+        """Return (topic, partition) -> first offset in the log.
+
+        The partitions need not be assigned. Raises UnknownTopicError, and TimedOutError after `timeout` seconds
+        (default: default_api_timeout_ms).
+        """
         found = await self._listed(dict.fromkeys(check_partitions(partitions), offset_calls.EARLIEST), timeout)
         return {tp: item.offset for tp, item in found.items()}
 
@@ -212,16 +253,21 @@ class Consumer(ConsumerBase):
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, Listed | None]:
-        """Return, by partition, the first record that is not older than a timestamp (ms since the epoch).
+        """Return the first record at or after a time, for each partition: (offset, timestamp, leader_epoch), or None.
 
-        The record is (offset, timestamp, leader_epoch), or None if there is none.
+        `times` maps (topic, partition) to a time in ms since the epoch. The partitions need not be assigned. Raises
+        UnknownTopicError, and TimedOutError after `timeout` seconds (default: default_api_timeout_ms).
         """
         found = await self._listed(check_times(times), timeout)
         return {tp: item if item.offset >= 0 else None for tp, item in found.items()}
 
     @ends_when_closed
     async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """Request the ends; return the offsets between position and end by assigned partition, markers included."""
+        """Return (topic, partition) -> lag of all assigned partitions, from the brokers' current ends.
+
+        The lag is the number of offsets from the position to the end. Transaction markers are counted, too. Raises
+        TimedOutError after `timeout` seconds (default: default_api_timeout_ms).
+        """
         ends = await self.end_offsets(list(self._core.subscription.partitions), timeout)
         return {tp: max(0, end - await self.position(*tp, timeout)) for tp, end in ends.items()}
 
@@ -235,19 +281,19 @@ class Consumer(ConsumerBase):
 
     @ends_when_closed
     async def list_topics(self) -> dict[str, int]:
-        """Return the number of partitions by topic, without internal topics."""
+        """Return topic -> number of partitions, without the internal topics."""
         found = await self._core.cluster.topics()
         return {name: len(found[name].partitions) for name in sorted(found)}
 
     @ends_when_closed
     async def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
-        """Return a topic's partitions by number, with leader, replicas and ISR. Raises UnknownTopicError."""
+        """Return partition number -> leader, leader epoch, replicas and in-sync replicas. Raises UnknownTopicError."""
         check_topic(topic)
         create = self.options["allow_auto_create_topics"]
         return (await self._core.cluster.topic(topic, create=create, timeout_ms=ms(timeout))).partitions
 
 
 def _partition(topic: object, partition: object) -> TopicPartition:
-    """Return a checked partition. Raises UsageError."""
+    """Return the checked pair (topic, partition). Raises UsageError."""
     check_topic(topic)
     return check_partition((topic, partition), "(topic, partition)")

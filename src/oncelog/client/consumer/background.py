@@ -1,4 +1,4 @@
-"""What `poll` shares with a consumer's background tasks: the signal that wakes it, and the time since the last poll."""
+"""Background tasks of a consumer: the signal with which they wake `poll`, and the time since the last poll."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Background:
         self.notify()
 
     def notify(self) -> None:
-        """Wake a poll that waits: there is a change for it to see."""
+        """Wake a waiting poll, because the consumer's state has changed."""
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
 
@@ -67,7 +67,7 @@ class Background:
             raise failure
         if self._woken:
             self._woken = False
-            raise errors.WakeupError("poll was ended by wakeup()")
+            raise errors.WakeupError("wakeup() ended this poll")
 
     async def wait(self, seconds: float, *tasks: asyncio.Task[Any]) -> None:
         """Wait until `notify`, until one of the tasks is done, or until time is up. The caller finds out which."""
@@ -122,12 +122,14 @@ class PollTimer:
     def check_can_poll(self) -> None:
         """Raise UsageError in a listener."""
         if self._in_listener:
-            raise errors.UsageError("poll() was called from a listener, or while one runs")
+            raise errors.UsageError("poll() cannot be called from a listener, or while a listener runs")
 
     def check_only_poll(self) -> None:
         """Raise UsageError if a poll is in progress."""
         if self._polling:
-            raise errors.UsageError("another task or thread polls this consumer already")
+            raise errors.UsageError(
+                "another task or thread is already in a poll of this consumer; use one consumer per thread"
+            )
 
 
 async def cancel(*tasks: asyncio.Task[Any] | None) -> None:

@@ -30,16 +30,24 @@ __all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "OffsetAndMetadata"]
 T = TypeVar("T")
 
 _CALLS: ContextVar[SimpleQueue[Callable[[], object] | None]] = ContextVar("calls")
-"""On the loop: the queue of functions for the thread that waits for this task. Other threads may close the consumer."""
+"""The queue of functions that the loop passes to the thread that waits for the current task."""
 
 
 class Consumer(ConsumerBase, Blocking[Awaited]):
-    """Read records as a member of a group (`subscribe`) or without one (`assign`). One thread at a time may use it.
+    """Read records as a member of a group (`subscribe`) or without one (`assign`), as Kafka's KafkaConsumer does.
 
-    `Consumer("localhost:9092", group_id="etl", isolation_level="read_committed")`: options have Kafka's names with `_`
-    for `.`; `config` takes a mapping with the dotted names. A partition is a pair (topic, partition). Committed offsets
-    and positions are those of the next record. Heartbeats are sent in the background. Use it as a context manager, or
-    `close` it. Timeouts are in seconds; errors are in `oncelog.errors`.
+        with Consumer("localhost:9092", group_id="etl", isolation_level="read_committed") as consumer:
+            consumer.subscribe(["orders"])
+            for record in consumer:
+                print(record.value)
+
+    Use it as a context manager, or call `close`. `bootstrap_servers` is "HOST:PORT,..." or a list of such strings.
+    Options have Kafka's names with `_` for `.`. `config` takes a mapping with the dotted names. Unlike Kafka's default,
+    enable_auto_commit is False: call `commit`, or commit in a transaction with `Producer.send_offsets`.
+
+    A partition is a pair (topic, number). Positions and committed offsets are those of the next record to read.
+    Heartbeats are sent in the background. One thread at a time may use a consumer, except for `wakeup`. Time-outs are
+    in seconds. Errors are in `oncelog.errors`.
     """
 
     def __init__(
@@ -53,10 +61,10 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         self._started = self._awaited._start(self._thread.loop, self._call_listener)
 
     def _serve(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], None] = lambda _: None) -> T:
-        """Run a coroutine that may call the user's listeners, which run in this thread and may use the consumer.
+        """Run a coroutine that may call the user's listeners. They run in this thread and may use the consumer.
 
-        An interrupt (Ctrl-C, an exit by a signal's handler) may arrive after the coroutine has returned. Its result
-        then reaches no caller, so `give_back` gets it.
+        An interrupt (Ctrl-C, or an exit in a signal handler) may arrive after the coroutine has returned. The caller
+        then does not get the result, so `give_back` gets it.
         """
         calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
@@ -89,7 +97,7 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         try:
             runner.result()
         except concurrent.futures.CancelledError:
-            raise errors.ClientClosedError("the consumer was closed while this call waited") from None
+            raise errors.ClientClosedError("the consumer was closed during this call; create a new one") from None
         return results[0]
 
     async def _call_listener(self, listener: Listener, partitions: list[TopicPartition]) -> None:
@@ -106,8 +114,10 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
             try:
                 if isinstance(result := listener(partitions), Coroutine):
                     result.close()
-                    raise errors.UsageError("a listener that is a coroutine function: use oncelog.aio.Consumer")
-            except Exception as error:  # noqa: BLE001 - comes out of poll
+                    raise errors.UsageError(
+                        "a listener is a coroutine function; use oncelog.aio.Consumer, or a plain function"
+                    )
+            except Exception as error:  # noqa: BLE001 - `poll` raises it
                 failure = error
             loop.call_soon_threadsafe(finish, failure)
 
@@ -115,7 +125,11 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         await done
 
     def close(self, timeout: float = 30.0) -> None:
-        """Commit if enable_auto_commit, call `on_revoked`, leave the group, and disconnect, within `timeout`."""
+        """Leave the group and close the connections, within `timeout` seconds.
+
+        With enable_auto_commit, commit the consumed offsets first. Then call the listener `on_revoked`. A call that is
+        in progress in another thread raises ClientClosedError.
+        """
         self._serve(self._core.close(ms(timeout), threading.get_ident()))
 
     # -- what to read ---------------------------------------------------------------------------------------------
@@ -124,26 +138,31 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
     assign = on_loop(Awaited.assign)
 
     def unsubscribe(self) -> None:
-        """Leave the group, and read nothing."""
+        """Leave the group, and remove all assigned partitions."""
         self._serve(self._core.unsubscribe())
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Return records as soon as there are some, at most max_poll_records; an empty list after `timeout` seconds.
+        """Return the next records, as soon as there are any. Return an empty list after `timeout` seconds.
 
-        `timeout` None: wait for ever. The returned records are consumed: `commit`, `position` and auto-commit are
-        after them.
+        With `timeout` None, wait without limit. `max_records` limits the number of records (default: max_poll_records,
+        500). The returned records count as consumed: `position` is after them, and `commit` and auto-commit include
+        them. Call `poll` at least every max_poll_interval_ms (5 minutes), or the consumer leaves its group.
+
+        Raises UsageError without a subscription or assignment, and WakeupError after `wakeup`. Raises FencedMemberError
+        if another consumer has the same group_instance_id. Raises OffsetOutOfRangeError if auto_offset_reset is "none"
+        and a partition has no valid position. An error of a listener is raised unchanged.
         """
         core = self._core
         return self._serve(core.poll(ms(timeout), max_records), lambda found: core.iterate(found).stop())
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Iterate over records without end.
+        """Iterate over records, and wait for new ones without limit.
 
-        The position follows the current record, so a later loop returns the records that this one has not reached. A
-        seek, pause or unassignment inside the loop applies from the next record on. `close` inside the loop ends it. If
-        another thread closes the consumer, the loop raises ClientClosedError.
+        The position is after the current record. So if the loop ends early, the next loop continues with the next
+        record. A seek, pause or unassignment inside the loop applies to the next record. `close` inside the loop ends
+        it. If another thread closes the consumer, the loop raises ClientClosedError.
         """
         self._core.polls.check()
         while self._core.loop_continues(threading.get_ident()):
@@ -164,14 +183,15 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         key: Format | None = None,
         value: Format | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield tables of records: key, value, topic, partition, offset, timestamp, timestampType (, headers).
+        """Yield Arrow tables of records. Needs `oncelog[arrow]`.
 
-        A table has all records that were fetched by then, of one or more partitions, at most 128 MiB and a batch. No
-        Python object is created for a row. The position is after the current table. The iterator ends when no record
-        arrives for `timeout` seconds (None: never).
+        The columns are key, value, topic, partition, offset, timestamp and timestampType, and with `headers` the
+        headers. A table has all records that have been fetched, of one or more partitions. Its size is at most 128 MiB
+        plus one batch. No Python object is created for a row. The position is after the current table. The iterator
+        ends if no record arrives for `timeout` seconds (default: never).
 
-        `key` and `value`: their formats, see `oncelog.formats`. If a format cannot read a value, the records before it
-        come first, then BadRecordError.
+        `key` and `value` are formats of `oncelog.formats`, such as `Json(schema)`. They convert the bytes to typed
+        columns. If a format cannot read a value, the iterator yields the records before it, then raises BadRecordError.
         """
         from oncelog.client.consumer.tables import decode
 
@@ -204,9 +224,10 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
     committed = blocking(Awaited.committed)
 
     def commit_async(self, offsets: Mapping[TopicPartition, int] | None = None) -> concurrent.futures.Future[None]:
-        """Commit in the background the offsets that are consumed now, or these; the future has the outcome.
+        """Commit offsets for the group in the background. Return the future of the outcome.
 
-        Later commits follow this one, and `close` waits for it.
+        `offsets` is that of `commit`. The default is the offsets that are consumed now. Commits complete in the order
+        in which they were started, and `close` waits for them.
         """
         commits = self._core.commits
         return self._thread.start(commits.run(commits.prepare(offsets)))

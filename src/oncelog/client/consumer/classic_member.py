@@ -58,11 +58,11 @@ class ClassicMember(Member[ClassicMembership]):
 
     @property
     def intact(self) -> bool:
-        """Whether this member owns its partitions for sure: it is in the group, and no rebalance is in progress."""
+        """Whether this member certainly owns its partitions: it is in the group, and no rebalance is in progress."""
         return super().intact and self._joining is None
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
-        """Read these topics, or those that match, from the next join on."""
+        """Read these topics, or the topics that match the pattern, from the next join on."""
         self._pattern = pattern
         self._next_look = 0.0
         if pattern is None:
@@ -71,7 +71,7 @@ class ClassicMember(Member[ClassicMembership]):
     # -- joining --------------------------------------------------------------------------------------------------
 
     async def ensure_active(self, limit: float) -> bool:
-        """Be a member with a current assignment. Return False if time is up before there is anything to read.
+        """Join the group if needed. Return False if the time-out expires before there is an assignment.
 
         A cooperative member reads the partitions that it has while it joins.
         """
@@ -160,7 +160,7 @@ class ClassicMember(Member[ClassicMembership]):
     # -- topics ---------------------------------------------------------------------------------------------------
 
     async def _look_for_topics(self) -> None:
-        """Look, at intervals, for topics that match the pattern, and for partitions that the leader did not assign."""
+        """Check at intervals for new topics that match the pattern, and for partitions that are not assigned."""
         options = self._options
         if self._loop.time() < self._next_look or (self._pattern is None and not self._counted):
             return
@@ -168,7 +168,7 @@ class ClassicMember(Member[ClassicMembership]):
             found = await self._cluster.topics(internal=not options["exclude_internal_topics"])
             self.membership.subscribe([name for name in found if self._pattern.search(name)])
         else:
-            with contextlib.suppress(errors.ConnectionFailedError):  # the next look tries again
+            with contextlib.suppress(errors.ConnectionFailedError):  # the next check retries
                 await self._cluster.refresh(self._counted, create=options["allow_auto_create_topics"])
         self._compare_counts()
         soon = 0 in self._counted.values()  # a topic does not exist yet
@@ -176,11 +176,13 @@ class ClassicMember(Member[ClassicMembership]):
         self._next_look = self._loop.time() + wait_ms / 1000
 
     async def _count_partitions(self) -> dict[str, int]:
-        """Return the number of partitions of each topic that a member reads. Topics that do not exist are left out."""
+        """Return the number of partitions of each topic that a member reads. Omit topics that do not exist."""
         topics = {topic for wanted in self.membership.members.values() for topic in wanted}
         known = self._cluster.topology.topics
         if not topics <= known.keys():
-            with contextlib.suppress(errors.ConnectionFailedError):  # then known topics are assigned; more come soon
+            with contextlib.suppress(
+                errors.ConnectionFailedError
+            ):  # the leader then assigns known topics, and later the others
                 await self._cluster.refresh(topics, create=self._options["allow_auto_create_topics"])
         counts = {topic: len(known[topic].partitions) for topic in topics if topic in known}
         self._counted = {topic: counts.get(topic, 0) for topic in sorted(topics)}
@@ -252,7 +254,7 @@ class ClassicMember(Member[ClassicMembership]):
     async def _send_leave(self) -> None:
         connection = self._connection
         if connection is not None and connection.in_flight and self.membership.state in HELD:
-            connection.close("the consumer leaves its group")  # the broker reads no request before it has answered
+            connection.close("the consumer is leaving its group")  # the broker reads no request before it has answered
         await super()._send_leave()
 
     async def stop(self) -> None:

@@ -50,8 +50,8 @@ class Followup(Enum):
     """What the driver does after an answer."""
 
     PROCEED = "send the next request"
-    BACK_OFF = "send the request again after a back-off"
-    FIND_COORDINATOR = "look the coordinator up, then send the request again"
+    BACK_OFF = "retry the request after a back-off"
+    FIND_COORDINATOR = "find the coordinator, then retry the request"
 
 
 class ClassicMembership:
@@ -102,7 +102,7 @@ class ClassicMembership:
     def metadata(self) -> GroupMetadata:
         """Return the member's identity in the last assignment, for commits and transactions, also after it has ended.
 
-        Without generation and member id the coordinator would accept the offsets of a zombie, too (KIP-447).
+        Without generation and member id, the coordinator would accept the offsets of a zombie as well (KIP-447).
         """
         return self._settled
 
@@ -202,7 +202,7 @@ class ClassicMembership:
             return Followup.FIND_COORDINATOR
         if code.retriable:
             return Followup.BACK_OFF
-        raise errors.error_for(code, f"{what} of {self.group_id!r}: {code.text}")
+        raise errors.error_for(code, f"{what} of group {self.group_id!r}: {code.text}")
 
     def forget(self, *, keep_id: bool = False) -> None:
         """End the membership."""

@@ -1,4 +1,4 @@
-"""A consumer's commits: of its own positions or of offsets that the user gives, on demand or automatically."""
+"""Commit a consumer's positions, or offsets from the user, on demand or automatically."""
 
 from __future__ import annotations
 
@@ -64,17 +64,22 @@ class Commits:
     # -- transactions ---------------------------------------------------------------------------------------------
 
     def offsets_for_transaction(self) -> dict[TopicPartition, int]:
-        """Return the consumed offsets, for a transaction that commits them with what was made of the records.
+        """Return the consumed offsets, for a transaction that commits them with the results of the records.
 
-        UsageError with auto-commit, which would commit them without the transaction. AbortableError if a rebalance has
-        revoked partitions whose records were neither committed nor added to a transaction. The transaction may contain
-        results of these records, but the new owner of the partitions reads them again.
+        Raises UsageError with auto-commit, which would commit them outside the transaction. Raises AbortableError if a
+        rebalance has revoked partitions whose records were neither committed nor added to a transaction. The
+        transaction may contain results of these records, but the new owner of the partitions reads them again.
         """
         if self._auto:
-            raise errors.UsageError("send_offsets needs a consumer without enable_auto_commit, which commits beside it")
+            raise errors.UsageError(
+                "send_offsets needs a consumer with enable_auto_commit = False, because auto-commit would commit the "
+                "offsets outside the transaction"
+            )
         if self._unsettled:
             self._unsettled = False
-            raise errors.AbortableError("a rebalance took partitions away whose records this transaction may hold")
+            raise errors.AbortableError(
+                "a rebalance revoked partitions whose records may have results in this transaction"
+            )
         consumed = self._subscription.consumed()
         for tp, offset in consumed.items():
             self._subscription.partitions[tp].settled = offset
@@ -120,7 +125,9 @@ class Commits:
         task = self.start(pending)
         await asyncio.wait([task])
         if task.cancelled():
-            raise errors.ClientClosedError("the consumer was closed before its commit was answered")
+            raise errors.ClientClosedError(
+                "the consumer was closed before the broker answered its commit; the offsets may or may not be committed"
+            )
         task.result()
 
     async def wait_for_started(self) -> None:
@@ -138,7 +145,9 @@ class Commits:
             async with asyncio.timeout_at(limit):
                 await self._turn.acquire()
         except TimeoutError:
-            raise errors.TimedOutError(f"a commit waited {limit_ms:g} ms for the one before it") from None
+            raise errors.TimedOutError(
+                f"the commit timed out after {limit_ms:g} ms, because an earlier one is in progress"
+            ) from None
         try:
             while True:
                 group = self._committer(pending)
@@ -166,7 +175,7 @@ class Commits:
         if group != pending.group:
             for (topic, partition), state in pending.states.items():
                 if self._subscription.partitions.get((topic, partition)) is not state:
-                    what = f"{topic}-{partition} was given up before its offset was committed"
+                    what = f"{topic}-{partition} was revoked before its offset was committed"
                     raise errors.error_for(ErrorCode.ILLEGAL_GENERATION, what)
         return group
 
@@ -196,10 +205,12 @@ class Commits:
         if isinstance(error, errors.KafkaError):
             self._warn(error)
         elif error is not None:
-            task.get_loop().call_exception_handler({"message": "auto-commit failed", "exception": error, "task": task})
+            task.get_loop().call_exception_handler(
+                {"message": "auto-commit failed; the next one retries", "exception": error, "task": task}
+            )
 
     def _warn(self, error: errors.KafkaError) -> None:
         """Warn once for each code: this consumer or another one reads the uncommitted records again."""
         if error.code not in self._warned:
             self._warned.add(error.code)
-            log.warning("offsets of group %r are not committed: %s", self._group_metadata().group_id, error)
+            log.warning("cannot commit offsets of group %r: %s", self._group_metadata().group_id, error)

@@ -1,7 +1,7 @@
 """The records of one partition in one Fetch response, without any I/O (Kafka's CompletedFetch).
 
-A batch is decoded when its records are needed. Control batches and batches of aborted transactions are left out, but
-the position moves past them. So a consumer ends at the last stable offset and not at the last record that it saw.
+A batch is decoded when its records are needed. Control batches and batches of aborted transactions are skipped, but
+the position moves past them. So a consumer ends at the last stable offset, and not after the last record it returned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from oncelog.protocol.records import check_crc, decode_records, iter_batches
 
 
 class ConsumerRecord(NamedTuple):
-    """One record as a consumer returns it; `timestamp` in ms since the epoch."""
+    """A record that a consumer has read. `timestamp` is in ms since the epoch. Keys and values are bytes or None.
+
+    `headers` are pairs (name, value). A value is bytes or None.
+    """
 
     topic: str
     partition: int
@@ -135,4 +138,4 @@ def unreadable_batch(tp: TopicPartition, offset: int | None, error: ProtocolErro
     about = f"{tp[0]}-{tp[1]} at offset {offset}: {error}"
     if error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD):
         return errors.CorruptRecordError(about, error.code)
-    return errors.error_for(error.code, f"{about}; seek past it to continue")
+    return errors.error_for(error.code, f"{about}; to skip the batch, seek past it")

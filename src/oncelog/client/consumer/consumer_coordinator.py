@@ -1,4 +1,4 @@
-"""A consumer's part in its group: joining, leaving, and the member's identity (Kafka's ConsumerCoordinator)."""
+"""Join and leave the group of one consumer, and know the member's identity (Kafka's ConsumerCoordinator)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAVE_S = 0.5
 class ConsumerCoordinator:
     """Keep one consumer in its group while it is subscribed.
 
-    `identity`: what the consumer commits as while it is not subscribed, None without group_id.
+    `identity`: the identity with which the consumer commits while it is not subscribed. None without group_id.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class ConsumerCoordinator:
         """None unless the consumer is subscribed."""
 
     def subscribe(self, topics: Iterable[str] | str | re.Pattern[str], listeners: Listeners) -> None:
-        """Read topics as a member of the group. A text that begins with ^ is a pattern for names. Raises UsageError."""
+        """Read topics as a member of the group. A string that begins with ^ is a pattern. Raises UsageError."""
         if self._identity is None:
-            raise errors.UsageError("subscribe() needs the option group_id; assign() does without")
+            raise errors.UsageError("subscribe() needs the option group_id; without a group, use assign()")
         self._subscription.subscribe(*_topics_and_pattern(topics))
         self._rebalancer.listeners = listeners
         if self.member is None:
@@ -60,10 +60,10 @@ class ConsumerCoordinator:
         limit = None
         try:
             await self._commits.wait_for_started()
-            if not member.intact:  # as Java: during a rebalance other members may get the partitions at any time
+            if not member.intact:  # as in Java: during a rebalance, other members may get the partitions at any time
                 await self._commits.before_rebalance()
             await self._rebalancer.revoke(self._rebalancer.assigned, lost=not member.intact)
-        except asyncio.CancelledError:  # the time of `close` is up
+        except asyncio.CancelledError:  # the time-out of `close` has expired
             limit = LEAVE_S
             raise
         finally:
@@ -78,7 +78,7 @@ class ConsumerCoordinator:
         if self.member is not None:
             return self.member.metadata()
         if self._identity is None:
-            raise errors.UsageError("this consumer has no group_id")
+            raise errors.UsageError("this call needs the option group_id, which the consumer does not have")
         return self._identity
 
 
@@ -88,14 +88,16 @@ def _topics_and_pattern(topics: Iterable[str] | str | re.Pattern[str]) -> tuple[
         try:
             topics = re.compile(topics)
         except re.error as error:
-            raise errors.UsageError(f"subscribe({topics!r}): no regular expression: {error}") from None
+            raise errors.UsageError(f"subscribe({topics!r}): it is not a regular expression: {error}") from None
     if isinstance(topics, re.Pattern):
         return frozenset(), topics
     if not isinstance(topics, Iterable):
-        raise errors.UsageError(f"subscribe({topics!r}): it takes topics, or a pattern")
+        raise errors.UsageError(
+            f"subscribe({topics!r}): it takes topic names or a pattern, not {type(topics).__name__}"
+        )
     names = frozenset((topics,) if isinstance(topics, str) else topics)
     for name in names:
         check_topic(name)
     if not names:
-        raise errors.UsageError("subscribe() needs a topic; unsubscribe() ends a subscription")
+        raise errors.UsageError("subscribe() needs at least one topic; to end a subscription, call unsubscribe()")
     return names, None

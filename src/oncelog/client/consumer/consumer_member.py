@@ -49,12 +49,12 @@ class ConsumerMember(Member[ConsumerMembership]):
         """Whether missing topics were reported after the first assignment."""
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
-        """Read these topics, or those that match. The broker applies the pattern, but to whole names only."""
+        """Read these topics, or the topics whose whole names match the pattern, which the broker applies."""
         self.membership.subscribe(topics, "" if pattern is None else as_re2(pattern))
         self._wake.set()
 
     async def ensure_active(self, limit: float) -> bool:
-        """Be a member, and apply the assignment. Return False if time is up before there is anything to read."""
+        """Join the group and apply the assignment. Return False if the time-out expires before there is one."""
         self._raise_failure()
         membership = self.membership
         if membership.lost:
@@ -101,7 +101,7 @@ class ConsumerMember(Member[ConsumerMembership]):
                 self._wake.set()
 
     async def _send_heartbeats(self) -> None:
-        """Send heartbeats as long as this is a member or wants to be one."""
+        """Send heartbeats while this is a member or joins."""
         membership = self.membership
         while True:
             if not membership.lost:

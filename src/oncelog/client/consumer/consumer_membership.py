@@ -30,8 +30,8 @@ LEAVING_FOR_A_WHILE = -2
 """The leaving epoch of a static member: its partitions wait for its successor until the session ends."""
 
 NOT_SERVED = (
-    "group_protocol = 'consumer' needs a broker with the consumer group protocol (KIP-848), as Apache Kafka has since "
-    "4.0; group_protocol = 'classic' works here, too"
+    "group_protocol = 'consumer' needs a broker with the consumer group protocol (KIP-848), such as Apache Kafka 4.0; "
+    "use group_protocol = 'classic' with this broker"
 )
 
 IdPartition = tuple[UUID, int]
@@ -49,8 +49,8 @@ class HeartbeatResult(Enum):
     """What an answer means for the driver."""
 
     ACCEPTED = "send the next heartbeat after the interval"
-    RETRY = "send the heartbeat again after a back-off"
-    FIND_COORDINATOR = "look the coordinator up, then send the heartbeat again"
+    RETRY = "retry the heartbeat after a back-off"
+    FIND_COORDINATOR = "find the coordinator, then retry the heartbeat"
     FENCED = "the partitions are lost: call the user's listener, then join again"
 
 

@@ -148,7 +148,7 @@ class ConsumerCore:
         self._poll_timer.check_can_poll()
         self.polls.check()
         if self.coordinator.member is None and not self.subscription.partitions:
-            raise errors.UsageError("subscribe() or assign() comes before poll()")
+            raise errors.UsageError("call subscribe() or assign() before poll()")
         self._poll_timer.check_only_poll()
         with self.polls.call(), self._poll_timer.poll():
             self._stop_iteration()
@@ -198,7 +198,10 @@ class ConsumerCore:
                     await self.commits.before_rebalance()
             in_time = True
         except TimeoutError:
-            log.warning("the consumer did not finish its commits, or leave its group, in %g s: closing it", seconds)
+            log.warning(
+                "the consumer did not finish its commits, or leave its group, within %g s; closing it nevertheless",
+                seconds,
+            )
         finally:
             self.fetcher.stop()
             await self.background.cancel()

@@ -64,9 +64,9 @@ def _take(tp: TopicPartition, state: PartitionState, count: int) -> list[Consume
 class Iteration:
     """A loop over the records of one poll, in which `consumed` follows the current record.
 
-    `stop` gives back the records that the loop has not reached. The consumer calls it before the next poll, because an
-    asynchronous generator that a loop has left is closed some time later, and because `poll` may be called inside the
-    loop. After a seek, pause or unassignment inside the loop, it yields no more records of that partition.
+    `stop` lets the next poll return the records that the loop has not reached. The consumer calls it before that poll:
+    an asynchronous generator is closed some time after its loop ends, and `poll` may be called inside the loop. After a
+    seek, pause or unassignment inside the loop, it yields no more records of that partition.
     """
 
     def __init__(self, subscription: SubscriptionState, records: Sequence[ConsumerRecord]) -> None:
@@ -109,7 +109,7 @@ class Iteration:
         if state.paused:
             self._paused.add(tp)
         if tp in self._paused:
-            return False  # also after `resume`, because the records before would be missing: `stop` gives all back
+            return False  # also after `resume`, because earlier records would be missing
         last = record.offset == self._last[tp]
         state.consumed = self._after.pop(tp) if last else record.offset + 1
         return True

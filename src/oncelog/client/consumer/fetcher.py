@@ -1,7 +1,7 @@
 """A consumer's Fetch requests, sent in the background: one at a time to each broker (Kafka's Fetcher).
 
-A request covers the partitions without fetched records. The records go to the `SubscriptionState`; an error that a
-retry does not help is raised by the next poll.
+A request covers the partitions without fetched records. The records are added to the `SubscriptionState`. If a retry
+would not help after an error, the next poll raises it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ Targets = dict[TopicPartition, FetchTarget]
 
 
 class _Plan(NamedTuple):
-    """What the partitions need now, by node."""
+    """The requests that the partitions need now, by node."""
 
     fetches: dict[int, Targets]
     validations: dict[int, dict[TopicPartition, tuple[PartitionState, int]]]
     unread: set[int]
-    """Nodes of which fetched records wait for the user."""
+    """Nodes whose fetched records wait for the user."""
     leaderless: bool
     """Whether a partition has no known leader."""
 
@@ -79,15 +79,15 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         self._pending_nodes: set[int] = set()
         self._empty_until: dict[TopicPartition, tuple[int, FetchTarget, float]] = {}
-        """Partitions for which a node had no records when it was asked while other records of it waited for the user.
+        """Partitions for which a node returned no records while other records of it waited for the user.
 
-        Until this time (of the loop) they alone are no reason for a request. A request that waits for them would
-        delay the other partitions of the node, once the user has taken their records. A request for others includes
-        them. A seek or a new leader makes the entry invalid.
+        Until this time (of the loop), no request is sent for these partitions alone. It would wait for their records,
+        and delay the node's other partitions after the user has taken theirs. A request for others includes them. A
+        seek or a new leader makes the entry invalid.
         """
         self._refreshing = False
         self._failures: dict[int, Backoff] = {}
-        """Of nodes that hung up, or answered a whole request with an error, the last time."""
+        """Back-off of nodes that closed the connection, or answered a whole request with an error, the last time."""
         self._refresh_backoff = self._new_backoff()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -322,7 +322,7 @@ class Fetcher:
             if self._back_to_leader(tp):
                 return  # a follower may lag behind: only the leader's answer counts
             try:
-                why = f"offset {state.position} is not in the log"
+                why = f"offset {state.position} is not in the log of {tp[0]}-{tp[1]}"
                 # Not `subscription.seek_to_time`: records that a loop still has were in the log when they were read.
                 state.seek_to_time(self._offsets.reset_timestamp(tp, why))
             except errors.OffsetOutOfRangeError as error:
@@ -332,7 +332,11 @@ class Fetcher:
             self._cluster.topology.forget(tp[0])
             self._back_to_leader(tp)
         elif code is ErrorCode.UNKNOWN_SERVER_ERROR:  # Kafka's consumer retries, too
-            log.warning("%s-%d at offset %s: the broker has an unexpected error", *tp, state.position)
+            log.warning(
+                "the broker reported an unexpected error for the Fetch of %s-%d at offset %s; retrying",
+                *tp,
+                state.position,
+            )
         elif code is ErrorCode.CORRUPT_MESSAGE:
             self._background.fail(unreadable_batch(tp, state.position, ProtocolError(code, code.text)))
         elif not code.retriable:

@@ -23,8 +23,11 @@ from oncelog.protocol.schema import Message
 
 log = logging.getLogger(__name__)
 
-SLOW = "no poll for max_poll_interval_ms = %d: leaving group %r; process fewer records a poll, or allow more"
-NOT_LEFT = "group %r has not confirmed that this member leaves: %s. Its session has to time out first"
+SLOW = (
+    "no poll for max_poll_interval_ms = %d; leaving group %r. Process fewer records per poll (max_poll_records), or "
+    "increase max_poll_interval_ms"
+)
+NOT_LEFT = "group %r has not confirmed that this member leaves: %s. The group waits until its session times out"
 
 LEFT = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID})
 """Answers after which the group does not wait for this member."""
@@ -76,7 +79,7 @@ class Member(Generic[M]):
         self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
-        """Read these topics, or those that match."""
+        """Read these topics, or the topics that match the pattern."""
         raise NotImplementedError
 
     async def ensure_active(self, limit: float) -> bool:

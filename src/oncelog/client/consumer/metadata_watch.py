@@ -77,7 +77,7 @@ class MetadataWatch:
         return False
 
     async def _warn_of_missing(self, topics: Set[str], how: str) -> None:
-        """Warn once for each topic (Java warns at each check), because a wrong name has no records for ever."""
+        """Warn once for each topic (Java warns at each check), because a wrong name never has records."""
         if not await self._refresh(topics):
             if how == ASSIGNED:  # the next rebalance checks subscribed topics again
                 self._unchecked |= topics
@@ -86,4 +86,4 @@ class MetadataWatch:
             code = self._cluster.topology.failures.get(topic)
             if code is not None:
                 self._warned.add(topic)
-                log.warning("%s topic %r: %s; its records are read once it is there", how, topic, code.text)
+                log.warning("%s topic %r: %s; reading it as soon as it is available", how, topic, code.text)

@@ -100,7 +100,7 @@ class OffsetFetcher:
             )
             settle(committed)
         wanted = {
-            tp: self.reset_timestamp(tp, "it has no committed offset") if timestamp is None else timestamp
+            tp: self.reset_timestamp(tp, "the group has no committed offset") if timestamp is None else timestamp
             for tp, timestamp in resets.items()
             if tp not in committed
         }
@@ -132,7 +132,7 @@ class OffsetFetcher:
         """
         policy = self._options["auto_offset_reset"]
         if policy == "none":
-            raise errors.OffsetOutOfRangeError(f"no position for {tp[0]}-{tp[1]}: {why}, and auto_offset_reset is none")
+            raise errors.OffsetOutOfRangeError(f"{tp[0]}-{tp[1]} has no position: {why}, and auto_offset_reset is none")
         if policy.startswith(BY_DURATION):  # KIP-1106
             return time.time_ns() // 1_000_000 - milliseconds(policy.removeprefix(BY_DURATION))
         return RESET[policy]
@@ -181,7 +181,7 @@ class OffsetFetcher:
     # -- validation -----------------------------------------------------------------------------------------------
 
     async def validate_positions(self, node: int, asked: Validations) -> None:
-        """Ask a leader where the leader epochs ended in which the partitions were read.
+        """Request from a leader where the leader epochs ended in which the partitions were read.
 
         If the log was truncated, go back to its new end. Raise LogTruncatedError without a reset policy, and KafkaError
         if a retry would not help.
@@ -225,7 +225,7 @@ class OffsetFetcher:
         return response
 
     def _validated(self, tp: TopicPartition, state: PartitionState, leader_epoch: int, item: EpochEndOffset) -> bool:
-        """Apply the answer about one partition; return False if it has to be asked for again."""
+        """Apply the answer about one partition. Return False if the request must be repeated."""
         code = ErrorCode.of(item.error_code)
         if code is not ErrorCode.NONE:
             if code in LEADER_MOVED or code.retriable:
@@ -237,16 +237,16 @@ class OffsetFetcher:
             return True
         consumed = state.consumed
         if consumed is not None and 0 <= consumed <= item.end_offset:
-            state.go_back(consumed)  # the user has seen none of the records that are gone
+            state.go_back(consumed)  # the user has not received the removed records
             return True
         name = f"{tp[0]}-{tp[1]}"
         about = f"{name} was truncated: its leader epoch {state.epoch} ended at {item.end_offset}, before {consumed}"
         if self._options["auto_offset_reset"] == "none":
             raise errors.LogTruncatedError(f"{about}, and auto_offset_reset is none")
-        log.warning("%s; continuing from there", about)
+        log.warning("%s; continuing at that offset", about)
         if item.end_offset >= 0:
             self._subscription.seek(tp, item.end_offset)
         else:
-            why = "the log does not know the epoch it was read in"
+            why = "its log does not contain the leader epoch of the last record"
             self._subscription.seek_to_time(tp, self.reset_timestamp(tp, why))
         return True

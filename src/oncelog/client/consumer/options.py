@@ -1,4 +1,4 @@
-"""The options of a consumer, and how they depend on each other."""
+"""The options of a consumer, and the conditions among them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _reset_policy(value: Any) -> str:
 
 def _possibly_empty_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("a text is needed")
+        raise ValueError("it must be a string")
     return value
 
 
@@ -133,7 +133,7 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
 CLASSIC_ONLY = ("heartbeat_interval_ms", "partition_assignment_strategy", "session_timeout_ms")
-"""Options that the broker decides if it assigns the partitions (KIP-848)."""
+"""Options for which the broker's settings apply with group_protocol = consumer (KIP-848)."""
 
 
 def isolation_level(options: Mapping[str, Any]) -> int:
@@ -154,9 +154,9 @@ def consumer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
         if name in explicit:
             needed = "classic" if modern else "consumer"
             raise ConfigError(
-                f"{name} is for group_protocol = {needed}, "
+                f"{name} needs group_protocol = {needed}, "
                 f"but group_protocol = {options['group_protocol']}"
-                + ("; the broker's group settings say it" if modern else "")
+                + ("; omit it, because the broker's group settings apply" if modern else "")
             )
     if options["heartbeat_interval_ms"] >= options["session_timeout_ms"]:
         raise ConfigError(
@@ -169,6 +169,6 @@ def consumer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
     elif options["fetch_max_wait_ms"] >= limit:
         raise ConfigError(
             f"fetch_max_wait_ms = {options['fetch_max_wait_ms']} must be less than request_timeout_ms = {limit}: "
-            "a fetch that waits for records would time out"
+            "otherwise a fetch that waits for records times out"
         )
     return options

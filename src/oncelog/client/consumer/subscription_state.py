@@ -62,12 +62,12 @@ class PartitionState:
         """Which node refused which fetch, and until when (time of the loop) it is not repeated."""
 
     def seek(self, offset: int) -> None:
-        """Continue at an offset, and drop fetched records. UsageError if it is negative.
+        """Continue at an offset, and drop fetched records. Raises UsageError if it is negative.
 
         An `OffsetAndMetadata` has the leader epoch of the record before it.
         """
         if offset < 0:
-            raise errors.UsageError(f"there is no offset {offset} to seek; seek_to_end() and others go to a place")
+            raise errors.UsageError(f"cannot seek to offset {offset}; to seek to the end, use seek_to_end()")
         self.position = self.consumed = self.settled = int(offset)
         self.epoch = self.consumed_epoch = OffsetAndMetadata.of(offset).leader_epoch
         self.validated_epoch = -1
@@ -88,7 +88,7 @@ class PartitionState:
         self.buffered.clear()
 
     def seek_to_committed(self) -> None:
-        """Continue at the group's committed offset; without one, auto.offset.reset decides."""
+        """Continue at the group's committed offset. If there is none, apply auto.offset.reset."""
         self.seek_to_time(0)
         self.reset = None
 
@@ -122,20 +122,24 @@ class SubscriptionState:
         return bool(self.topics) or self.pattern is not None
 
     def subscribe(self, topics: frozenset[str], pattern: re.Pattern[str] | None) -> None:
-        """Let the group assign partitions of these topics. UsageError if the user has assigned partitions."""
+        """Let the group assign partitions of these topics. Raises UsageError if the user has assigned partitions."""
         if self.partitions and not self.subscribed:
-            raise errors.UsageError("this consumer has partitions by assign(): unsubscribe() first")
+            raise errors.UsageError(
+                "cannot subscribe, because assign() has assigned partitions; call unsubscribe() first"
+            )
         self.topics, self.pattern = topics, pattern
 
     def unsubscribe(self) -> None:
-        """Read nothing."""
+        """End the subscription and the assignment."""
         self.topics, self.pattern = frozenset(), None
         self.assign(())
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions. UsageError if the consumer is subscribed."""
+        """Read exactly these partitions. Raises UsageError if the consumer is subscribed."""
         if self.subscribed:
-            raise errors.UsageError("this consumer is subscribed: unsubscribe() first")
+            raise errors.UsageError(
+                "cannot assign partitions, because the consumer is subscribed; call unsubscribe() first"
+            )
         self.assign(partitions)
 
     def assign(self, partitions: Iterable[TopicPartition], *, keep: bool = True) -> None:
@@ -150,7 +154,9 @@ class SubscriptionState:
         """Return the state of an assigned partition. Raises UsageError."""
         found = self.partitions.get(tp)
         if found is None:
-            raise errors.UsageError(f"{tp[0]}-{tp[1]} is not assigned to this consumer")
+            raise errors.UsageError(
+                f"{tp[0]}-{tp[1]} is not assigned to this consumer; assignment() lists its partitions"
+            )
         return found
 
     def is_current(self, tp: TopicPartition, state: PartitionState) -> bool:
@@ -205,7 +211,7 @@ class SubscriptionState:
         self._ready[fetch.tp] = None
 
     def give_back(self, fetches: Iterable[CompletedFetch]) -> None:
-        """Keep for the next poll what was taken and did not reach the user. The order is: last one first."""
+        """Keep fetches for the next poll: their records did not reach the user. `fetches` begins with the last one."""
         for fetch in fetches:
             state = self.partitions.get(fetch.tp)
             if state is not None:

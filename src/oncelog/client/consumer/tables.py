@@ -1,4 +1,4 @@
-"""Fetched batches as Arrow tables: the only part of the consumer that needs pyarrow."""
+"""Convert fetched batches to Arrow tables. This is the only part of the consumer that needs pyarrow."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def decode(
 ) -> pa.Table:
     """Return one table of fetched records, of TABLE_BYTES or a batch more, and move the `consumed` offsets past it.
 
-    The next poll returns the records that are left. If the first batch is damaged, raise KafkaError; if its format
-    cannot read the first value, BadRecordError; and what else a format raises. Records before are in an earlier table.
+    The next poll returns the remaining records. If the first batch is damaged, raise CorruptRecordError. If a format
+    cannot read the first value, raise BadRecordError. Other errors of a format are raised unchanged. Records before an
+    error are returned in an earlier table.
     """
     started = [(fetch, fetch.position) for fetch in fetches]
     moved: dict[TopicPartition, tuple[int, int]] = {}
@@ -60,9 +61,9 @@ def decode(
             except Exception:
                 if not tables:
                     raise
-                break  # the records before the error come first
+                break  # return the records before the error first
             if tables and table.schema != tables[0].schema:
-                break  # a format may find other types in each
+                break  # a format without a fixed type may produce another schema
             moved[fetch.tp] = after, fetch.last_epoch if after >= fetch.end else -1
             tables.append(table)
             if after < fetch.end:
@@ -70,7 +71,7 @@ def decode(
             else:
                 waiting.pop()
         found = pa.concat_tables(tables) if tables else None
-    except BaseException:  # the caller gets no table: an interrupt, or a schema registry that is away
+    except BaseException:  # the caller gets no table (an interrupt, or no schema registry): restore the positions
         for fetch, position in started:
             fetch.go_to(position)
         subscription.give_back(reversed(fetches))

@@ -1,9 +1,9 @@
-"""A cluster as a client sees it: its brokers and topics, and requests to the broker that each is for.
+"""A client of a cluster: find its brokers and topics, and send each request to the right broker.
 
 Producer, consumer, admin, the Spark sink and the command line use `ClusterClient`. Its `call_*` methods take a request
 message (`ByVersion` if its form depends on the receiver's version) and return the response message. They repeat a
 request after a temporary error (a leader or coordinator moves, a connection is lost, the coordinator still ends a
-transaction), with back-off, until time is up. Other error codes stay in the response:
+transaction), with back-off, until the time-out. Other error codes remain in the response:
 `oncelog.client.response_errors.raise_for_error` turns them into exceptions.
 """
 
@@ -224,7 +224,8 @@ class ClusterClient:
         if node_id not in known:
             there = ", ".join(map(str, sorted(known)))
             raise errors.error_for(
-                ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no broker {node_id}, or it is away; there are: {there}"
+                ErrorCode.BROKER_ID_NOT_REGISTERED,
+                f"broker {node_id} does not exist or is down; the cluster has: {there}",
             )
 
     # -- calls ----------------------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ class ClusterClient:
         answer = response if version < 4 else next(iter(response.coordinators), None)
         if answer is None:
             raise errors.error_for(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{about}: the broker left it out of its answer"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{about}: the broker's response does not contain it"
             )
         if answer.error_code:
             raise errors.error_for(answer.error_code, f"{about}: {answer.error_message or ''}")

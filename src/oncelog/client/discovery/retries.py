@@ -1,4 +1,4 @@
-"""Repeat an attempt that failed for a while, with back-off, until its time is up."""
+"""Repeat a failed attempt, with back-off, until its time-out."""
 
 from __future__ import annotations
 
@@ -144,5 +144,5 @@ class Retries:
             if not scope.expired():
                 raise
             names = ", ".join(f"{host}:{port}" for host, port in dict.fromkeys(self._addresses()))
-            what = self._outage.reason or f"no connection in {timeout_ms:.0f} ms; known brokers: {names}"
+            what = self._outage.reason or f"no connection within {timeout_ms:.0f} ms; known brokers: {names}"
             raise failure or errors.ConnectionFailedError(what) from None

@@ -1,4 +1,4 @@
-"""What a client knows of brokers, topics and leaders, from Metadata responses. No I/O."""
+"""The brokers, topics and leaders that a client knows from Metadata responses. No I/O."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Topology:
             new = Partition(item.leader_id, item.leader_epoch, tuple(item.replica_nodes), tuple(item.isr_nodes))
             old = earlier.get(item.partition_index)
             if old is not None and 0 <= new.leader_epoch < old.leader_epoch:
-                new = old  # a broker that lags behind: leader epochs of one topic never go back
+                new = old  # the broker's metadata is outdated: leader epochs of a topic never decrease
             partitions[item.partition_index] = new
         self.topics[name] = self._seen[name] = Topic(name, answer.topic_id, answer.is_internal, partitions)
 

@@ -1,4 +1,4 @@
-"""What the blocking producer and the one for asyncio share: the methods that need not wait."""
+"""The methods that the blocking producer and the one for asyncio share, because they do not wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProducerBase:
-    """The methods that need not wait. They raise UsageError before the producer has started, and after a fork."""
+    """The methods that do not wait. They raise UsageError before the producer is started, and in a forked child."""
 
     options: dict[str, Any]
     _started: ProducerCore | None = None
@@ -24,38 +24,44 @@ class ProducerBase:
     @property
     def _core(self) -> ProducerCore:
         if self._started is None:
-            raise errors.UsageError("start() the producer first, or use it as `async with`")
+            raise errors.UsageError("the producer is not started; await start() first, or use `async with`")
         if self._started.cluster.calls.forked:
             raise errors.UsageError(FORKED)
         return self._started
 
     @property
     def producer_id(self) -> int:
-        """The producer id, -1 while there is none."""
+        """The producer id from the broker, or -1 if the producer has none yet."""
         return -1 if self._core.manager is None else self._core.manager.producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """The producer's epoch, -1 while there is none."""
+        """The producer's epoch from the broker, or -1 if the producer has none yet."""
         return -1 if self._core.manager is None else self._core.manager.producer_epoch
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """(topic, partition) -> first offset of the current (or last) transaction there, as far as acknowledged."""
+        """(topic, partition) -> first acknowledged offset of the current transaction there, or of the last one."""
         return {} if self._core.manager is None else dict(self._core.manager.first_offsets)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; `transaction()` is the shorter way."""
+        """Begin a transaction. `with producer.transaction()` is shorter, and commits or aborts automatically.
+
+        Raises UsageError without the option transactional_id, or if a transaction is in progress.
+        """
         self._core.begin()
 
     def send_offsets(
         self, source: Positioned | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None = None
     ) -> None:
-        """Commit consumed offsets with the transaction.
+        """Add consumed offsets to the transaction (Kafka's sendOffsetsToTransaction). They are committed with it.
 
-        `source` is a consumer without auto-commit (default: its positions; AbortableError when a rebalance took some of
-        them away), group metadata, or a bare group id (without the protection against zombie consumers, KIP-447);
-        `offsets`: (topic, partition) -> next offset to be read.
+        `source` is the consumer, its `group_metadata()`, or a group id. With a consumer, `offsets` defaults to its
+        positions. Otherwise, `offsets` maps (topic, partition) to the next offset to read. With a group id alone, the
+        broker cannot reject the offsets of a consumer that has left the group (KIP-447).
+
+        The consumer must not use enable_auto_commit. Raises UsageError outside a transaction or for wrong arguments.
+        Raises AbortableError if a rebalance has revoked partitions whose records may be in the transaction.
         """
         from oncelog.client.group_offsets import group_and_offsets
 
@@ -74,20 +80,20 @@ class ProducerBase:
 
     def _no_room(self) -> errors.TimedOutError:
         return errors.TimedOutError(
-            f"no room for a record in buffer_memory = {self.options['buffer_memory']} after "
-            f"max_block_ms = {self.options['max_block_ms']}"
+            f"the record buffer is full (buffer_memory = {self.options['buffer_memory']}), and no memory became free "
+            f"within max_block_ms = {self.options['max_block_ms']}"
         )
 
 
 def abort_failed(error: BaseException, second: errors.KafkaError) -> None:
-    """Note in `error` that the abort for it failed, too. Raise `second` if it is worse: fatal after abortable."""
+    """Add a note to `error`: the abort failed, too. If `second` is fatal and `error` is not, raise `second` instead."""
     if isinstance(second, errors.FatalError) and isinstance(error, errors.AbortableError):
         raise second from error
-    error.add_note(f"aborting the transaction failed: {second}")
+    error.add_note(f"the abort of the transaction failed as well: {second}")
 
 
 def closing_failed(error: BaseException, second: errors.OncelogError) -> None:
-    """Note in `error`, which has ended a `with` block, why closing the producer failed."""
-    error.add_note(f"closing the producer: {second}")
+    """Add a note to `error`, which has ended a `with` block: why closing the producer failed."""
+    error.add_note(f"closing the producer failed as well: {second}")
     for note in getattr(second, "__notes__", ()):
-        error.add_note(f"closing the producer: {note}")
+        error.add_note(f"closing the producer failed as well: {note}")

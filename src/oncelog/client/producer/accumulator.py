@@ -109,7 +109,7 @@ class Accumulator:
 
     def _too_large(self, size: int) -> None:
         limit, name = min((self._max_request, "max_request_size"), (self._memory, "buffer_memory"))
-        raise RecordTooLargeError(f"a record of about {size} bytes is larger than {name} = {limit}")
+        raise RecordTooLargeError(f"the record has about {size} bytes, more than {name} = {limit}")
 
     def add_encoded(self, tp: TopicPartition, data: bytes | bytearray, now_ms: int) -> Batch | None:
         """Add an encoded batch. Return None if memory is used up. Raises RecordTooLargeError."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Producer(ProducerBase):
-    """Sends records. `async with`, or `await start()` and `await close()`. See `oncelog.Producer`."""
+    """Send records, as `oncelog.Producer` does. Use `async with`, or `await start()` and `await close()`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Producer(ProducerBase):
         self.options = producer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
 
     async def start(self) -> None:
-        """Use the running loop. With a transactional id, get producer id and epoch, and fence predecessors."""
+        """Start the producer on the running event loop. With a transactional id, fence earlier producers with it."""
         loop = asyncio.get_running_loop()
         self._started = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
         if self.options["transactional_id"] is not None:
@@ -57,20 +57,21 @@ class Producer(ProducerBase):
             closing_failed(error, second)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records and close the connections within `timeout` seconds (default delivery.timeout.ms).
+        """Send the remaining records and close the connections within `timeout` seconds (default: delivery_timeout_ms).
 
-        The futures of other records fail: DeliveryTimeoutError if a record may be in the log, TimedOutError if it is
-        not. A transaction in progress is aborted, a prepared one stays open. Without transactions, raise the first
-        failure of a record that no caller has retrieved (`result`, `exception`, a callback), with a note of their
-        number. So each record is in the log, or a caller gets its error.
+        After that time, the futures of other records fail: with DeliveryTimeoutError if a record may be in the log, and
+        with TimedOutError if it is not. A transaction in progress is aborted. A prepared transaction stays open.
+
+        Without transactions, the call raises the first error of a record that your program has not retrieved with
+        `result`, `exception` or a callback. So every record is in the log, or your program gets an error.
         """
         await self._core.close(ms(timeout))
 
     async def detach(self) -> None:
-        """Send the remaining records, wait for the answers, and close the connections. Leave the transaction open.
+        """Send the remaining records, wait for the responses, and close the connections. Leave the transaction open.
 
-        A process that knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raise
-        the error of a transaction that cannot be committed, and leave that one open, too.
+        Until its time-out, a process that knows the transactional id, `producer_id` and `producer_epoch` can end it. If
+        the transaction cannot be committed, raise its error, and leave it open as well. `prepare` is the easier way.
         """
         await self._core.close(detach=True)
         if self._core.manager is not None:
@@ -87,7 +88,7 @@ class Producer(ProducerBase):
         headers: HeaderData = (),
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Send a record. Await its future for the record's place. `on_delivery` as in `oncelog.Producer.send`."""
+        """Send a record, as `oncelog.Producer.send` does. To get the record's offset, await the future it returns."""
         append: Callable[..., RecordFuture | None] = self._core.buffer.append
         try:
             future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
@@ -132,7 +133,7 @@ class Producer(ProducerBase):
     async def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
     ) -> TableFuture:
-        """As `oncelog.Producer.send_table`. Await its future for the offsets."""
+        """Send the rows of an Arrow table, as `oncelog.Producer.send_table` does. Await the future for the offsets."""
         from oncelog.client.producer.tables import send_table_async
 
         if topic not in self._core.counts:
@@ -140,21 +141,22 @@ class Producer(ProducerBase):
         return await send_table_async(self._core, topic, table, self._no_room, key=key, value=value)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send all records now and wait for the answers, up to `timeout` seconds (default: until delivery.timeout.ms).
+        """Send all records now, and wait for the responses. Errors of records are in their futures, not raised.
 
-        The futures have the failures. After TimedOutError, no record is given up: call it again.
+        If `timeout` seconds pass, raise TimedOutError. The records are then still being sent, so you can call it again.
+        By default, the wait ends after delivery_timeout_ms, when every record has an outcome.
         """
         await self._core.flush(ms(timeout))
 
     async def partitions_for(self, topic: str) -> int:
-        """As `oncelog.Producer.partitions_for`."""
+        """Return the number of a topic's partitions, as `oncelog.Producer.partitions_for` does."""
         if topic not in self._core.counts:
             await self._core.learn_topic(topic)
         return self._core.counts[topic]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """Run a block in a transaction. Commit at its end; abort if the block raises or the commit fails."""
+        """Run an `async with` block in a transaction. Commit at its end, or abort if the block or the commit fails."""
         self.begin_transaction()
         try:
             yield self
@@ -173,30 +175,40 @@ class Producer(ProducerBase):
             abort_failed(error, second)
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
-        """Wait for every record's answer, then commit. FencedError: a newer producer has aborted the transaction.
+        """Send the remaining records, wait for all responses, then commit the transaction.
 
-        AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it
-        again.
+        Raises AbortableError if it cannot be committed: call `abort_transaction`. Raises FencedError if a newer
+        producer with the same transactional id has aborted it. Raises TimedOutError after `timeout` seconds (default:
+        max_block_ms): the outcome is not known yet, so call `commit_transaction` again.
         """
         await self._core.commit(ms(timeout))
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
-        """Abort. After that, another transaction may begin."""
+        """Abort the transaction. After that, you can begin another one.
+
+        Records that are not sent yet are dropped, and their futures fail. Raises TimedOutError after `timeout` seconds
+        (default: max_block_ms): call `abort_transaction` again. Raises FatalError if the producer must be closed.
+        """
         await self._core.abort(ms(timeout))
 
     async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
-        """Wait until the whole transaction is acknowledged. Return a handle with which any process can end it.
+        """Wait until all records of the transaction are acknowledged. Return a handle that any process can end it with.
 
-        No record can be added any more. `close` leaves the transaction open. This producer may still commit or abort
-        it; other processes call `Transaction.resume(handle, ...)`. The coordinator aborts it if transaction.timeout.ms
-        has passed since its first record, or if a newer producer uses the transactional id. May be repeated after
-        TimedOutError.
+        After that, no record can be added, and `close` leaves the transaction open. This producer can still commit or
+        abort it. Another process calls `Transaction.resume(handle, ...)`. The coordinator aborts the transaction if
+        transaction_timeout_ms has passed since its first record, or if a newer producer uses the transactional id.
+
+        Raises TimedOutError after `timeout` seconds (default: max_block_ms): call `prepare` again.
         """
         return await self._core.prepare(ms(timeout))
 
 
 class AsyncTransaction:
-    """`async with Transaction.resume(handle, "localhost:9092") as transaction: await transaction.commit()`."""
+    """The class whose `resume` opens a prepared transaction, for asyncio.
+
+    async with Transaction.resume(handle, "localhost:9092") as transaction:
+        await transaction.commit()
+    """
 
     @staticmethod
     def resume(
@@ -205,5 +217,5 @@ class AsyncTransaction:
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AsyncResumedTransaction:
-        """As `oncelog.Transaction.resume`."""
+        """Open a prepared transaction, as `oncelog.Transaction.resume` does."""
         return AsyncResumedTransaction(handle, bootstrap_servers, config, options)

@@ -161,7 +161,7 @@ class Batch:
         return index
 
     def close(self) -> None:
-        """Compress; no record can be added any more. May be called again, also after it has failed."""
+        """Compress the batch. After that, no record can be added. May be called again, also after it has failed."""
         if self._wire is not None:
             return
         self.closed = True

@@ -28,17 +28,22 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
 _MADE_HERE: WeakSet[Producer] = WeakSet()
 """The producers that this process has created."""
 _AT_WORK: WeakSet[ProducerCore] = WeakSet()
-"""Producers that may still have records to send: one without a reference still sends its records."""
+"""Producers that may have unsent records. A producer sends them even if its user holds no reference to it any more."""
 
 log = logging.getLogger(__name__)
 
 
 class Producer(ProducerBase, Blocking[Awaited]):
-    """Sends records. Thread-safe; use as a context manager, or `close` it.
+    """Send records, with or without transactions, as Kafka's KafkaProducer does. Threads may share a producer.
 
-    `Producer("localhost:9092", transactional_id="etl-1", linger_ms=20)`: options carry Kafka's names with `_` for
-    `.`; a mapping with the dotted names may be given as `config`. With a transactional id the producer is initialised
-    at once: predecessors with that id are fenced and their open transaction is aborted. Errors: `oncelog.errors`.
+        with Producer("localhost:9092", transactional_id="etl-1") as producer, producer.transaction() as txn:
+            txn.send("orders", b"value", b"key")
+
+    Use it as a context manager, or call `close`. `bootstrap_servers` is "HOST:PORT,..." or a list of such strings.
+    Options have Kafka's names with `_` for `.`. `config` takes a mapping with the dotted names.
+
+    With the option transactional_id, the constructor initialises the producer: it fences earlier producers with the
+    same id, and aborts their open transaction. Time-outs are in seconds. Errors are in `oncelog.errors`.
     """
 
     def __init__(
@@ -84,16 +89,18 @@ class Producer(ProducerBase, Blocking[Awaited]):
         headers: HeaderData = (),
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Send a record. Return at once with the future of its `RecordMetadata`.
+        """Send a record in the background. Return the future of its `RecordMetadata`.
 
-        `timestamp` is in ms since the epoch, by default the current time. `headers` are pairs (name, value) or a
-        mapping; their values may have the types of `value`.
+        `value` and `key` are bytes, a string (sent as UTF-8) or None. Without `partition`, the partitioner chooses one,
+        by the hash of the key if there is a key. `timestamp` is in ms since the epoch, by default the current time.
+        `headers` are pairs (name, value) or a mapping. Their values have the types of `value`.
 
-        The client's own thread calls `on_delivery(metadata, error)` with one of both once the outcome is known, in
-        order within a partition. Be quick there, and call nothing that waits.
+        When the outcome is known, the client's thread calls `on_delivery(metadata, None)`, or `on_delivery(None,
+        error)`. Within a partition, the calls are in the order of the records. The callback must not block.
 
-        Block up to max.block.ms for a topic's metadata or for buffer memory, then raise TimedOutError. UsageError names
-        an argument of a wrong type. In an error state of the transaction, raise that error.
+        The call blocks up to max_block_ms (60 s) for the topic's metadata or for free buffer memory, then raises
+        TimedOutError. It raises UsageError for a wrong argument, RecordTooLargeError, and UnknownTopicError. If the
+        transaction cannot be committed, it raises the AbortableError or FatalError of the transaction.
         """
         try:
             future = self._append(
@@ -138,7 +145,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
             self._thread.run(self._core.learn_topic(topic, partition))
 
     def _wait_for_room(self, full: NoRoomError, deadline: float) -> None:
-        self._thread.refuse_its_own("waiting for buffer memory in a callback (on_delivery)")
+        self._thread.refuse_its_own("a wait for buffer memory (in on_delivery)")
         left = deadline - time.monotonic()
         if left <= 0 or (
             not self._core.buffer.wait_for_memory(min(left, 0.5), full.releases) and time.monotonic() >= deadline
@@ -148,14 +155,16 @@ class Producer(ProducerBase, Blocking[Awaited]):
     def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
     ) -> TableFuture:
-        """Send the rows of Arrow data: a pyarrow.Table, or an object with the PyCapsule interface (polars, DuckDB).
+        """Send the rows of an Arrow table as records. Return a `TableFuture`, whose result has the offsets.
 
-        The columns are key, value, headers, partition, timestamp; value is enough. `key` and `value` are formats for
-        columns of other types, see `oncelog.formats`. No Python object is made for a row. Return the future of
-        (partition -> offset of the first row). UsageError, UnknownTopicError, RecordTooLargeError and TimedOutError
-        (max.block.ms) are as in `send`. A row that cannot be sent, within a table's first 250 MB, is found before any
-        row is sent. After a part is sent, an error is the cause of a PartlySentError, which has that part's future and
-        the other rows. In a transaction, the error is raised unchanged, and the transaction can only be aborted.
+        `table` is a pyarrow.Table or an object with Arrow's PyCapsule interface (polars, DuckDB, pandas). Its columns
+        are key, value, headers, partition and timestamp. Only value or key is required. `key` and `value` are formats
+        of `oncelog.formats` for columns of other types, such as `Json()`. No Python object is created for a row. Needs
+        `oncelog[arrow]`.
+
+        The errors are those of `send`. A row that cannot be sent is found before any row is sent, if it is in the
+        table's first 250 MB. If an error occurs after some rows are sent, PartlySentError has their future and the
+        other rows. In a transaction, the error itself is raised, and the transaction must be aborted.
         """
         from oncelog.client.producer.tables import send_table
 
@@ -169,7 +178,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
     flush = blocking(Awaited.flush)
 
     def partitions_for(self, topic: str) -> int:
-        """Return the number of a topic's partitions. Raises UnknownTopicError."""
+        """Return the number of a topic's partitions. Raises UnknownTopicError, and TimedOutError after max_block_ms."""
         if topic not in self._core.counts:
             self._thread.run(self._core.learn_topic(topic))
         return self._core.counts[topic]
@@ -178,9 +187,10 @@ class Producer(ProducerBase, Blocking[Awaited]):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Run a block in a transaction. Commit at its end; abort if the block raises or the commit fails.
+        """Run a `with` block in a transaction. Commit at its end, or abort if the block raises or the commit fails.
 
-        A transaction that the block has prepared stays open.
+        If the block has called `prepare`, the transaction stays open. To continue after an abort, call
+        `consumer.seek_to_committed()` on the consumer whose records the block has processed.
         """
         self.begin_transaction()
         try:
@@ -205,7 +215,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
 
 
 class Transaction:
-    """The transaction of a block `with producer.transaction() as txn:`."""
+    """The transaction of a block `with producer.transaction() as txn:`. Its methods are those of the producer."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -221,16 +231,20 @@ class Transaction:
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> ResumedTransaction:
-        """Open a prepared transaction by its handle (or the handle's text), to commit or abort it.
+        """Open a prepared transaction from any process, to commit or abort it.
 
-        `with Transaction.resume(handle, "localhost:9092") as transaction: transaction.commit()`. Options are a
-        producer's. Resume it before you create a producer with the same transactional id, which would abort it.
+            with Transaction.resume(handle, "localhost:9092") as transaction:
+                transaction.commit()
+
+        `handle` is the result of `prepare`, or its text. Options are those of a producer. Resume the transaction before
+        you create a producer with the same transactional id, because that would abort it. Raises UsageError for a wrong
+        handle, and ConfigError.
         """
         return ResumedTransaction(AsyncResumedTransaction(handle, bootstrap_servers, config, options))
 
 
 def _forked() -> None:
-    """In a child process, reject records on the parent's producers, because no thread would send them."""
+    """In a forked child process, reject records on the parent's producers, because no thread would send them."""
     for producer in _MADE_HERE:
         producer._append = _refuse
     _MADE_HERE.clear()
@@ -242,11 +256,11 @@ def _refuse(*_: object) -> RecordFuture | None:
 
 
 def _warn_of_unsent() -> None:
-    """At the end of the process, warn of records that are not acknowledged."""
+    """At the end of the process, log a warning if records are not acknowledged."""
     count = sum(batch.count for core in _AT_WORK if not core.closed for batch in core.accumulator.incomplete())
     if count:
         log.warning(
-            "%d records were not acknowledged when the process ended, and may be lost: close() the producer",
+            "the process ends before %d records are acknowledged, so they may be lost; call close() on the producer",
             count,
         )
 

@@ -1,4 +1,4 @@
-"""The records that wait in a producer: any thread adds them, the event loop settles their batches, under one lock."""
+"""The records that wait in a producer. Any thread adds them, the event loop settles their batches, under one lock."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from oncelog.client.types import Headers, TopicPartition
 
 
 class NotAddedError(Exception):
-    """A record could not be added as it is. Its `partition` is chosen; the partitioner must not be asked again."""
+    """A record could not be added as it is. Its `partition` is already chosen, and must not be chosen again."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
 
 
 class NoRoomError(NotAddedError):
-    """The buffer memory is used up. `releases` tells `wait_for_memory` since when."""
+    """The buffer memory is used up. `releases` is the number of releases at that time, for `wait_for_memory`."""
 
     def __init__(self, partition: int, releases: int) -> None:
         super().__init__(partition)
@@ -91,10 +91,12 @@ class RecordBuffer:
         if partition is None:
             partition = self.partitioner(topic, key, value, count)
             if not 0 <= partition < count:
-                raise errors.UsageError(f"the partitioner chose {partition} of {count} partitions of topic {topic!r}")
+                raise errors.UsageError(
+                    f"the partitioner returned {partition}, but topic {topic!r} has {count} partitions"
+                )
         elif not 0 <= (partition := index_of(partition)) < count:
             if partition < 0:
-                raise errors.UsageError(f"partition = {partition}: it must not be negative")
+                raise errors.UsageError(f"partition = {partition}: the partition must not be negative")
             return None
         tp = (topic, partition)
         if timestamp is None:
@@ -138,7 +140,7 @@ class RecordBuffer:
     def check_open(self) -> None:
         """Raise ClientClosedError after `close` has begun."""
         if self.closing:
-            raise errors.ClientClosedError("the producer is closed")
+            raise errors.ClientClosedError("the producer is closed; create a new one")
 
     def wait_for_memory(self, timeout: float, releases: int) -> bool:
         """Block any thread but the loop's until memory is freed after `releases`. Return False after `timeout` seconds.

@@ -1,4 +1,4 @@
-"""Decide what becomes of batches: in the log, sent again, split, given up. No I/O, no clock; callers hold the lock.
+"""Decide whether a batch is in the log, sent again, split or given up. No I/O and no clock. Callers hold the lock.
 
 Outcomes are collected, because users' callbacks must not run under a lock. `take` returns them.
 """
@@ -69,7 +69,7 @@ class Completion:
     def expire(self, now: int, on_wire: Mapping[Batch, None]) -> None:
         """Give up the batches that are older than delivery.timeout.ms."""
         for batch in self._accumulator.expire(now, on_wire):
-            within = f"in {self._options['delivery_timeout_ms']} ms (delivery_timeout_ms)"
+            within = f"within {self._options['delivery_timeout_ms']} ms (delivery_timeout_ms)"
             error: errors.KafkaError = self.lost(batch, batch in on_wire, within)
             if self._manager is not None:
                 error = self._manager.expired(batch, error)
@@ -80,11 +80,11 @@ class Completion:
         about = f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]}"
         if batch.in_doubt or on_wire:
             return errors.DeliveryTimeoutError(
-                f"{about} were sent but not acknowledged {within}: they may or may not be in the log"
+                f"{about} were sent, but not acknowledged {within}; they may or may not be in the log"
             )
-        how = "were refused again and again" if batch.attempts else "were not sent"
+        how = "were rejected repeatedly" if batch.attempts else "were not sent"
         why = self._why()
-        return errors.TimedOutError(f"{about} {how} {within}: they are not in the log{why and f'; {why}'}")
+        return errors.TimedOutError(f"{about} {how} {within}; they are not in the log{why and f' ({why})'}")
 
     def resolve(self) -> None:
         """Settle sequences in doubt, and fail batches that cannot be sent after an error."""
@@ -98,8 +98,8 @@ class Completion:
         """Give up a batch whose sequences are void: a copy may be in the log, and new sequences could duplicate it."""
         self._accumulator.withdraw(batch)
         error = errors.DeliveryTimeoutError(
-            f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]} were sent, the answer was lost, and the sequence "
-            "numbers cannot be used any further: they may or may not be in the log"
+            f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]} were sent, but the response was lost, and their "
+            "sequence numbers are no longer valid; they may or may not be in the log"
         )
         self.finish(batch, error)
 

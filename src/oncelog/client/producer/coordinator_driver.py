@@ -21,7 +21,7 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 
 CONCURRENT_BACKOFF_MS = 20
-"""First wait while the coordinator still ends the previous transaction, which mostly takes milliseconds."""
+"""First delay while the coordinator still ends the previous transaction, which usually takes milliseconds."""
 
 
 class CoordinatorDriver:
@@ -77,9 +77,11 @@ class CoordinatorDriver:
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                     self._cluster.forget_coordinator("group" if asked.kind == "group" else "transaction", asked.key)
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-        except Exception as error:  # noqa: BLE001 a fault of ours must end the calls that wait, and not repeat
+        except Exception as error:  # noqa: BLE001 - end the waiting calls after an internal fault
             with self._lock:
-                self._manager.fatal(errors.FatalError(f"the talk with the coordinator failed: {error!r}"))
+                self._manager.fatal(
+                    errors.FatalError(f"the producer's requests to the coordinator failed unexpectedly: {error!r}")
+                )
             self._turns.changed()
         finally:
             self._going_on = False

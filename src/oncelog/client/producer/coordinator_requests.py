@@ -47,11 +47,11 @@ class CoordinatorRequest(NamedTuple):
 class Verdict(Enum):
     """What an error means for the producer."""
 
-    RETRY = "the same again, a little later"
-    ABORT = "the transaction has to be aborted"
-    RENEW = "abort the transaction; the epoch has to be renewed"
-    FENCED = "another producer is at work, or the coordinator has timed the transaction out: ask which"
-    FATAL = "the producer cannot go on"
+    RETRY = "retry the request after a back-off"
+    ABORT = "the transaction must be aborted"
+    RENEW = "the transaction must be aborted, and the epoch increased"
+    FENCED = "a newer producer or a time-out has ended the transaction: ask the coordinator which"
+    FATAL = "the producer must be closed"
 
 
 LOST_ID = {_C.UNKNOWN_PRODUCER_ID: Verdict.RENEW, _C.INVALID_PRODUCER_ID_MAPPING: Verdict.RENEW}
@@ -117,7 +117,7 @@ RECOVERABLE_ABORT = frozenset(
         _C.TRANSACTION_ABORTABLE,
     }
 )
-"""Answers to an abort that mean that the coordinator has already ended the transaction, mostly by its time-out.
+"""Answers to an abort that mean that the coordinator has already ended the transaction, usually by its time-out.
 InitProducerId with the old epoch then decides whether this producer may continue (KIP-360): it rejects a producer that
 another one has fenced.
 """
@@ -262,8 +262,8 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
         if not request.committed and code is _C.INVALID_TXN_STATE and manager.was_prepared:
             manager.fatal(
                 errors.TransactionCommittedError(
-                    f"abort of {manager.transactional_id!r}: the prepared transaction had been committed by another; "
-                    "close this producer"
+                    f"abort of transactional id {manager.transactional_id!r}: another process has already committed "
+                    "the prepared transaction; close this producer"
                 )
             )
             return None
@@ -275,13 +275,13 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
             # The coordinator answers a repeated commit with success, so this commit never took place: the coordinator
             # has aborted the transaction (its time-out, or a call of the process that resumed it).
             manager.bump_required = True
-            about = f"commit: the transaction had been ended by the coordinator, {manager.why_ended}"
+            about = f"commit: the coordinator has already aborted the transaction, {manager.why_ended}"
             manager.abortable(errors.error_for(code, about))
             return None
     otherwise = Verdict.RETRY if code.retriable else OTHERWISE.get(type(request), Verdict.FATAL)
     verdict = VERDICTS[type(request)].get(code, otherwise)
     if manager.state is ManagerState.ABORTING and isinstance(request, JOINING):
-        manager.adding.clear()  # the abort that has begun needs none of them
+        manager.adding.clear()  # the abort in progress does not need them
         manager.offsets.clear()
         return None
     if code is _C.NONE:
@@ -310,7 +310,7 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
 
 
 def _is_complete(request: Message, response: Message) -> bool:
-    """Return whether a response answers for every partition. One that is left out is not in the transaction."""
+    """Return whether a response contains every partition. A missing partition is not in the transaction."""
     asked: Iterable[TopicPartition] = ()
     answered: set[TopicPartition] = set()
     if isinstance(request, AddPartitionsToTxnRequest) and isinstance(response, AddPartitionsToTxnResponse):

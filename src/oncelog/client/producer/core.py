@@ -1,4 +1,4 @@
-"""What the blocking producer and the one for asyncio share: the parts of a producer, and its transactions."""
+"""The core that the blocking producer and the one for asyncio share: the parts of a producer, and its transactions."""
 
 from __future__ import annotations
 
@@ -139,7 +139,9 @@ class ProducerCore:
                     await self._turns.next_change()
         except TimeoutError:
             why = self._why()
-            raise errors.TimedOutError(f"{what} is not done in {timeout_ms:.0f} ms{why and f': {why}'}") from None
+            raise errors.TimedOutError(
+                f"{what} did not complete within {timeout_ms:.0f} ms{why and f': {why}'}"
+            ) from None
 
     def _within(self, timeout_ms: float | None) -> float:
         """Return a call's time-out, by default max.block.ms."""
@@ -150,7 +152,7 @@ class ProducerCore:
 
     def _transactional(self) -> TransactionManager:
         if self.manager is None or not self.manager.transactional:
-            raise errors.UsageError("transactions need the option transactional_id")
+            raise errors.UsageError("transactions need the option transactional_id, which the producer does not have")
         return self.manager
 
     @ends_when_closed
@@ -179,7 +181,7 @@ class ProducerCore:
 
     @ends_when_closed
     async def commit(self, timeout_ms: float | None = None) -> None:
-        """Commit. After TimedOutError the outcome is open: commit again."""
+        """Commit. After TimedOutError, the outcome is not known: commit again."""
         manager = self._transactional()
         with self.lock:
             end = manager.begin_commit()
@@ -198,7 +200,7 @@ class ProducerCore:
         await self._wait_for(end, manager, timeout_ms)
 
     def fail_transaction(self, why: str) -> None:
-        """Have the transaction in progress refuse to be committed (any thread)."""
+        """Make the transaction in progress abortable, so that a commit fails (any thread)."""
         with self.lock:
             self._transactional().fail_with(errors.AbortableError(why))
         self._turns.wake()
@@ -239,7 +241,7 @@ class ProducerCore:
 
     @ends_when_closed
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Send everything now and wait for every answer; failures are in the records' futures."""
+        """Send all records now, and wait for the responses. Errors are in the records' futures."""
         await self._flush(timeout_ms)
 
     async def _flush(self, timeout_ms: float | None) -> None:
@@ -276,7 +278,7 @@ class ProducerCore:
                 with contextlib.suppress(errors.TimedOutError):  # the remaining records fail, and close() raises that
                     await self._flush(timeout)
             elif self._ending:
-                pass  # no time is left for an abort
+                pass  # the time-out has expired before the abort
             elif detach:
                 await self._flush(timeout)
             elif manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR):

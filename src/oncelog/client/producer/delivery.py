@@ -1,6 +1,6 @@
-"""What `send` returns: the outcome of a record. The records of a batch share theirs.
+"""The futures that `send` returns.
 
-A batch has one `Delivery`, and each record a small `RecordFuture`. Only waiting for one takes more.
+A batch has one `Delivery`, which its records share. Each record has a small `RecordFuture`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from oncelog.errors import TimedOutError, UsageError
 log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
-"""How many failed batches that no caller has looked at are kept for `close`; more are only counted."""
+"""How many failed batches without a retrieved error are kept for `close`. Further ones are only counted."""
 
 
 _process_id = os.getpid()
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a record. `offset` is -1 if the broker did not report it (acks=0, or an old duplicate).
+    """The place of a record in the log. `offset` is -1 if the broker did not report it (acks=0, or an old duplicate).
 
-    `timestamp` in ms is the broker's if the topic has LogAppendTime, otherwise the record's own.
+    `timestamp` is in ms since the epoch: the broker's time if the topic has LogAppendTime, otherwise the record's own.
     """
 
     topic: str
@@ -37,14 +37,14 @@ class RecordMetadata(NamedTuple):
 
 
 OnDelivery = Callable[["RecordMetadata | None", "BaseException | None"], object]
-"""A callback that gets (place, None) or (None, error), as Kafka's `Callback`."""
+"""A callback that is called with (metadata, None) or (None, error), as Kafka's `Callback`."""
 
 
 class Delivery:
-    """The outcome of a batch, once there is one. A batch that was split has the outcomes of its parts.
+    """The outcome of a batch. A batch that was split has the outcomes of its parts.
 
-    `loop` is the event loop that brings the outcome. `seen`: a caller has the outcome, or a callback will get it.
-    `count`: the number of records, once there is an outcome.
+    `ready`: the outcome is known. `loop`: the event loop that sends the batch. `seen`: a caller has retrieved the
+    outcome, or a callback will. `count`: the number of records, after the outcome is known.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class Delivery:
         self._finish()
 
     def split(self, counts: Sequence[int]) -> list[Delivery]:
-        """Return a delivery for each part, given its number of records. Their outcomes together are this one's."""
+        """Return a delivery for each part of the batch. `counts` are their numbers of records."""
         parts, first = [], 0
         for count in counts:
             parts.append((first, Delivery(self.tp, self._guard)))
@@ -134,11 +134,11 @@ class Delivery:
         for callback in callbacks:
             try:
                 _call(callback)
-            except BaseException as error:  # noqa: BLE001 exits later: first, the other records get their outcomes
+            except BaseException as error:  # noqa: BLE001 - exit later, after the other records have their outcomes
                 asyncio.get_running_loop().call_soon(_raise, error)
 
     def when_ready(self, callback: Callable[[], object]) -> None:
-        """Call back once there is an outcome: from the client's own thread, or now."""
+        """Call back when the outcome is known: from the client's own thread, or now if it is known already."""
         with self._guard:
             if not self.ready:
                 self._callbacks.append(callback)
@@ -152,8 +152,7 @@ class Delivery:
         self.check_possible()
         if timeout is None and self._loop is not None and self._loop is _running_loop():
             raise UsageError(
-                "result() would block the event loop that sends this record: await the future there, or let "
-                "on_delivery get the outcome"
+                "result() would block the event loop that sends this record; await the future there, or use on_delivery"
             )
         with self._guard:
             return self._guard.wait_for(lambda: self.ready, timeout)
@@ -161,11 +160,11 @@ class Delivery:
     def check_possible(self) -> None:
         """Raise UsageError if no loop can run, because then no outcome is possible."""
         if self._process_id != _process_id:
-            raise UsageError("this record was sent before a fork: only the parent process learns its outcome")
+            raise UsageError("this record was sent before a fork; wait for its outcome in the parent process")
         if is_finalizing():
-            raise UsageError("the interpreter is exiting: wait for the outcome before")
+            raise UsageError("the interpreter is exiting; wait for the outcome before the program ends")
         if self._loop is not None and self._loop.is_closed():
-            raise UsageError("the event loop that sends this record is closed: close() the producer before")
+            raise UsageError("the event loop that sends this record is closed; close the producer before the loop")
 
 
 def _call(callback: Callable[[], object]) -> None:
@@ -173,7 +172,7 @@ def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
     except Exception:
-        log.exception("a callback of a record's delivery raised")
+        log.exception("the delivery callback of a record raised an error; ignoring it")
 
 
 def _raise(error: BaseException) -> None:
@@ -188,7 +187,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class Failures:
-    """The failed batches whose error no caller has retrieved: the producer's `close` raises the first one."""
+    """The failed batches whose error no caller has retrieved. The producer's `close` raises the first error."""
 
     def __init__(self) -> None:
         self._failed: list[Delivery] = []
@@ -215,14 +214,14 @@ class Failures:
         if error is None:
             return None
         error.add_note(
-            f"{count} record{'s' if count > 1 else ''} that the producer was given failed, and nobody asked for the "
-            "outcome (the future that send returns, or on_delivery): this is the first failure"
+            f"{count} record{'s' if count > 1 else ''} failed without a call of result(), exception() or on_delivery; "
+            "this is the first error"
         )
         return error
 
 
 class RecordFuture:
-    """The outcome of one record. `result()` blocks (`Producer`); `await future` (`oncelog.aio.Producer`)."""
+    """The outcome of one record. Call `result()` to wait for it, or `await` it with `oncelog.aio.Producer`."""
 
     __slots__ = ("_delivery", "_index", "_timestamp")
 
@@ -236,37 +235,43 @@ class RecordFuture:
         return self._delivery.ready
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait up to `timeout` seconds. Return the place of the record, or raise its error, a KafkaError."""
+        """Wait up to `timeout` seconds (default: no limit). Return the record's place in the log.
+
+        Raises the KafkaError with which the record failed, or TimedOutError if there is no outcome yet.
+        """
         found = self._wait(timeout)
         if isinstance(found, BaseException):
             raise found.with_traceback(None)
         return found
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error that `result` would raise, or None."""
+        """Wait like `result`. Return the error of the record, or None if it is in the log. Raises TimedOutError."""
         found = self._wait(timeout)
         return found if isinstance(found, BaseException) else None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call back with this future once the outcome is known, from the client's own thread: be quick there."""
+        """Call `callback(future)` when the outcome is known. It runs in the client's thread and must not block."""
         self._delivery.seen = True
         self._delivery.when_ready(lambda: callback(self))
 
     def on_delivery(self, callback: OnDelivery) -> None:
-        """Call back with (place, None) or (None, error) once the outcome is known, from the client's own thread."""
+        """Call `callback(metadata, None)` or `callback(None, error)` when the outcome is known.
 
-        def tell(_: RecordFuture) -> None:
+        It runs in the client's thread and must not block.
+        """
+
+        def call(_: RecordFuture) -> None:
             found = self._delivery.outcome(self._index, self._timestamp)
             if isinstance(found, BaseException):
                 callback(None, found)
             else:
                 callback(found, None)
 
-        self.add_done_callback(tell)
+        self.add_done_callback(call)
 
     def _wait(self, timeout: float | None) -> RecordMetadata | BaseException:
         if not self._delivery.wait(timeout):
-            raise TimedOutError(f"no answer for a record of {self._delivery.tp[0]} in {timeout} s")
+            raise TimedOutError(f"a record for topic {self._delivery.tp[0]!r} has no outcome after {timeout} s")
         return self._outcome()
 
     def _outcome(self) -> RecordMetadata | BaseException:

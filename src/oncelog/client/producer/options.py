@@ -1,4 +1,4 @@
-"""A producer's options, and what they demand of each other."""
+"""The options of a producer, and the conditions among them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _level(low: int, high: int) -> Callable[[Any], int | None]:
 def _not_two_phase(value: Any) -> bool:
     if boolean(value):
         raise ValueError(
-            "two-phase commit (KIP-939) is served by no broker yet: prepare() and Transaction.resume() carry a "
-            "transaction over the end of its process, for as long as transaction_timeout_ms"
+            "no broker supports two-phase commit (KIP-939) yet; use prepare() and Transaction.resume(), with which a "
+            "transaction survives its process for transaction_timeout_ms"
         )
     return False
 
@@ -136,10 +136,10 @@ PRODUCER: dict[str, Option] = COMMON | {
 
 
 def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A producer's options, checked against each other; ConfigError names both sides of a conflict.
+    """Return a producer's options, checked against each other. Raises ConfigError that names both sides of a conflict.
 
-    Idempotence is on unless an explicit setting rules it out and idempotence itself was left alone, as in Kafka; a
-    transactional id needs it.
+    As in Kafka, idempotence is on by default. An option that contradicts it, such as acks=1, turns it off. It is an
+    error if enable_idempotence or transactional_id is set as well.
     """
     options, explicit = read_options(PRODUCER, mapping, given)
     conflicts = {
@@ -178,7 +178,7 @@ def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
 
 
 def _choose_level(options: dict[str, Any], explicit: frozenset[str]) -> None:
-    """`compression_level` is the level of whichever codec is used; Kafka's options name the codec."""
+    """Set `compression_level`, which applies to any codec, from Kafka's option for the codec in use."""
     codec = options["compression_type"]
     named = f"compression_{codec.name.lower()}_level"
     if named not in explicit:
@@ -193,6 +193,6 @@ def _choose_level(options: dict[str, Any], explicit: frozenset[str]) -> None:
         return
     if "compression_level" in explicit and options["compression_level"] != options[named]:
         raise ConfigError(
-            f"compression_level = {options['compression_level']} contradicts {named} = {options[named]}: give one"
+            f"compression_level = {options['compression_level']} contradicts {named} = {options[named]}; give only one"
         )
     options["compression_level"] = options[named]

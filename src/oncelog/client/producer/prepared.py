@@ -1,7 +1,7 @@
-"""The handle of a prepared transaction, and what a coordinator's state says about its end. No I/O.
+"""The handle of a prepared transaction, and how a coordinator's state determines its outcome. No I/O.
 
 Apache Kafka 4.3 does not support two-phase commit (KIP-939) yet. EndTxn needs only (transactional id, producer id,
-epoch), works from any process, and may be repeated. So a transaction survives its process, until its time-out.
+epoch). It works from any process and can be repeated. So a transaction survives its process, until its time-out.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from oncelog.errors import UsageError
 
 FORMAT = 1
-"""The version of the text. `from_text` rejects newer ones."""
+"""The version of the handle's text. `from_text` rejects newer versions."""
 
 
 class TransactionOutcome(StrEnum):
-    """How a prepared transaction has ended, if it has."""
+    """The outcome of a prepared transaction. OPEN: it has not ended yet."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -30,25 +30,25 @@ class TransactionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A transaction whose records are all acknowledged. `Transaction.resume` ends it from any process.
+    """The handle of a transaction whose records are all acknowledged. `Producer.prepare` returns it.
 
-    The handle can be pickled, and stored as a line of text: `PreparedTransaction.from_text(handle.to_text())`. The
-    coordinator aborts the transaction `timeout_ms` (transaction.timeout.ms) after its first record, or as soon as a
-    newer producer uses its transactional id.
+    Any process can end the transaction with `Transaction.resume(handle, ...)`. The handle can be pickled, or stored as
+    a line of text: `PreparedTransaction.from_text(handle.to_text())`. The coordinator aborts the transaction
+    `timeout_ms` (transaction.timeout.ms) after its first record, or when a newer producer uses its transactional id.
     """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     transaction_version: int
-    """The protocol under which it was written (transaction.version: 0, 1 or 2)."""
+    """The level of the feature transaction.version when it was written: 0, 1 or 2."""
     timeout_ms: int
     spans: tuple[tuple[str, int, int, int], ...] = ()
-    """(topic, partition, offset of the first record there, of the last one)."""
+    """(topic, partition, offset of its first record there, offset of its last record there)."""
     groups: tuple[str, ...] = ()
-    """The consumer groups whose offsets are in it."""
+    """The consumer groups whose offsets it contains."""
     empty: bool = False
-    """Whether nothing was sent, so that there is nothing to end."""
+    """Whether it contains neither records nor offsets. Then it need not be ended."""
 
     def __str__(self) -> str:
         """Return `to_text()`, for programs that print the handle."""
@@ -67,17 +67,17 @@ class PreparedTransaction:
             made = None if known != FORMAT else msgspec.convert(fields, cls)
         except (ValueError, TypeError, KeyError, AttributeError, msgspec.MsgspecError) as error:
             raise UsageError(
-                f"this is not the text of a prepared transaction, as its to_text() writes it: {text[:80]!r} ({error})"
+                f"{text[:80]!r} is not the text of a prepared transaction; pass what its to_text() returned ({error})"
             ) from None
         if made is None:
-            raise UsageError(f"the handle has format {known}, and this version of oncelog knows {FORMAT}: upgrade it")
+            raise UsageError(f"the handle has format {known}, but this oncelog supports only {FORMAT}; upgrade oncelog")
         return made
 
     def ended_in(self, state: str, producer_id: int, epoch: int) -> TransactionOutcome | None:
-        """Return what the coordinator's state of the transactional id says about this transaction, or None.
+        """Return the outcome that follows from the coordinator's state of the transactional id, or None.
 
-        With transaction.version 2, each end of a transaction raises the epoch. Before that, only a time-out's abort and
-        a newer producer raise it.
+        With transaction.version 2, each end of a transaction increases the epoch. Before that, only a time-out and a
+        newer producer increase it.
         """
         if producer_id != self.producer_id:
             return None

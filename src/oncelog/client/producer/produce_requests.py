@@ -40,7 +40,7 @@ MAY_BE_APPENDED = frozenset(
 
 
 class BatchAnswer(NamedTuple):
-    """What the broker says of a batch; -1 for what it does not say. `record_errors`: (index, text) of refused ones."""
+    """The broker's answer about a batch. Unknown numbers are -1. `record_errors`: (index, text) of rejected records."""
 
     base_offset: int
     append_time: int
@@ -85,7 +85,7 @@ def build(
 
 
 def match(sent: list[Batch], response: ProduceResponse, topology: Topology) -> list[Answer]:
-    """Return each batch with its answer. A batch that the broker left out counts as not answered."""
+    """Return each batch with its answer. A batch that the response does not contain counts as not answered."""
     answers: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic in response.responses:
         name = topic.name or topology.names.get(topic.topic_id, "")
@@ -95,7 +95,9 @@ def match(sent: list[Batch], response: ProduceResponse, topology: Topology) -> l
     for batch in sent:
         answer = answers.get(batch.tp)
         if answer is None:
-            found.append((batch, ErrorCode.NETWORK_EXCEPTION, "the broker left this partition out", UNANSWERED))
+            found.append(
+                (batch, ErrorCode.NETWORK_EXCEPTION, "the broker's response does not contain the partition", UNANSWERED)
+            )
             continue
         code = ErrorCode.of(answer.error_code)
         refused = tuple((each.batch_index, each.batch_index_error_message) for each in answer.record_errors or ())

@@ -1,4 +1,4 @@
-"""End a prepared transaction from any process: send EndTxn with its handle, and if it is rejected, find out why.
+"""End a prepared transaction from any process. Send EndTxn with its handle, and if it is rejected, find out why.
 
 If EndTxn succeeds, that is final. If the coordinator no longer knows the transaction (a time-out, a newer producer or
 another holder of the handle has ended it), the markers after the records show how it ended.
@@ -36,7 +36,7 @@ ENDED_ALREADY = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""Answers to EndTxn that mean that the transaction has already ended, or that the coordinator is ending it."""
+"""Errors of EndTxn that mean that the transaction has already ended, or that the coordinator is ending it."""
 
 SETTLED = {
     frozenset({Marker.COMMIT}): TransactionOutcome.COMMITTED,
@@ -47,7 +47,7 @@ SETTLED = {
 
 
 class AsyncResumedTransaction:
-    """`ResumedTransaction` with `await` (`oncelog.aio`)."""
+    """A prepared transaction that `oncelog.aio.Transaction.resume` has opened. See `ResumedTransaction`."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class AsyncResumedTransaction:
     ) -> None:
         self.handle = PreparedTransaction.from_text(handle) if isinstance(handle, str) else handle
         if not isinstance(self.handle, PreparedTransaction):
-            raise errors.UsageError(f"handle: a PreparedTransaction or its text is wanted, not {type(handle).__name__}")
+            raise errors.UsageError(f"handle must be a PreparedTransaction or its text, not {type(handle).__name__}")
         self.options, _ = read_options(PRODUCER, config, {**options, "bootstrap_servers": bootstrap_servers})
         ours = self.handle.transactional_id
         if self.options["transactional_id"] not in (None, ours):
             raise errors.ConfigError(
-                f"transactional_id = {self.options['transactional_id']!r}, but the handle is of {ours!r}"
+                f"transactional_id = {self.options['transactional_id']!r}, but the handle belongs to {ours!r}; omit it"
             )
         servers, settings = self.options["bootstrap_servers"], cluster_options(self.options)
         self._cluster = ClusterClient(servers, what="resumed transaction", **settings)
@@ -75,7 +75,7 @@ class AsyncResumedTransaction:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. The transaction stays as it is."""
+        """Close the connections. The transaction does not change."""
         await self._cluster.close()
 
     @property
@@ -84,22 +84,26 @@ class AsyncResumedTransaction:
 
     @ends_when_closed
     async def commit(self, timeout: float | None = None) -> None:
-        """Commit within `timeout` seconds (default: default.api.timeout.ms). Succeed if it is already committed.
+        """Commit the transaction within `timeout` seconds (default: default_api_timeout_ms, 60 s).
 
-        TransactionAbortedError: its time-out, a newer producer or another holder of the handle has aborted it, and
-        nothing of it is visible. OutcomeUnknownError: neither coordinator nor log shows how it ended. RetriableError:
-        try again.
+        Succeed if it is already committed. Raises TransactionAbortedError if its time-out, a newer producer or another
+        process has aborted it. Then none of its records is visible. Raises OutcomeUnknownError if neither coordinator
+        nor log shows how it ended. After a RetriableError, call `commit` again.
         """
         await self._end(True, timeout)
 
     @ends_when_closed
     async def abort(self, timeout: float | None = None) -> None:
-        """Abort within `timeout` seconds. Succeed if it is already aborted. TransactionCommittedError: too late."""
+        """Abort the transaction within `timeout` seconds (default: default_api_timeout_ms, 60 s).
+
+        Succeed if it is already aborted. Raises TransactionCommittedError if it is already committed. The other errors
+        are those of `commit`.
+        """
         await self._end(False, timeout)
 
     @ends_when_closed
     async def outcome(self) -> TransactionOutcome:
-        """Return `open`, `committed`, `aborted` or `unknown`. Change nothing."""
+        """Return how the transaction ended: `open` (not yet), `committed`, `aborted` or `unknown`. Change nothing."""
         return await self._look(0)
 
     async def _end(self, commit: bool, timeout: float | None) -> None:
@@ -121,15 +125,15 @@ class AsyncResumedTransaction:
         if found is wanted:
             return
         if found is TransactionOutcome.COMMITTED:
-            raise errors.TransactionCommittedError(f"{what}: it had been committed before")
+            raise errors.TransactionCommittedError(f"{what}: it is already committed")
         if found is TransactionOutcome.ABORTED:
             raise errors.TransactionAbortedError(
-                f"{what}: it had been aborted, by its time-out ({self.handle.timeout_ms} ms), a newer producer, or "
-                "another holder of the handle"
+                f"{what}: it is already aborted, by its time-out ({self.handle.timeout_ms} ms), a newer producer, or "
+                "another process with the handle"
             )
         raise errors.OutcomeUnknownError(
-            f"{what} was refused ({code.name}), and how it ended is not known: the coordinator knows of later "
-            "transactions only, and the log has no marker of it"
+            f"{what} was rejected ({code.name}), and its outcome is unknown: the coordinator knows only later "
+            "transactions, and the log has no marker of it"
         )
 
     async def _end_txn(self, commit: bool, until: float) -> ErrorCode:
@@ -162,19 +166,19 @@ class AsyncResumedTransaction:
                 raise
             why = self._cluster.unreachable or "a partition has no leader"
             raise errors.TimedOutError(
-                f"the prepared transaction of {self.handle.transactional_id!r} was not ended in time: {why}"
+                f"the prepared transaction of {self.handle.transactional_id!r} could not be ended in time: {why}"
             ) from None
 
     async def _look(self, wait_ms: float) -> TransactionOutcome:
-        """Return how it ended: look at the markers, then ask the coordinator, then wait for a marker."""
+        """Return how it ended: search for markers, then ask the coordinator, then wait for a marker."""
         if self.handle.empty:
             return TransactionOutcome.ABORTED
-        told = await self._by_markers(0)
-        if told is TransactionOutcome.UNKNOWN:
-            told = await self._by_coordinator() or told
-        if told in (TransactionOutcome.UNKNOWN, TransactionOutcome.OPEN) and wait_ms > 0:
-            told = await self._by_markers(wait_ms)
-        return told
+        found = await self._by_markers(0)
+        if found is TransactionOutcome.UNKNOWN:
+            found = await self._by_coordinator() or found
+        if found in (TransactionOutcome.UNKNOWN, TransactionOutcome.OPEN) and wait_ms > 0:
+            found = await self._by_markers(wait_ms)
+        return found
 
     async def _by_markers(self, wait_ms: float) -> TransactionOutcome:
         places = [Place((t, p), self.handle.producer_id, last) for t, p, _, last in self.handle.spans]
@@ -200,10 +204,10 @@ def _left_ms(until: float) -> float:
 
 
 class ResumedTransaction(Blocking[AsyncResumedTransaction]):
-    """A prepared transaction that `Transaction.resume` has opened, in any process.
+    """A prepared transaction that `Transaction.resume` has opened. Use as a context manager, or call `close`.
 
-    Each call can be repeated, also by several processes. The first decision is final. Later calls that agree with it
-    succeed. Leaving the `with` block only closes the connections.
+    Several processes may call it, and each call can be repeated. The first commit or abort is final. Later calls that
+    agree with it succeed, and others raise an error. Leaving the `with` block only closes the connections.
     """
 
     def __init__(self, awaited: AsyncResumedTransaction) -> None:

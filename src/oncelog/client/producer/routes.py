@@ -1,6 +1,6 @@
-"""The ways from a producer's batches to their brokers: partitions, leaders and connections.
+"""Find partitions, leaders and connections for a producer's batches.
 
-`Sender` uses what is known. `Routes` looks up the rest in tasks beside the sender's turns, and wakes it up after that.
+`Sender` uses what is cached. `Routes` looks up the rest in tasks beside the sender's turns, then wakes the sender up.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Routes:
         """Brokers that accept no request although a batch is ready, with the time since when."""
         self._weights: dict[tuple[str, int], tuple[int, list[int] | None]] = {}
         self._used: dict[str, int] = {}
-        """When a record was last added to a topic, as far as `_forget_idle` has seen."""
+        """When `_forget_idle` last found that a record had been added to a topic."""
         self.counts: dict[str, int] = {}
         """Number of partitions by topic, so that `append` needs a single lookup."""
         self.trouble: dict[int, str] = {}
@@ -107,7 +107,7 @@ class Routes:
             found = await self._cluster.topic(topic, create=create, timeout_ms=limit)
         except errors.ConnectionFailedError as error:
             raise errors.TimedOutError(
-                f"the partitions of topic {topic!r} are not known after {limit} ms (max_block_ms): {error}"
+                f"cannot get the partitions of topic {topic!r} within {limit} ms (max_block_ms): {error}"
             ) from error
         self.counts[topic] = len(found.partitions)
         if not self._fresh:
@@ -146,7 +146,7 @@ class Routes:
         while not self._turns.closed:
             await asyncio.sleep(age)
             self._forget_idle()
-            with contextlib.suppress(errors.KafkaError):  # no broker now: the next round asks again
+            with contextlib.suppress(errors.KafkaError):  # no broker is reachable now; the next round retries
                 await self._cluster.refresh(list(self.counts))
             for topic in self.counts:
                 self._count(topic)

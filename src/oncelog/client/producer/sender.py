@@ -1,7 +1,7 @@
 """The loop that sends: turn the accumulator's batches into Produce requests, and the answers into outcomes.
 
-A turn of the sender: expire what is too old, settle sequences in doubt, drain, send. Beside the turns run the requests
-to coordinators (`coordinator_driver`) and the search for leaders and connections (`routes`).
+A turn of the sender: expire old batches, settle sequences in doubt, drain batches, send them. Requests to coordinators
+(`coordinator_driver`) and lookups of leaders and connections (`routes`) run in tasks beside the turns.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Sender:
             self._fail(fault)
 
     def _fail(self, fault: Exception) -> None:
-        log.error("the producer stops because its sender has a fault", exc_info=fault)
-        why = f"the producer has stopped, and these records may or may not be in the log: {fault!r}"
+        log.error("the producer stops, because its sender failed unexpectedly", exc_info=fault)
+        why = f"the producer has failed unexpectedly, and these records may or may not be in the log: {fault!r}"
         with self._buffer.settling() as completion:
             completion.fail_all(errors.FatalError(why))
         self._turns.changed()
@@ -116,7 +116,7 @@ class Sender:
         connection = self._cluster.open_connection(node, "produce")
         try:
             if connection is None:
-                raise ConnectionLostError(f"broker {node} hung up")
+                raise ConnectionLostError(f"broker {node} closed the connection")
             request, version = produce.build(
                 [(batch, batch.wire()) for batch in sent],
                 self._cluster.topology,
@@ -172,7 +172,7 @@ class Sender:
     async def close(self) -> None:
         """Send nothing any more, close the connections, and give every batch its outcome."""
         self._turns.close()
-        on_wire = dict(self._on_wire)  # closing the connections answers what is under way
+        on_wire = dict(self._on_wire)  # closing the connections ends the requests in flight
         try:
             await self._cluster.close()
         finally:
@@ -182,5 +182,5 @@ class Sender:
 
 
 def _unnumbered(batch: Batch) -> None:
-    """Idempotence is off: a drained batch gets no sequence."""
+    """Drain a batch without idempotence: it gets no sequence."""
     batch.in_retry = False

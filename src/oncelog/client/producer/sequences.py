@@ -3,8 +3,8 @@
 A batch gets its sequences when it is drained and keeps them for every retry. If they become unusable (a batch expired
 without an answer, the broker lost its state), the producer raises its epoch and numbers that partition's batches from 0
 again. Other partitions keep the old epoch until none of their batches is in flight. Java's producer renumbers a batch
-whose copy may still arrive, and so can duplicate it. Here the new epoch waits for the answers that can still arrive;
-batches that are in doubt after that are given up.
+whose copy may still arrive, and so can duplicate it. This producer waits for the answers that can still arrive before
+it uses the new epoch, then fails the batches that are in doubt.
 """
 
 from __future__ import annotations

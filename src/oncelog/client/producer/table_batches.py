@@ -1,6 +1,6 @@
-"""Rows to be sent: any Arrow data in pieces, each row's partition, and the batches that come of them one by one.
+"""Divide Arrow data into pieces, choose each row's partition, and encode the rows as batches, one by one.
 
-At most a piece is held beside the table itself, so that a stream of any length goes through in bounded memory.
+Only a few pieces are in memory at a time, besides the table itself. So memory is bounded for a stream of any length.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import oncelog.columns  # noqa: F401 first: it says what is missing, and what brings it
+import oncelog.columns  # noqa: F401 first: its error names the missing extra
 
 # isort: split
 import numpy as np
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 HEADROOM = 1024
-"""What a batch leaves free below max.request.size, for the request around it."""
+"""Bytes of max.request.size that are reserved for the request around a batch."""
 BATCH_BYTES = 1 << 18
-"""Of records in a batch of a table, unless batch.size is larger or max.request.size less."""
+"""Bytes of records in a batch of a table, unless batch.size is larger or max.request.size is smaller."""
 PIECE_ROWS = 1 << 18
 PIECE_BYTES = 1 << 25
 LOOK_AHEAD = 8
 ANYWHERE = -1
-"""Instead of a partition: it is chosen when the rows are encoded."""
+"""In place of a partition that is chosen when the rows are encoded."""
 
 
 class MissingPartitionError(Exception):
@@ -47,7 +47,7 @@ class MissingPartitionError(Exception):
 
 
 class Target(NamedTuple):
-    """Where rows go, and how."""
+    """The topic and the options with which rows are sent."""
 
     topic: str
     partitions: int
@@ -72,9 +72,9 @@ class TableBatches:
         self._ahead: deque[_Piece] = deque()
         self._schema = pa.schema([])
         self._refused: pa.Table | None = None
-        """What no piece came of, as the next one's look at it failed."""
+        """The table that could not be made a piece. Its rows are unsent."""
         self.rows = 0
-        """In the batches before the one at hand."""
+        """The number of rows in the batches before the current one."""
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, bytearray]]:
         while len(self._ahead) < LOOK_AHEAD and self._look_at_next():
@@ -99,8 +99,9 @@ class TableBatches:
         return True
 
     def unsent(self) -> pa.RecordBatchReader:
-        """The rows that are in none of the batches before the one at hand, in their order; of a source that failed,
-        those that it had given.
+        """Return the rows that are in no batch before the current one, in their order.
+
+        If the source has failed, return the rows that it had yielded.
         """
         left = [] if self._at_hand is None else [self._at_hand.unsent()]
         left += [piece.table for piece in self._ahead]
@@ -110,7 +111,7 @@ class TableBatches:
 
 
 class _Part:
-    """A partition's rows of a piece, by their numbers; -1: the partition is chosen when it is their turn."""
+    """The numbers of a partition's rows in a piece. Partition -1 (ANYWHERE): it is chosen when they are encoded."""
 
     __slots__ = ("numbers", "partition", "sent")
 
@@ -120,7 +121,7 @@ class _Part:
 
 
 class _Piece:
-    """Some rows, looked at and ready to be encoded."""
+    """Some rows of the table, validated and ready to be encoded."""
 
     def __init__(self, table: pa.Table, target: Target) -> None:
         self.table = table
@@ -135,8 +136,10 @@ class _Piece:
         self._parts = [_Part(*part) for part in _divided(columns, self._rows, table.nbytes, target)]
 
     def batches(self) -> Iterator[tuple[_Part, EncodedBatch]]:
-        """Of all partitions in turns, so that a request has one of each; of rows that may go anywhere one after the
-        other, each where it is best put by then. Who takes a batch counts it as `sent`.
+        """Yield encoded batches, of all partitions in turn, so that a request has one of each.
+
+        Rows without a partition are encoded one batch after the other, and the partition is chosen for each batch. The
+        caller counts a batch as `sent`.
         """
         if self._parts and self._parts[0].partition == ANYWHERE:
             for part, batch in chain.from_iterable(map(self._of, self._parts)):
@@ -145,13 +148,13 @@ class _Piece:
             return
         turns = [self._of(part) for part in self._parts]
         while turns:
-            going_on = []
+            continued = []
             for of_partition in turns:
                 taken = next(of_partition, None)
                 if taken is not None:
                     yield taken
-                    going_on.append(of_partition)
-            turns = going_on
+                    continued.append(of_partition)
+            turns = continued
 
     def _of(self, part: _Part) -> Iterator[tuple[_Part, EncodedBatch]]:
         target = self._target
@@ -161,7 +164,7 @@ class _Piece:
             yield part, batch
 
     def unsent(self) -> pa.Table:
-        """The rows of which no batch was taken."""
+        """Return the rows that are in no batch that was sent."""
         left = [part.numbers[part.sent :] for part in self._parts]
         return self.table.take(np.sort(np.concatenate(left)))
 
@@ -185,15 +188,16 @@ def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
         if hasattr(data, "__arrow_c_array__"):
             return [pa.record_batch(data)]
     except (pa.ArrowException, TypeError) as error:
-        raise errors.UsageError(f"this {type(data).__name__} is Arrow data, but no table: {error}") from error
+        raise errors.UsageError(f"this {type(data).__name__} is Arrow data, but not a table: {error}") from error
     raise errors.UsageError(
-        f"a table is anything with Arrow's PyCapsule interface (pyarrow, polars, DuckDB, pandas), not {type(data)}"
+        f"a table must have Arrow's PyCapsule interface (pyarrow, polars, DuckDB, pandas), but {type(data)} has not"
     )
 
 
 def _in_pieces(source: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of some PIECE_ROWS rows or PIECE_BYTES bytes: small batches together, large ones in slices. Where the
-    source fails, what it had given comes first.
+    """Yield tables of about PIECE_ROWS rows or PIECE_BYTES bytes. Combine small batches, and slice large ones.
+
+    If the source fails, yield what it returned before the error, then raise the error.
     """
     held: list[pa.RecordBatch] = []
     rows = size = 0
@@ -219,14 +223,14 @@ def _in_pieces(source: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _until_failure(source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | Exception]:
     try:
         yield from source
-    except Exception as error:  # noqa: BLE001 whatever a user's reader raises is raised in its place
+    except Exception as error:  # noqa: BLE001 - `_in_pieces` raises the error of a user's reader later
         yield error
 
 
 def _columns(table: pa.Table, target: Target) -> dict[str, Any]:
-    """The columns that records are made of, key and value in their formats."""
+    """Return the columns of the records, with key and value converted by their formats. Raises UsageError."""
     if len(set(table.column_names)) < len(table.column_names):
-        raise errors.UsageError(f"two columns of a table have one name: {', '.join(table.column_names)}")
+        raise errors.UsageError(f"two columns of the table have the same name: {', '.join(table.column_names)}")
     found = {name: table.column(name) if name in table.column_names else None for name in COLUMNS}
     others = [name for name in table.column_names if name not in COLUMNS]
     if target.value is not None:
@@ -237,27 +241,27 @@ def _columns(table: pa.Table, target: Target) -> dict[str, Any]:
             found["value"] = _encoded(target.value, found["value"], table, "value")
     if target.key is not None:
         if found["key"] is None:
-            raise errors.UsageError("a format of the key needs a column key")
+            raise errors.UsageError("a format for the key needs a column named key")
         found["key"] = _encoded(target.key, found["key"], table, "key")
     if others:
         raise errors.UsageError(_no_part_of_a_record(others, table.column_names))
     if found["key"] is None and found["value"] is None:
         names = ", ".join(table.column_names) or "none at all"
-        raise errors.UsageError(f"a table needs a column key, value or both; this one has {names}")
+        raise errors.UsageError(f"a table needs a column named key or value; this one has {names}")
     return found
 
 
 def _no_part_of_a_record(others: list[str], names: list[str]) -> str:
     are, them, they_are = ("s {} are", "them", "they are") if len(others) > 1 else (" {} is", "it", "it is")
     kept = [name for name in names if name in COLUMNS]
-    cure = f"leave {them} out with table.select({kept})"
+    cure = f"remove {them} with table.select({kept})"
     if "value" not in names:
-        cure = f"with value=Json() or value=Avro(schema) {they_are} the value"
-    return f"the column{are.format(', '.join(others))} no part of a record ({', '.join(COLUMNS)}): {cure}"
+        cure = f"with value=Json() or value=Avro(schema), {they_are} part of the value"
+    return f"the column{are.format(', '.join(others))} not part of a record ({', '.join(COLUMNS)}); {cure}"
 
 
 def _encoded(form: Format, column: pa.ChunkedArray, table: pa.Table, name: str) -> pa.Array:
-    """`name`: the column's, or what all that are not named otherwise become."""
+    """Return a column converted by a format. `name`: key or value, for messages. Raises UsageError."""
     whole = column if isinstance(column, pa.Array) else column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
@@ -278,12 +282,14 @@ def _milliseconds(columns: Mapping[str, Any], now_ms: Callable[[], int]) -> Any:
         coarse = kind.unit == "s"  # a finer unit is truncated, a coarser one may exceed 64 bits
         column = _cast(column, pa.timestamp("ms", kind.tz), "timestamp", safe=coarse)
     elif not pa.types.is_integer(kind):
-        raise errors.UsageError(f"the column timestamp must be a timestamp, or a number of ms, not {kind}")
+        raise errors.UsageError(
+            f"the column timestamp must have a timestamp type or an integer type (ms since the epoch), not {kind}"
+        )
     times = _cast(column, pa.int64(), "timestamp").fill_null(now_ms()).to_numpy()
     if len(times):
         wrong = times.min() if times.min() < 0 else times.max()
         if not 0 <= wrong <= LAST_TIMESTAMP:
-            raise errors.UsageError(f"the column timestamp has {wrong}: {TIMESTAMPS}")
+            raise errors.UsageError(f"the column timestamp has the value {wrong}; {TIMESTAMPS}")
     return times
 
 
@@ -291,7 +297,7 @@ def _cast(column: Any, kind: pa.DataType, name: str, *, safe: bool = True) -> An
     try:
         return column.cast(kind, safe=safe)
     except pa.ArrowException as error:
-        raise errors.UsageError(f"the column {name} has a value out of range: {error}") from error
+        raise errors.UsageError(f"the column {name} has a value that is out of range: {error}") from error
 
 
 def _check_sizes(rows: Rows, target: Target) -> None:
@@ -299,15 +305,15 @@ def _check_sizes(rows: Rows, target: Target) -> None:
     names = ("max_request_size", "buffer_memory")
     limit, name = min((target.options[name], name) for name in names)
     if longest > limit:
-        raise errors.RecordTooLargeError(f"a record of about {longest} bytes is larger than {name} = {limit}")
+        raise errors.RecordTooLargeError(f"a record has about {longest} bytes, more than {name} = {limit}")
 
 
 def _divided(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> list[tuple[int, Any]]:
-    """(partition, numbers of its rows in order), for each that gets any; or shares that may go ANYWHERE."""
+    """Return (partition, numbers of its rows in order) of the partitions with rows, or (ANYWHERE, numbers)."""
     choose = target.partitioner
     keyless = isinstance(choose, Sticky) and (choose.ignore_keys or columns["key"] is None)
     if keyless and columns["partition"] is None:
-        many = size >= target.partitions * _batch_limit(target)  # full batches do, without a remainder of each share
+        many = size >= target.partitions * _batch_limit(target)  # enough for full batches without shares
         shares = [np.arange(rows.count)] if many else _in_shares(rows.count, size, target)
         return [(ANYWHERE, numbers) for numbers in shares]
     placed = _partitions(columns, rows, size, target)
@@ -319,8 +325,9 @@ def _divided(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) 
 
 
 def _in_shares(count: int, size: int, target: Target) -> list[Any]:
-    """Rows without a key, by their numbers: in contiguous shares of a batch's worth at least, so that each keeps its
-    order against its neighbours; one a partition, and more where that is more than a batch.
+    """Divide rows without a key into contiguous shares, so that neighbours keep their order. Return their numbers.
+
+    A share has the size of a batch or more. There is one for each partition, or more if that is more than a batch.
     """
     few = min(target.partitions, size // max(target.options["batch_size"], 1))
     shares = min(max(few, size // _batch_limit(target), 1), max(count, 1))
@@ -329,24 +336,24 @@ def _in_shares(count: int, size: int, target: Target) -> list[Any]:
 
 
 def _anywhere(size: int, target: Target) -> int:
-    """The partition of a share of so many bytes without a key (KIP-794)."""
+    """Return the partition of a share of `size` bytes without a key (KIP-794)."""
     choose = target.partitioner
     assert isinstance(choose, Sticky)
     return choose.take(target.topic, size, target.partitions, in_turn=True)
 
 
 def _partitions(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> Any:
-    """The partition of each row, int32: its column's, else the partitioner's."""
+    """Return the partition of each row (int32): that of its column, otherwise that of the partitioner."""
     count = target.partitions
     given = columns["partition"]
     if given is None:
         return _placed(columns, rows, size, target)
     if not pa.types.is_integer(given.type):
-        raise errors.UsageError(f"the column partition must be a whole number, not {given.type}")
+        raise errors.UsageError(f"the column partition must have an integer type, not {given.type}")
     named = given.is_valid().to_numpy()
     numbers = _cast(given, pa.int64(), "partition").fill_null(0).to_numpy()
     if len(numbers) and numbers.min() < 0:
-        raise errors.UsageError(f"the column partition has {numbers.min()}: it must not be negative")
+        raise errors.UsageError(f"the column partition has the value {numbers.min()}; a partition must not be negative")
     if len(numbers) and numbers.max() >= count:
         raise MissingPartitionError(int(numbers.max()))
     if named.all():
@@ -358,13 +365,13 @@ def _placed(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -
     topic, count, choose = target.topic, target.partitions, target.partitioner
     if isinstance(choose, RoundRobin):
         return ((choose.take(topic, rows.count) + np.arange(rows.count)) % count).astype(np.int32)
-    if not isinstance(choose, Sticky):  # the user's own: it sees each row
+    if not isinstance(choose, Sticky):  # the user's callable gets each row
         keys, values = (_as_bytes(columns[name], rows.count) for name in ("key", "value"))
         pairs = zip(keys, values, strict=True)
         found = np.fromiter((choose(topic, key, value, count) for key, value in pairs), np.int64, rows.count)
         if len(found) and not 0 <= found.min() <= found.max() < count:
             wrong = found.min() if found.min() < 0 else found.max()
-            raise errors.UsageError(f"the partitioner chose {wrong} of {count} partitions of topic {topic!r}")
+            raise errors.UsageError(f"the partitioner returned {wrong}, but topic {topic!r} has {count} partitions")
         return found.astype(np.int32)
     placed = np.full(rows.count, -1, np.int32) if choose.ignore_keys else rows.partitions(count)
     keyless = np.flatnonzero(placed < 0)

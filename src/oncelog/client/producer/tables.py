@@ -1,4 +1,4 @@
-"""Send Arrow tables. This module and `table_batches` are the producer's only ones that need pyarrow and numpy."""
+"""Send Arrow tables. In the producer, only this module and `table_batches` need pyarrow and numpy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TableFuture:
-    """The outcome of a table: that of all its batches. `result()` blocks (`Producer`); `await` it (`oncelog.aio`).
+    """The outcome of a table. Call `result()` to wait for it, or `await` it with `oncelog.aio.Producer`.
 
     `rows` is the number of rows that were sent.
     """
@@ -36,14 +36,15 @@ class TableFuture:
         return all(delivery.ready for delivery in self._deliveries)
 
     def result(self, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """Return (topic, partition) -> offset of the table's first record there. Raise the first batch's error, if any.
+        """Return (topic, partition) -> offset of the table's first row there.
 
-        `timeout` bounds the wait for all batches together, in seconds. Raises TimedOutError.
+        Wait up to `timeout` seconds for all batches (default: no limit). If batches failed, raise the KafkaError of the
+        first one. Raises TimedOutError if there is no outcome yet.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for delivery in self._deliveries:
             if not delivery.wait(None if deadline is None else max(deadline - time.monotonic(), 0)):
-                raise errors.TimedOutError(f"no answer for a table's batch in {timeout} s")
+                raise errors.TimedOutError(f"a table for topic {delivery.tp[0]!r} has no outcome after {timeout} s")
         return self._outcome()
 
     def _outcome(self) -> dict[TopicPartition, int]:
@@ -106,10 +107,10 @@ class _Sending:
 
 @contextmanager
 def _reporting_a_part(core: ProducerCore, sending: _Sending) -> Iterator[None]:
-    """Add what was sent before to an error that is raised instead of returning the table's future.
+    """If sending a table fails after some rows were sent, report those rows in the error.
 
-    A transaction can only be aborted then, and the error says why. Without a transaction, it is a PartlySentError,
-    because sending the table again would duplicate what was sent.
+    In a transaction, raise the error itself, and make the transaction abortable. Without one, raise PartlySentError,
+    because sending the table again would duplicate the rows.
     """
     try:
         yield
@@ -117,10 +118,10 @@ def _reporting_a_part(core: ProducerCore, sending: _Sending) -> Iterator[None]:
         if not sending.deliveries:
             raise
         if core.manager is not None and core.manager.transactional:
-            core.fail_transaction(f"part of a table was sent, but not all: {error}")
+            core.fail_transaction(f"only part of a table was sent: {error}")
             raise
-        about = f"{sending.rows} rows of a table were sent before this: {error}"
-        if not isinstance(error, Exception):  # an interrupt stays one
+        about = f"{sending.rows} rows of a table were sent before this error: {error}"
+        if not isinstance(error, Exception):  # raise an interrupt unchanged
             error.add_note(about)
             raise
         raise errors.PartlySentError(about, sending.future(), sending.batches.unsent()) from error
@@ -177,7 +178,7 @@ async def send_table_async(
     key: Format | None = None,
     value: Format | None = None,
 ) -> TableFuture:
-    """Do the same on the event loop, which can run other tasks before each batch."""
+    """Do the same as `send_table` on the event loop, and let other tasks run before each batch."""
     await table_kernels.load()
     sending = _Sending(table, lambda data: TableBatches(data, _target(core, topic, key, value)))
     with _reporting_a_part(core, sending):

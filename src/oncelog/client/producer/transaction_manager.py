@@ -66,7 +66,7 @@ LEGAL: dict[ManagerState, frozenset[ManagerState]] = {
 """Every state may change to FATAL_ERROR, too."""
 
 CURES: dict[ManagerState, str] = {
-    ManagerState.PREPARED: "end it here, too, by commit_transaction() or abort_transaction(), before the next one",
+    ManagerState.PREPARED: "call commit_transaction() or abort_transaction() before you begin another one",
     ManagerState.COMMITTING: "call commit_transaction() again",
     ManagerState.ABORTING: "call abort_transaction() again",
 }
@@ -172,7 +172,7 @@ class TransactionManager:
         if state is not ManagerState.FATAL_ERROR and state not in LEGAL[self.state]:
             self.require_no_error()
             cure = f"; {CURES[self.state]}" if self.state in CURES else ""
-            raise errors.UsageError(f"the transaction is {self.state.value}: it cannot become {state.value}{cure}")
+            raise errors.UsageError(f"the transaction is {self.state.value}, so it cannot become {state.value}{cure}")
         self.state = state
         end = self.end
         if end is not None and not end.done:
@@ -192,9 +192,11 @@ class TransactionManager:
     def begin(self) -> None:
         """Begin a transaction. The coordinator learns of it with the first record or offset."""
         if self.state is ManagerState.IN_TRANSACTION:
-            raise errors.UsageError("a transaction is in progress already: commit or abort it first")
+            raise errors.UsageError("a transaction is already in progress; commit or abort it first")
         if self.state is ManagerState.UNINITIALIZED:
-            raise errors.UsageError("init_transactions() comes before the first transaction")
+            raise errors.UsageError(
+                "the producer is not initialized; call init_transactions() before the first transaction"
+            )
         self.to(ManagerState.IN_TRANSACTION)
         self.end = None
         self.was_prepared = False
@@ -208,7 +210,7 @@ class TransactionManager:
         if self.state is ManagerState.PREPARED:
             return
         if self.state in (ManagerState.UNINITIALIZED, ManagerState.READY):
-            raise errors.UsageError("there is no transaction to prepare: begin one first")
+            raise errors.UsageError("there is no transaction to prepare; begin one first")
         self.to(ManagerState.PREPARED)
         self.bump_required |= not self.implicit
 
@@ -220,7 +222,7 @@ class TransactionManager:
     def prepared(self) -> PreparedTransaction:
         """Return the handle of the transaction. Raises UsageError if it is not prepared."""
         if self.state is not ManagerState.PREPARED:
-            raise errors.UsageError(f"the transaction was ended while it was prepared: it is {self.state.value}")
+            raise errors.UsageError(f"the transaction was ended while prepare() waited; it is {self.state.value}")
         self.was_prepared = True
         return PreparedTransaction(
             self.transactional_id or "",
@@ -238,7 +240,7 @@ class TransactionManager:
         if self.end is not None and self.end.commit:
             return self.end
         if self.state is ManagerState.READY:
-            raise errors.UsageError("there is no transaction to commit: begin one first")
+            raise errors.UsageError("there is no transaction to commit; begin one first")
         self.to(ManagerState.COMMITTING)
         self.end = TransactionEnd(commit=True)
         return self.end
@@ -248,7 +250,7 @@ class TransactionManager:
         if self.end is not None and not self.end.commit:
             return self.end
         if self.state is ManagerState.READY:
-            raise errors.UsageError("there is no transaction to abort: begin one first")
+            raise errors.UsageError("there is no transaction to abort; begin one first")
         mapping_lost = self.error is not None and self.error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
         self.to(ManagerState.ABORTING)
         self.end = TransactionEnd(commit=False)
@@ -273,7 +275,9 @@ class TransactionManager:
             return
         if self.state is not ManagerState.IN_TRANSACTION:
             self.require_no_error()
-            raise errors.UsageError(f"records are sent inside a transaction, but this producer is {self.state.value}")
+            raise errors.UsageError(
+                f"a transactional producer sends records only in a transaction, but it is {self.state.value}"
+            )
         if tp in self.partitions or tp in self.new_partitions or tp in self.adding:
             return
         if self.implicit:
@@ -286,7 +290,7 @@ class TransactionManager:
         """Commit offsets of a group with the transaction."""
         if self.state is not ManagerState.IN_TRANSACTION:
             self.require_no_error()
-            raise errors.UsageError(f"offsets are sent inside a transaction, but this producer is {self.state.value}")
+            raise errors.UsageError(f"send_offsets needs a transaction, but this producer is {self.state.value}")
         if offsets:
             self.groups.setdefault(group.group_id, False)
             self.offsets.append(Offsets(group, dict(offsets)))
@@ -376,7 +380,7 @@ class TransactionManager:
         if lost and self.transactional:
             self.bump_required |= not self.implicit
             if self.state in OPEN:
-                self.fail_with(errors.AbortableError("a batch expired and its sequence numbers are in doubt"))
+                self.fail_with(errors.AbortableError("a batch has expired, and its sequence numbers are in doubt"))
         elif lost:
             for tp in lost:
                 self.sequences.request_bump(tp)
@@ -450,8 +454,8 @@ class TransactionManager:
     @property
     def why_ended(self) -> str:
         """Why a coordinator ends a transaction that this producer has not ended, for messages."""
-        holder = "another holder of its handle, or " if self.was_prepared else ""
-        return f"mostly over {holder}transaction_timeout_ms = {self.timeout_ms}"
+        holder = "another process with its handle, or " if self.was_prepared else ""
+        return f"usually because of {holder}transaction_timeout_ms = {self.timeout_ms}"
 
     def initialized(self, producer_id: int, epoch: int) -> None:
         """Set producer id and epoch, the answer to `initialize`."""

@@ -82,14 +82,14 @@ async def ask_by_node(
             raise failures[left[0]] from None
         why = cluster.unreachable and f": {cluster.unreachable}"
         what = ", ".join(map(fanout.name, left))
-        raise errors.TimedOutError(f"{what}: not answered in {within_ms:.0f} ms{why}") from None
+        raise errors.TimedOutError(f"{what}: no response within {within_ms:.0f} ms{why}") from None
     return found
 
 
 async def _ask_once(
     cluster: ClusterClient, fanout: BrokerFanout[K, A], keys: list[K], found: dict[K, A]
 ) -> dict[K, errors.KafkaError]:
-    """Ask once. Return why some keys must be asked about again. A permanent error is raised after the other answers."""
+    """Send one round of requests. Return the errors of keys to retry. Raise a permanent error after all answers."""
     failures: dict[K, errors.KafkaError] = {}
     raised: list[BaseException] = []
     groups = await _grouped(fanout, keys, failures, raised)
@@ -122,7 +122,9 @@ async def _grouped(
         elif isinstance(node, BaseException):
             raised.append(node)
         elif node is not None and node < 0:
-            failures[key] = errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {fanout.name(key)}")
+            failures[key] = errors.error_for(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{fanout.name(key)}: the partition has no leader"
+            )
         elif node is not None:
             groups.setdefault(node, []).append(key)
     return groups
@@ -162,7 +164,7 @@ def _take(
         else:
             stays = stays or error
     for key in unanswered:
-        what = f"broker {node} left {fanout.name(key)} out of its answer"
+        what = f"the response of broker {node} does not contain {fanout.name(key)}"
         failures[key] = errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, what)
     if stays is not None:
         raise stays

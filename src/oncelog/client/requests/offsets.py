@@ -53,7 +53,10 @@ FETCH_VERSION = 9
 
 
 class Listed(NamedTuple):
-    """An offset that was found. `offset` is -1 if no record is at or after the time."""
+    """The offset of a record at or after a time, with the record's timestamp (ms) and leader epoch.
+
+    `offset` is -1 if there is no such record.
+    """
 
     offset: int
     timestamp: int
@@ -117,7 +120,7 @@ async def fetch_committed(
     require_stable: bool = True,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a group's committed offsets, of these partitions or of all. A partition without an offset is left out.
+    """Return a group's committed offsets, of these partitions or of all. Omit partitions without an offset.
 
     With `require_stable`, wait for transactions that have pending offsets of the group (KIP-447). Raise KafkaError if
     the answer lacks a partition, because that does not mean that the partition has no offset.
@@ -153,7 +156,7 @@ def _committed(
     answer = response.groups[0] if response.groups else response  # several groups a request since version 8
     code = ErrorCode.of(answer.error_code)
     if code is not ErrorCode.NONE:
-        raise errors.error_for(code, f"committed offsets of {group_id!r}: {code.text}")
+        raise errors.error_for(code, f"committed offsets of group {group_id!r}: {code.text}")
     found = {}
     answered = set()
     for topic in answer.topics:
@@ -166,7 +169,7 @@ def _committed(
                 found[topic.name, item.partition_index] = OffsetAndMetadata(
                     item.committed_offset, item.committed_leader_epoch, item.metadata or ""
                 )
-    require_answers(wanted, answered, f"committed offsets of {group_id!r}")
+    require_answers(wanted, answered, f"committed offsets of group {group_id!r}")
     return found
 
 
@@ -202,9 +205,9 @@ async def commit(
             code = ErrorCode.of(item.error_code)
             if code is not ErrorCode.NONE:
                 raise errors.error_for(
-                    code, f"commit of {answer.name}-{item.partition_index} by {group.group_id!r}: {code.text}"
+                    code, f"commit of {answer.name}-{item.partition_index} by group {group.group_id!r}: {code.text}"
                 )
-    require_answers(offsets, answered, f"commit by {group.group_id!r}")
+    require_answers(offsets, answered, f"commit by group {group.group_id!r}")
 
 
 def _commit_of(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
@@ -217,9 +220,11 @@ def _commit_of(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequest
 
 
 async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Delete the records before an offset in each partition (-1: the high watermark). Return the new first offsets.
+    """Delete the records before an offset in each partition. Return (topic, partition) -> new first offset.
 
-    Raises OffsetOutOfRangeError, and KafkaError (POLICY_VIOLATION) for a topic that is only compacted.
+    `offsets` maps (topic, partition) to an offset, or to -1 for all current records (Kafka's DeleteRecords). Raises
+    OffsetOutOfRangeError if the offset is after the high watermark, RequestError (POLICY_VIOLATION) if the topic is
+    compacted only, and UnknownTopicError.
     """
 
     async def one(topic: str, partition: int, offset: int) -> int:

@@ -43,7 +43,7 @@ async def fetch_partition(
     response = await cluster.call_leader(topic, number, request, FETCH_VERSION)
     answer: PartitionData = partition_answer(response.responses, at, "Fetch")
     if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-        raise errors.error_for(answer.error_code, f"Fetch of {topic}-{number} at {offset}")
+        raise errors.error_for(answer.error_code, f"Fetch of {topic}-{number} at offset {offset}")
     return answer
 
 

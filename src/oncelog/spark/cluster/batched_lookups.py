@@ -24,14 +24,14 @@ TRANSACTIONS_AT_ONCE = 500
 PARTITIONS_AT_FIRST, PARTITIONS_AT_ONCE = 16, 1_000
 """Partitions in the first DescribeProducers, and at most in each later one."""
 PRODUCERS_AT_ONCE = 100_000
-"""Producers in the answers to one round of DescribeProducers, if all partitions have as many as those asked before.
+"""Producers in the answers to one round of DescribeProducers, if all partitions have as many as the previous ones.
 A partition remembers each producer for a day: for the sink, tasks times sixteen plans."""
 ENDS_IN_FLIGHT = 100
 """Requests EndTxn under way at once."""
 
 
 async def describe_transactions(cluster: ClusterClient, ids: Sequence[str]) -> dict[str, dt.TransactionState | None]:
-    """DescribeTransactions of each id; None for an id that its coordinator does not know."""
+    """Send DescribeTransactions of each id. Return None for an id that its coordinator does not know."""
     await find_coordinators(cluster, "transaction", ids)
     found: dict[str, dt.TransactionState | None] = {}
     for start in range(0, len(ids), TRANSACTIONS_AT_ONCE):
@@ -43,7 +43,7 @@ async def describe_transactions(cluster: ClusterClient, ids: Sequence[str]) -> d
 async def describe_producers(
     cluster: ClusterClient, wanted: Iterable[TopicPartition]
 ) -> dict[TopicPartition, list[dp.ProducerState]]:
-    """DescribeProducers of each partition that exists: its producers with a transaction open."""
+    """Send DescribeProducers of each partition that exists. Return its producers with an open transaction."""
     left = list(dict.fromkeys(wanted))
     found: dict[TopicPartition, list[dp.ProducerState]] = {}
     seen: dict[TopicPartition, int] = {}
@@ -100,7 +100,7 @@ async def end_all(cluster: ClusterClient, owners: Sequence[Owner], commit: bool,
 
 
 def transactions(cluster: ClusterClient) -> BrokerFanout[str, dt.TransactionState | None]:
-    """DescribeTransactions by transactional id; None for one that its coordinator does not know."""
+    """Return DescribeTransactions by transactional id, None for an id that its coordinator does not know."""
 
     async def where(name: str) -> int:
         return await cluster.coordinator("transaction", name)

@@ -136,13 +136,13 @@ class Brokers:
 def _on_ids(*ids: str) -> str:
     prefix = ids[0].partition("/")[0] if ids else ""
     return (
-        f"option transactionalIdPrefix={prefix}: the sink needs Write on the transactional ids {prefix} and "
-        f"{prefix}/... (one ACL of pattern type prefixed)"
+        f"option transactionalIdPrefix={prefix}: the sink needs the permission Write on the transactional ids {prefix} "
+        f"and {prefix}/...; add one ACL of pattern type prefixed"
     )
 
 
 def _on_topics(verb: str, topics: Iterable[str]) -> str:
-    return f"option topic: the sink needs {verb} on {', '.join(sorted(set(topics)))}"
+    return f"option topic: the sink needs the permission {verb} on {', '.join(sorted(set(topics)))}"
 
 
 PERMISSIONS: dict[type, Callable[..., str]] = {
@@ -151,20 +151,18 @@ PERMISSIONS: dict[type, Callable[..., str]] = {
     op.EndTxn: lambda o: _on_ids(o.owner.id),
     op.EndAll: lambda o: _on_ids(*(owner.id for owner in o.owners)),
     op.AwaitEnded: lambda o: _on_ids(*(owner.id for owner in o.owners)),
-    op.DescribeProducers: lambda o: _on_topics(
-        "Read (it looks for open transactions)", (at.topic for at in o.partitions)
-    ),
-    op.FindMarkers: lambda o: _on_topics("Read (it looks for commit markers)", (place.at[0] for place in o.places)),
-    op.ProduceRows: lambda o: "option topic, or column topic: the sink needs Write on it",
-    op.ReadDecisions: lambda o: f"option decisionTopic: the sink needs Read on {o.at.topic}",
-    op.Produce: lambda o: f"option decisionTopic: the sink needs Write on {o.at.topic}",
+    op.DescribeProducers: lambda o: _on_topics("Read (to find open transactions)", (at.topic for at in o.partitions)),
+    op.FindMarkers: lambda o: _on_topics("Read (to find commit markers)", (place.at[0] for place in o.places)),
+    op.ProduceRows: lambda o: "the sink needs the permission Write on the topics of option topic or column topic",
+    op.ReadDecisions: lambda o: f"option decisionTopic: the sink needs the permission Read on {o.at.topic}",
+    op.Produce: lambda o: f"option decisionTopic: the sink needs the permission Write on {o.at.topic}",
 }
 """Operation: the option that it concerns, and the permission that it needs.
 
-ListTransactions leaves out ids that the user may not describe. WriteTxnMarkers has an outcome for it (DENIED)."""
+ListTransactions omits ids that the user may not describe. WriteTxnMarkers has an outcome for it (DENIED)."""
 
 
 def _permission_for(operation: op.Operation) -> str:
     """Return the first sentence of an error message."""
     describe = PERMISSIONS.get(type(operation))
-    return describe(operation) if describe is not None else "the sink is not permitted to do this"
+    return describe(operation) if describe is not None else "the sink lacks a permission"

@@ -68,7 +68,7 @@ def fetch(
 async def fetch_async(
     cluster: BlockingCluster, at: TopicPartition, offset: int, isolation: int, max_bytes: int, max_wait_ms: int
 ) -> fe.PartitionData:
-    """`fetch` for callers that do something else meanwhile (`cluster.start`)."""
+    """Do the same as `fetch`, for callers that do something else meanwhile (`cluster.start`)."""
     return await fetch_partition(
         cluster.cluster, at, offset, isolation_level=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms
     )
@@ -106,7 +106,7 @@ def produce(
 async def produce_async(
     cluster: BlockingCluster, owner: Owner, at: TopicPartition, batch: bytes | bytearray, *, new_protocol: bool
 ) -> Any:
-    """`produce` for several partitions at a time (`cluster.run_many`)."""
+    """Do the same as `produce`, for several partitions at a time (`cluster.run_many`)."""
     client = cluster.cluster
     if not new_protocol:
         add = ap.AddPartitionsToTxnRequest(
@@ -164,7 +164,9 @@ def read_window(cluster: BlockingCluster, o: op.ReadDecisions) -> op.Window:
             break
         if time.monotonic() > limit:
             named = f"{at.topic}-{at.partition}"
-            raise errors.TimedOutError(f"{named} shows nothing from {position} on, its end was {until}")
+            raise errors.TimedOutError(
+                f"{named} returns no records from offset {position} on, although its end was {until}; retry later"
+            )
         wait_ms = FETCH_WAIT_MS
     kept = tuple(m for m in messages if m.offset >= start and (before is None or m.offset < before))
     return op.Window(start, end, answer.last_stable_offset, start <= answer.log_start_offset, kept)
@@ -174,7 +176,7 @@ def _after_gap(cluster: BlockingCluster, at: TopicPartition, position: int, erro
     """Return the beginning of the log, if it is after `position`. Raises OffsetOutOfRangeError otherwise."""
     first = list_offsets(cluster, {at: EARLIEST})[at]  # the error does not contain it
     if first <= position:
-        raise errors.error_for(error_code, f"reading {at.topic} from {position}")
+        raise errors.error_for(error_code, f"Fetch of {at.topic}-{at.partition} at offset {position}")
     return first
 
 
@@ -191,8 +193,8 @@ def _messages(at: TopicPartition, header: Any, view: memoryview) -> Iterable[op.
                 decoded = decode_record(bytes(record.value))
             except msgspec.DecodeError as error:
                 raise SinkError(
-                    f"option decisionTopic: {at.topic}@{record.offset} is not a sink's record ({error}): nobody but "
-                    "the sink may write there"
+                    f"option decisionTopic: the record at offset {record.offset} of {at.topic} is not a decision "
+                    f"record ({error}); only the sink may write to this topic"
                 ) from error
             yield op.Message(record.offset, header.producer_id, header.producer_epoch, decoded)
 
@@ -212,7 +214,9 @@ def read_parts(cluster: BlockingCluster, o: op.ReadParts) -> tuple[Part, ...]:
             position = _after_gap(cluster, o.at, position, answer.error_code)
             continue
         if not answer.records and time.monotonic() > limit:
-            raise errors.TimedOutError(f"{o.at.topic}-{o.at.partition} returns no records from {position} to {last}")
+            raise errors.TimedOutError(
+                f"{o.at.topic}-{o.at.partition} returns no records from offset {position} to {last}; retry later"
+            )
         wait_ms = FETCH_WAIT_MS
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
             position = max(position, header.next_offset)
@@ -220,8 +224,9 @@ def read_parts(cluster: BlockingCluster, o: op.ReadParts) -> tuple[Part, ...]:
                 found.update(_parts(o, view))
     if missing := [offset for offset in o.offsets if offset not in found]:
         raise SinkError(
-            f"option decisionTopic: {o.at.topic} has lost the parts of its last record at offsets {missing}; the topic "
-            "must keep what it holds (cleanup.policy=compact). `oncelog sink abort` cannot help; look at the data"
+            f"option decisionTopic: {o.at.topic} has lost the parts of its last record at offsets {missing}, so the "
+            "state of the last batch is unknown. `oncelog sink abort` cannot repair this: compare the output with the "
+            "input. The topic needs cleanup.policy=compact"
         )
     return tuple(found[offset] for offset in o.offsets)
 

@@ -85,7 +85,7 @@ class TransactionRequests:
         return tuple(found)
 
     def describe(self, o: op.DescribeTransactions) -> tuple[op.Described, ...]:
-        """Send DescribeTransactions. Leave out ids that their coordinator does not know."""
+        """Send DescribeTransactions. Omit ids that their coordinator does not know."""
         now_ms = int(time.time() * 1000)
         client = self.cluster.cluster
         (found,) = self.cluster.run_many([batched_lookups.describe_transactions(client, o.ids)])
@@ -105,8 +105,8 @@ class TransactionRequests:
             response = self.cluster.call_coordinator("transaction", o.id, request, INIT_VERSION)
             if response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise MisuseError(
-                    f"the broker's transaction.max.timeout.ms is below the {o.timeout_ms} ms that {o.id} needs to "
-                    "decide: raise it"
+                    f"the broker's transaction.max.timeout.ms is below the {o.timeout_ms} ms that {o.id} needs for its "
+                    "decision; increase it"
                 )
         raise_for_error(response, f"InitProducerId of {o.id}")
         owner = Owner(o.id, response.producer_id, response.producer_epoch)
@@ -181,8 +181,8 @@ class TransactionRequests:
             return _ended(o.owner, *self._end_many((o.owner,), o.commit, left))
         except TimeoutError:
             raise errors.TimedOutError(
-                f"the coordinator of {o.owner.id} has not answered EndTxn within the {o.within_ms} ms that its "
-                "transaction may take; start the query again, and the next plan finds out how the transaction ended"
+                f"the coordinator of {o.owner.id} has not answered EndTxn within its time-out of {o.within_ms} ms; "
+                "start the query again, and the next plan finds out how the transaction ended"
             ) from None
 
     def end_all(self, o: op.EndAll) -> tuple[op.RequestOutcome, ...]:
@@ -215,7 +215,7 @@ class TransactionRequests:
                 until = time.monotonic() + self.end_wait_ms / 1000
             if time.monotonic() > until:
                 raise NotVerifiedError(
-                    f"{len(ending)} transactions are still being ended, and none has ended in {self.end_wait_ms} ms: "
+                    f"{len(ending)} transactions are still ending, and none has ended within {self.end_wait_ms} ms: "
                     + ", ".join(ending[:MOST_NAMED])
                 )
             ids = ending
@@ -257,7 +257,7 @@ def _is_ending(described: op.Described, pids: set[int]) -> bool:
 
 
 def _listing(o: op.ListTransactions) -> ByVersion:
-    """Filter by name on brokers that can (KIP-1152): a cluster remembers the ids of a week."""
+    """Return ListTransactions. Filter by name if the broker can (KIP-1152), because it remembers ids for a week."""
 
     def make(version: int) -> lt.ListTransactionsRequest:
         request = lt.ListTransactionsRequest(state_filters=["Ongoing"] if o.ongoing else [], producer_id_filters=[])
@@ -272,6 +272,6 @@ def _listing(o: op.ListTransactions) -> ByVersion:
 def _check_timeout(response: ip.InitProducerIdResponse, timeout_ms: int) -> None:
     if response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         raise MisuseError(
-            f"option kafka.transaction.timeout.ms={timeout_ms} is above the broker's transaction.max.timeout.ms: "
-            "lower the one or raise the other"
+            f"option kafka.transaction.timeout.ms={timeout_ms} is above the broker's transaction.max.timeout.ms; "
+            "lower the option or increase the broker's setting"
         )

@@ -8,7 +8,7 @@ from oncelog.errors import OncelogError
 
 
 class SinkError(OncelogError, PickleError):
-    """An error of the commit protocol. The batch can be tried again unless a subclass says otherwise.
+    """An error of the commit protocol. Spark can replay the batch, unless a subclass says otherwise.
 
     It is a PickleError because a plan is made while Spark pickles the writer: PySpark hides any other error there.
     """

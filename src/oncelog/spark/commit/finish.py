@@ -41,7 +41,7 @@ def collect_reports(state: Committing) -> Steps[Committing]:
 
     If all tasks skipped, there is nothing to commit. If all prepared under one plan, commit them. Reject a mixture.
     """
-    yield from ()  # a phase is a generator, also one that asks nothing
+    yield from ()  # a phase is a generator even if it sends no request
     skipped = [m for m in state.messages if isinstance(m, Skipped)]
     prepared = [m for m in state.messages if isinstance(m, Prepared)]
     if not prepared:
@@ -79,7 +79,9 @@ def _note_call(state: Committing, skipped: Sequence[Skipped]) -> Committing:
 
 
 def _different_plans(sink: Sink) -> NotDecidedError:
-    return NotDecidedError(f"{sink.prefix}: the tasks' messages come from different plans; Spark replays the batch")
+    return NotDecidedError(
+        f"sink {sink.prefix!r}: the reports of the tasks belong to different plans; Spark replays the batch"
+    )
 
 
 def _check_skipped(skipped: Sequence[Skipped]) -> None:
@@ -88,16 +90,16 @@ def _check_skipped(skipped: Sequence[Skipped]) -> None:
         return
     batch, total = skipped[0].batch, skipped[0].total
     cure = (
-        f"If that is as it should be (the source has lost rows since, with failOnDataLoss=false), acceptReplay={batch} "
-        "goes on behind this batch"
+        "If this is expected, because the source has lost rows and failOnDataLoss=false, set "
+        f"acceptReplay={batch} to continue after this batch"
         if rows < total
-        else f"acceptReplay={batch} would go on behind this batch, without those that are new. Is the checkpoint an "
-        "older one: bring the newer back, or begin another where the committed rows end (startingOffsets, "
-        "takeOver=true). Is it a batch write: new rows want a higher txnVersion"
+        else "If the checkpoint is an older copy, restore the newer one, or start a new checkpoint where the committed "
+        "rows end (startingOffsets, takeOver=true). If this is a batch write, give new rows a higher txnVersion. "
+        f"With acceptReplay={batch}, the sink would continue after this batch, without its new rows"
     )
     raise SinkError(
-        f"batch {batch} was committed with {total} rows and is now replayed with {rows}: the source or the query does "
-        f"not give the same rows again. Nothing was written; what is committed stays. {cure}"
+        f"batch {batch} was committed with {total} rows and is now replayed with {rows} rows, so the source or the "
+        f"query did not return the same rows again. Nothing was written, and the committed rows remain. {cure}"
     )
 
 
@@ -121,14 +123,14 @@ def _require_time_left(transactions: tuple[TaskTransaction, ...], margin_ms: int
         found = known.get((t.owner.id, t.owner.pid, t.owner.epoch))
         if found is None:
             raise NotDecidedError(
-                f"{t.owner.id}: its transaction is not open any more: a newer driver of this prefix has aborted "
-                "it, or it timed out (kafka.transaction.timeout.ms). Spark replays the batch"
+                f"the transaction of {t.owner.id} is no longer open: a newer driver of this prefix has aborted it, or "
+                "it has timed out (kafka.transaction.timeout.ms). Spark replays the batch"
             )
         if found.left_ms < margin_ms:
             raise NotDecidedError(
-                f"{t.owner.id}: {found.left_ms} ms are left until its time-out, too little to commit safely (by this "
-                "driver's clock: if it differs from the brokers', set the clocks); a longer "
-                "kafka.transaction.timeout.ms helps this batch, smaller ones (maxOffsetsPerTrigger) those to come"
+                f"the transaction of {t.owner.id} times out in {found.left_ms} ms, which is too short to commit it "
+                "safely. Increase kafka.transaction.timeout.ms for this batch, or set maxOffsetsPerTrigger for "
+                "smaller batches. If the clocks of driver and brokers differ, synchronize them"
             )
 
 
@@ -165,8 +167,8 @@ def _check_open(transactions: tuple[TaskTransaction, ...], opened: set[op.OpenPr
         for span in t.spans:
             if op.OpenProducer(span.at, t.owner.pid, t.owner.epoch, span.first) not in opened:
                 raise NotDecidedError(
-                    f"{t.owner.id}: {span.at.topic}-{span.at.partition} does not show its transaction open from "
-                    f"offset {span.first} on; Spark replays the batch"
+                    f"{span.at.topic}-{span.at.partition} has no open transaction of {t.owner.id} from offset "
+                    f"{span.first} on; Spark replays the batch"
                 )
 
 

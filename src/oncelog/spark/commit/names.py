@@ -37,8 +37,8 @@ def check_prefix(prefix: str) -> str:
     """Return the prefix. Raises MisuseError if it cannot be part of ids and of a topic's name."""
     if not _PREFIX.fullmatch(prefix):
         raise MisuseError(
-            f"transactionalIdPrefix={prefix!r}: use 1 to 200 letters, digits, '.', '_' or '-' (no '/'), "
-            "because it becomes part of transactional ids and of the decision topic's name"
+            f"option transactionalIdPrefix={prefix!r}: it must be 1 to 200 letters, digits, '.', '_' or '-' (no '/'), "
+            "because it is part of transactional ids and of the decision topic's name"
         )
     return prefix
 

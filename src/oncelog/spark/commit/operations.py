@@ -35,7 +35,7 @@ class RequestOutcome(StrEnum):
 
 
 class TxnState(StrEnum):
-    """The state of a transactional id at its coordinator, as far as the protocol distinguishes states."""
+    """The state of a transactional id at its coordinator. The protocol does not distinguish all states."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -127,7 +127,7 @@ class ListTransactions:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactions:
-    """DescribeTransactions of each id -> tuple[Described, ...] of those that are known."""
+    """DescribeTransactions of each id -> tuple[Described, ...] of the known ids."""
 
     ids: tuple[str, ...]
 
@@ -177,7 +177,7 @@ class EndAll:
 class AwaitEnded:
     """Wait while the coordinator is ending a transaction of one of these (id, pid), whatever its epoch -> None.
 
-    What is open, or was never begun, is not waited for.
+    Do not wait for a transaction that is open or was never begun.
     """
 
     owners: tuple[Owner, ...]
@@ -188,7 +188,7 @@ class ReadDecisions:
     """Fetch the decision topic's last entries before offset `before` (None: its end) -> Window.
 
     `since` is the offset of an existing entry: if it is given, fetch all entries from that one on.
-    Parts of records are left out.
+    Omit parts of records.
     """
 
     at: TopicPartition

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import decision_topic
-from oncelog.spark.commit.record import APP, EACH, NOBODY, STREAM, WRITE, Record, Source
+from oncelog.spark.commit.record import APP, EACH, NO_SOURCE, STREAM, WRITE, Record, Source
 
 
 class Permission(NamedTuple):
@@ -20,26 +20,27 @@ class Permission(NamedTuple):
 NO_PERMISSION = Permission()
 
 TAKING_OVER = {
-    STREAM: "if this is a new query because its checkpoint was deleted, it begins where startingOffsets says, and with "
-    "earliest writes again all that the former has written",
-    APP: "the former's txnVersion is forgotten then: with takeOver it writes its last version a second time",
-    WRITE: "a write without txnAppId and txnVersion is not known again: repeated, it writes twice",
-    EACH: "the record of the former is forgotten then: if it was this very query, a batch that Spark replays now is "
+    STREAM: "If this query is new because its checkpoint was deleted, it begins at startingOffsets. With earliest, it "
+    "then writes all rows of the other one a second time",
+    APP: "That deletes the record of the other txnVersion. If this is the same application, its last version is then "
     "written a second time",
+    WRITE: "A write without txnAppId and txnVersion cannot be recognized: if you repeat it, it writes its rows twice",
+    EACH: "That deletes the record of the other one. If it was this query, a batch that Spark replays is then written "
+    "a second time",
 }
 """The consequence of taking a prefix over, by the kind of the new owner."""
 
 
 def describe(source: Source) -> str:
     """Return a text for this source in a message."""
-    told = [f"{source.kind} {source.query!r}" if source.query else source.kind]
+    words = [f"{source.kind} {source.query!r}" if source.query else source.kind]
     if source.checkpoint:
-        told.append(f"checkpointLocation {source.checkpoint!r}")
-    return ", ".join(told)
+        words.append(f"checkpointLocation {source.checkpoint!r}")
+    return ", ".join(words)
 
 
 def is_another(one: Source, other: Source) -> bool:
-    """Return whether these are known to be two. A plan may not know its query's id; then checkpoints are compared."""
+    """Return whether these are certainly two sources. If a plan does not know its query's id, compare checkpoints."""
     if one.kind != other.kind:
         return True
     if one.query and other.query:
@@ -48,10 +49,10 @@ def is_another(one: Source, other: Source) -> bool:
 
 
 def same_query(one: Source, other: Source) -> str:
-    """Return the end of a message for sources that may be one: what to do then."""
+    """Return the end of a message for two sources that may be the same: what to do then."""
     if one.kind != other.kind or (one.query and other.query):
         return ""
-    return ". If it is the same query, and only its checkpoint is written differently: takeOver=true, too"
+    return ". If both are the same query with its checkpointLocation spelled differently, set takeOver=true"
 
 
 def check_decisions(topic: str, prefix: str, record: Record) -> None:
@@ -62,8 +63,8 @@ def check_decisions(topic: str, prefix: str, record: Record) -> None:
     """
     if record.prefix not in ("", prefix):
         raise MisuseError(
-            f"option decisionTopic={topic}: it holds the decisions of transactionalIdPrefix={record.prefix}, this is "
-            f"{prefix}; each prefix needs a topic of its own, {decision_topic(prefix)} unless it is told another"
+            f"option decisionTopic={topic}: the topic has the decisions of transactionalIdPrefix={record.prefix}, but "
+            f"this sink has {prefix}; each prefix needs its own decision topic (default: {decision_topic(prefix)})"
         )
 
 
@@ -74,12 +75,17 @@ def check_owner(prefix: str, record: Record, source: Source, permission: Permiss
     this very query's, and its last batch would be written twice.
     """
     owner = record.source
-    if owner == NOBODY or owner.kind == source.kind == WRITE or permission.take_over or not is_another(owner, source):
+    if (
+        owner == NO_SOURCE
+        or owner.kind == source.kind == WRITE
+        or permission.take_over
+        or not is_another(owner, source)
+    ):
         return
     raise MisuseError(
-        f"option transactionalIdPrefix={prefix}: it belongs to {describe(owner)} (last batch {owner.batch}), this is "
-        f"{describe(source)}. Two that run need a prefix each. If the former never runs again, takeOver=true goes on "
-        f"under its name; but {TAKING_OVER[source.kind]}{same_query(owner, source)}"
+        f"option transactionalIdPrefix={prefix}: the prefix belongs to {describe(owner)} (last batch {owner.batch}), "
+        f"but this is {describe(source)}. If both run, give each its own prefix. If the other one never runs again, "
+        f"set takeOver=true. {TAKING_OVER[source.kind]}{same_query(owner, source)}"
     )
 
 
@@ -104,15 +110,15 @@ def check_idle(prefix: str, record: Record, source: Source, permission: Permissi
     replace itself.
     """
     writer = record.planner
-    if not (left or record.source == NOBODY):
+    if not (left or record.source == NO_SOURCE):
         return
     if writer.kind == WRITE or permission.take_over or not is_another(writer, source):
         return
-    does = "is at work" if left else "has planned its first batch"
+    does = "is using the prefix" if left else "has planned its first batch with the prefix"
     raise MisuseError(
-        f"option transactionalIdPrefix={prefix}: {describe(writer)} {does} under it, this is {describe(source)}. "
-        f"Two that run need a prefix each. If the former is dead, `oncelog sink settle {prefix}` ends what it left "
-        f"open, and makes way; so does takeOver=true{same_query(writer, source)}"
+        f"option transactionalIdPrefix={prefix}: {describe(writer)} {does}, but this is {describe(source)}. If both "
+        f"run, give each its own prefix. If the other one has ended, run `oncelog sink settle {prefix}` to end its "
+        f"open transactions, or set takeOver=true{same_query(writer, source)}"
     )
 
 
@@ -120,7 +126,7 @@ def already_committed(prefix: str, record: Record, source: Source, permission: P
     """Return whether this batch is in the record. Raises MisuseError if the two cannot belong together."""
     check_owner(prefix, record, source, permission)
     last = record.source
-    same = last != NOBODY and not is_another(last, source)
+    same = last != NO_SOURCE and not is_another(last, source)
     if source.kind == APP:
         return same and _compare_versions(last, source, permission)
     if source.kind == WRITE:
@@ -138,10 +144,10 @@ def _compare_versions(last: Source, source: Source, permission: Permission) -> b
     """
     if source.batch < last.batch and permission.accept_replay != source.batch:
         raise MisuseError(
-            f"option txnVersion={source.batch}: it is below {last.batch}, the last that txnAppId={source.query} has "
-            "committed; versions rise from write to write. If these rows are new (a deleted checkpoint begins at 0 "
-            f"again), they want a higher txnVersion, or a txnAppId and a transactionalIdPrefix of their own. If they "
-            f"were written long ago, acceptReplay={source.batch} passes over them"
+            f"option txnVersion={source.batch}: it is below {last.batch}, the last version that txnAppId="
+            f"{source.query} has committed, but versions must increase. If the rows are new (a new checkpoint begins "
+            "at 0 again), use a higher txnVersion, or another txnAppId and transactionalIdPrefix. If the rows are "
+            f"committed already, set acceptReplay={source.batch} to skip them"
         )
     return source.batch <= last.batch
 
@@ -159,17 +165,17 @@ def _compare_calls(prefix: str, last: Source, source: Source, permission: Permis
     _check_not_older(last.batch, source)
     if source.batch == last.batch and source.call == last.call:
         raise MisuseError(
-            f"option transactionalIdPrefix={prefix}: this call of foreachBatch has written batch {source.batch} under "
-            "it already, and a replay could not tell the two writes apart. Give each write a prefix of its own, or set "
-            "txnAppId and txnVersion, with another txnVersion for each write"
+            f"option transactionalIdPrefix={prefix}: this call of foreachBatch has already written batch "
+            f"{source.batch} with the prefix, and a replay could not distinguish the two writes. Give each write its "
+            "own prefix, or set txnAppId and txnVersion, with another txnVersion for each write"
         )
     moved = last.topic and source.topic and source.topic != last.topic
     if source.batch == last.batch and moved and permission.accept_replay != source.batch:
         raise MisuseError(
             f"option transactionalIdPrefix={prefix}: a write to topic {last.topic} has committed batch {source.batch}, "
-            f"and this write is to topic {source.topic}. If they are two writes of one foreachBatch function, give "
-            "each a prefix of its own, and let the function fail if one of its writes fails. If the option topic has "
-            f"changed since, acceptReplay={source.batch} takes the batch as written"
+            f"but this write is to topic {source.topic}. If they are two writes of one foreachBatch function, give "
+            "each its own prefix, and let the function fail if one of its writes fails. If the option topic has "
+            f"changed meanwhile, set acceptReplay={source.batch} to skip the batch"
         )
     return source.batch == last.batch
 
@@ -177,9 +183,9 @@ def _compare_calls(prefix: str, last: Source, source: Source, permission: Permis
 def _check_not_older(last: int, source: Source) -> None:
     if source.batch < last:
         raise MisuseError(
-            f"option checkpointLocation: it is older than the sink, at batch {source.batch}; committed is {last}. "
-            "If another driver of this query was running a moment ago, start the query again; else restore the "
-            "checkpoint"
+            f"option checkpointLocation: the checkpoint is at batch {source.batch}, but the sink has already "
+            f"committed batch {last}. If another driver of this query was running until now, start the query again; "
+            "otherwise, restore the newer checkpoint"
         )
 
 
@@ -188,9 +194,9 @@ def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
         return True
     _check_not_older(last, source)
     if source.batch > last + 1 and not permission.adopt_checkpoint:
-        here = f"the sink at {last}: those between never came" if last >= 0 else "nothing of it came here yet"
+        here = f"the last one in the sink is {last}" if last >= 0 else "the sink has none of its batches"
         raise MisuseError(
-            f"option checkpointLocation: it is at batch {source.batch}, {here}. "
-            "adoptCheckpoint=true accepts that, for a query that moved here from another sink"
+            f"option checkpointLocation: the checkpoint is at batch {source.batch}, but {here}. "
+            "If the query has moved here from another sink, set adoptCheckpoint=true"
         )
     return False

@@ -9,7 +9,7 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
 from oncelog.spark.commit.names import is_task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, admit, check_decisions, check_idle
-from oncelog.spark.commit.record import NOBODY, Owner, Part, Record, Source
+from oncelog.spark.commit.record import NO_SOURCE, Owner, Part, Record, Source
 from oncelog.spark.commit.steps import Phase, Sink, Steps, await_commit_marker, commit_all, verify_all, write_record
 
 
@@ -28,8 +28,8 @@ class Planning:
     """The state between two phases of a plan."""
 
     sink: Sink
-    applicant: Source = NOBODY
-    """The source that wants to write, as far as the plan knows it. NOBODY: an operator, who writes nothing."""
+    applicant: Source = NO_SOURCE
+    """The source that wants to write, if the plan knows it. NO_SOURCE: an operator, who writes nothing."""
     permission: Permission = NO_PERMISSION
     left: tuple[Owner, ...] = ()
     """Open task transactions of earlier drivers (P0)."""
@@ -102,7 +102,7 @@ def admit_applicant(state: Planning) -> Steps[Planning]:
     record = yield from read_record(state.sink, window)
     prefix, applicant = state.sink.prefix, state.applicant
     check_decisions(state.sink.decision.topic, prefix, record)
-    if applicant != NOBODY:
+    if applicant != NO_SOURCE:
         admit(prefix, record, applicant, state.permission)
         check_idle(prefix, record, applicant, state.permission, left=bool(state.left))
     return state
@@ -159,19 +159,23 @@ def read_decision(state: Planning) -> Steps[Planning]:
         opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers((sink.decision,))
         for producer in opened:
             if driver is not None and producer.pid == driver.pid and producer.epoch >= driver.epoch:
-                raise AnotherDriverError(f"{sink.prefix}: another driver has taken over")
+                raise AnotherDriverError(
+                    f"option transactionalIdPrefix={sink.prefix}: a newer driver has fenced this one"
+                )
             outcome: op.RequestOutcome = yield op.WriteTxnMarkers(
                 producer.at, producer.pid, producer.epoch, commit=False
             )
             if outcome is op.RequestOutcome.DENIED:
                 raise NotVerifiedError(
-                    f"{sink.prefix}: a decision's marker was lost in {sink.decision.topic}, and ending it needs "
-                    f"ClusterAction; let an operator who has it run `oncelog sink settle {sink.prefix}`"
+                    f"sink {sink.prefix!r}: the marker of a decision was lost in {sink.decision.topic}, and writing it "
+                    "needs the permission ClusterAction; ask an operator with this permission to run `oncelog sink "
+                    f"settle {sink.prefix}`"
                 )
         window = yield op.ReadDecisions(sink.decision)
         if window.stable < window.end:
             raise NotVerifiedError(
-                f"{sink.prefix}: {sink.decision.topic} has a transaction open that is not the sink's"
+                f"sink {sink.prefix!r}: {sink.decision.topic} has an open transaction of another producer; only the "
+                "sink may write to this topic"
             )
     record = yield from read_record(sink, window)
     check_decisions(sink.decision.topic, sink.prefix, record)
@@ -226,8 +230,9 @@ def abort_leftovers(state: Planning) -> Steps[Planning]:
     if denied:
         where = ", ".join(sorted({f"{producer.at.topic}-{producer.at.partition}" for producer in denied}))
         raise NotVerifiedError(
-            f"{state.sink.prefix}: rows of an aborted transaction hang in {where}, its marker was lost, and ending it "
-            f"needs ClusterAction; let an operator who has it run `oncelog sink settle {state.sink.prefix}`"
+            f"sink {state.sink.prefix!r}: the marker of an aborted transaction was lost in {where}, and writing it "
+            "needs the permission ClusterAction; ask an operator with this permission to run `oncelog sink settle "
+            f"{state.sink.prefix}`"
         )
     return state
 

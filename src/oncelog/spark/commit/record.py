@@ -71,22 +71,22 @@ class Source(NamedTuple):
     topic: str = ""
 
 
-NOBODY = Source(WRITE, "", -1)
+NO_SOURCE = Source(WRITE, "", -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """The content of the decision topic's last committed message."""
 
-    source: Source = NOBODY
+    source: Source = NO_SOURCE
     plan: int = 0
     slots: int = 0
     rows: int = 0
     settled: bool = True
     transactions: tuple[TaskTransaction, ...] = ()
     topics: tuple[str, ...] = ()
-    """All topics written so far: the plan looks for lost markers in them."""
-    planner: Source = NOBODY
+    """All topics written so far. The plan searches them for lost markers."""
+    planner: Source = NO_SOURCE
     """The maker of the last plan, committed or not; its query id is "" if the plan could not read it."""
     prefix: str = ""
     """The prefix whose decisions the topic holds; "" in records older than this field, and before the first plan."""
@@ -244,14 +244,14 @@ class _Part(msgspec.Struct):
 class _OldRecord(msgspec.Struct):
     """Version 1 of a record: each span has its topic's name."""
 
-    source: Source = NOBODY
+    source: Source = NO_SOURCE
     plan: int = 0
     slots: int = 0
     rows: int = 0
     settled: bool = True
     transactions: tuple[TaskTransaction, ...] = ()
     topics: tuple[str, ...] = ()
-    planner: Source = NOBODY
+    planner: Source = NO_SOURCE
     prefix: str = ""
 
 
@@ -291,7 +291,9 @@ def decode_part(number: int, data: bytes) -> Part:
 def _version_of(data: bytes) -> int:
     version = msgspec.json.decode(data, type=_Versioned).version
     if version > VERSION:
-        raise msgspec.ValidationError(f"decision record of version {version}: written by a newer oncelog")
+        raise msgspec.ValidationError(
+            f"the decision record has version {version}, which a newer oncelog has written; upgrade oncelog"
+        )
     return version
 
 

@@ -83,7 +83,7 @@ def _write(sink: Sink, driver: Owner, message: Record | Part) -> Steps[tuple[Own
         raise NotDecidedError(_too_large(sink, message))
     if produced.outcome is not op.RequestOutcome.DONE:
         raise AnotherDriverError(
-            f"option transactionalIdPrefix={sink.prefix}: another driver has taken over (the decision was refused)"
+            f"option transactionalIdPrefix={sink.prefix}: a newer driver has fenced this one (decision rejected)"
         )
     return driver._replace(sequence=driver.sequence + 1), produced.offset
 
@@ -91,13 +91,13 @@ def _write(sink: Sink, driver: Owner, message: Record | Part) -> Steps[tuple[Own
 def _too_large(sink: Sink, message: Record | Part) -> str:
     """Return the error for a rejected message. The list of topics is the only part of a record that is not divided."""
     size = len(message.encode())
-    cure = f"set its max.message.bytes to at least {2 * max(sink.part_bytes, size)}"
+    cure = f"set the topic's max.message.bytes to at least {2 * max(sink.part_bytes, size)}"
     if isinstance(message, Record) and size > sink.part_bytes:
         cure += (
-            f", or write to fewer topics under transactionalIdPrefix={sink.prefix}: each record names all "
+            f", or write to fewer topics with transactionalIdPrefix={sink.prefix}: each record names all "
             f"{len(message.topics)} topics that the sink has written to, in {size} bytes"
         )
-    return f"option decisionTopic: {sink.decision.topic} rejects a message of the decision as too large; {cure}"
+    return f"option decisionTopic: {sink.decision.topic} rejected a message of the decision as too large; {cure}"
 
 
 def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
@@ -109,8 +109,8 @@ def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
     ended: op.Ended = yield op.EndTxn(driver, commit=True, within_ms=sink.driver_timeout_ms)
     if ended.outcome is not op.RequestOutcome.DONE:
         raise AnotherDriverError(
-            f"option transactionalIdPrefix={sink.prefix}: another driver has taken over, or the decision came too late "
-            f"({ended.outcome})"
+            f"option transactionalIdPrefix={sink.prefix}: a newer driver has fenced this one, or the decision was too "
+            f"late ({ended.outcome})"
         )
     return ended.owner
 
@@ -126,8 +126,8 @@ def await_commit_marker(sink: Sink, place: op.Place) -> Steps[None]:
         (marker,) = yield op.FindMarkers((place,))
     if marker is not op.Marker.COMMIT:
         raise NotDecidedError(
-            f"{sink.prefix}: the decision at {place.at[0]} offset {place.after} is not committed (marker {marker}); "
-            "Spark replays the batch"
+            f"sink {sink.prefix!r}: the decision at offset {place.after} of {place.at[0]} is not committed (its marker "
+            f"is {marker}); Spark replays the batch"
         )
 
 
@@ -196,17 +196,19 @@ def verify_all(sink: Sink, record: Record) -> Steps[None]:
         still = {span.at for (_, span), marker in again if marker is op.Marker.MISSING}
         if still and not aborted:
             raise NotVerifiedError(
-                f"{sink.prefix}: a commit marker is missing in {', '.join(f'{t}-{p}' for t, p in sorted(still))}; the "
-                f"next plan, or `oncelog sink settle {sink.prefix}`, looks again. If it stays missing because the "
-                f"rows are lost (the partition was cut, or its topic was created again), `oncelog sink abort "
-                f"{sink.prefix} --accept-loss` ends the batch without them"
+                f"sink {sink.prefix!r}: a commit marker is missing in "
+                f"{', '.join(f'{t}-{p}' for t, p in sorted(still))}; the next plan, or `oncelog sink settle "
+                f"{sink.prefix}`, searches again. If the marker remains missing because the rows are lost (the "
+                "partition was truncated, or its topic was created again), run `oncelog sink abort "
+                f"{sink.prefix} --accept-loss` to end the batch without them"
             )
     if aborted:
         lost = ", ".join(f"{o.id} in {s.at.topic}-{s.at.partition} {s.first}..{s.last}" for o, s in aborted)
         raise TornBatchError(
-            f"{sink.prefix}: decided transactions were aborted before they could be committed (time-out "
-            f"{sink.task_timeout_ms} ms?): {lost}. `oncelog sink abort {sink.prefix}` takes the batch back if "
-            "nothing of it is visible, and Spark replays it; else it says what to write again"
+            f"sink {sink.prefix!r}: transactions of a decided batch were aborted before they could be committed "
+            f"(probably by their time-out of {sink.task_timeout_ms} ms): {lost}. Run `oncelog sink abort "
+            f"{sink.prefix}`: it revokes the batch if none of its rows is visible, and Spark replays it; otherwise, it "
+            "reports which rows to write again"
         )
 
 
@@ -214,6 +216,7 @@ def _repair(sink: Sink, owner: Owner, at: TopicPartition) -> Steps[None]:
     outcome: op.RequestOutcome = yield op.WriteTxnMarkers(at, owner.pid, owner.epoch, commit=True)
     if outcome is op.RequestOutcome.DENIED:
         raise NotVerifiedError(
-            f"{sink.prefix}: the commit marker of {owner.id} was lost in {at.topic}-{at.partition}, and writing it "
-            f"needs ClusterAction; let an operator who has it run `oncelog sink settle {sink.prefix}`"
+            f"sink {sink.prefix!r}: the commit marker of {owner.id} was lost in {at.topic}-{at.partition}, and writing "
+            "it needs the permission ClusterAction; ask an operator with this permission to run `oncelog sink settle "
+            f"{sink.prefix}`"
         )

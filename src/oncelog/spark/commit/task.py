@@ -11,7 +11,7 @@ from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError
 from oncelog.spark.commit.names import TURNS, Attempt, task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, already_committed, check_decisions, describe
 from oncelog.spark.commit.plan import Carried, read_record
-from oncelog.spark.commit.record import EACH, NOBODY, Owner, Source, TaskTransaction
+from oncelog.spark.commit.record import EACH, NO_SOURCE, Owner, Source, TaskTransaction
 from oncelog.spark.commit.steps import Phase, Sink, Steps
 
 
@@ -98,11 +98,12 @@ def compare_record(state: Tasking) -> Steps[Tasking]:
         now = yield from read_record(state.sink, window)
         check_decisions(state.sink.decision.topic, state.sink.prefix, now)
     if now != state.carried.record:
-        planner = NOBODY if now is None else now.planner
-        who = "another driver" if planner in (NOBODY, state.carried.record.planner) else describe(planner)
+        planner = NO_SOURCE if now is None else now.planner
+        who = "another driver" if planner in (NO_SOURCE, state.carried.record.planner) else describe(planner)
         raise AnotherDriverError(
-            f"option transactionalIdPrefix={state.sink.prefix}: {who} is at work under it, the record is not "
-            "this plan's any more. One query, one prefix; one that was started twice goes on when it is started again"
+            f"option transactionalIdPrefix={state.sink.prefix}: {who} uses the prefix, because the decision record is "
+            "no longer that of this plan. Give each query its own prefix. If this query was started twice, stop one, "
+            "and start the other again"
         )
     return replace(state, skip=already_committed(state.sink.prefix, now, state.source, state.permission))
 
@@ -122,8 +123,8 @@ def begin_transaction(state: Tasking) -> Steps[Tasking]:
         if owner is not None:
             return replace(state, owner=owner)
     raise NotDecidedError(
-        f"{state.sink.prefix}: the coordinators of {TURNS} transactional ids, the last of them {name}, ended the "
-        "connection before they answered InitProducerId; Spark replays the batch"
+        f"sink {state.sink.prefix!r}: the coordinators of {TURNS} transactional ids (the last one is {name}) closed "
+        "the connection before they answered InitProducerId; Spark replays the batch"
     )
 
 
@@ -145,7 +146,7 @@ def produce_rows(state: Tasking) -> Steps[Tasking]:
     owner = state.owner if state.owner is not None else Owner("", -1, -1)
     rows: op.Rows = yield op.ProduceRows(owner)
     if rows.outcome is not op.RequestOutcome.DONE:
-        raise AnotherDriverError(f"{owner.id}: fenced, another attempt or driver is at work")
+        raise AnotherDriverError(f"{owner.id}: another attempt of this task, or another driver, has fenced this one")
     return replace(state, rows=rows)
 
 

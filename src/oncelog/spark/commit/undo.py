@@ -64,9 +64,10 @@ def _abort_hanging(sink: Sink, parts: tuple[Part, ...]) -> Steps[None]:
     denied = yield from plan.abort_hanging(tuple(producer for producer in hanging if producer in own))
     if denied:
         raise NotVerifiedError(
-            f"{sink.prefix}: rows of the decided batch hang in {_names(p.at for p in denied)}, their marker was lost, "
-            "and a later COMMIT would show them; writing an ABORT needs ClusterAction. The batch stays decided: let an "
-            f"operator who has it run `oncelog sink settle {sink.prefix}`, or `abort` again"
+            f"sink {sink.prefix!r}: markers of the decided batch were lost in {_names(p.at for p in denied)}, so a "
+            "later COMMIT would make its rows visible. Writing an ABORT needs the permission ClusterAction. The batch "
+            "is still decided: ask an operator with this permission to run `oncelog sink settle "
+            f"{sink.prefix}`, or `oncelog sink abort {sink.prefix}` again"
         )
 
 
@@ -89,9 +90,9 @@ def _see_aborted(sink: Sink, record: Record, parts: tuple[Part, ...]) -> Steps[N
     _refuse_visible(sink, record, markers)
     if still := _missing(missing, markers):
         raise NotVerifiedError(
-            f"{sink.prefix}: no marker in {_names(span.at for _, span in still)} tells how batch {record.source.batch} "
-            "ended there, so it is not taken back: its rows may be, or become, visible. Look at them, and try again; "
-            "--accept-loss ends the matter without a replay"
+            f"sink {sink.prefix!r}: batch {record.source.batch} has no marker in "
+            f"{_names(span.at for _, span in still)}, so its rows there may be visible or become visible. The batch is "
+            "not revoked. Check the rows, then retry; --accept-loss ends the batch without a replay"
         )
 
 
@@ -100,15 +101,15 @@ def _refuse_visible(sink: Sink, record: Record, markers: tuple[op.Marker, ...]) 
     batch, parts = record.source.batch, len(_parts(record))
     if visible:
         raise TornBatchError(
-            f"{sink.prefix}: at least {visible} of {parts} parts of batch {batch} are visible, so it cannot be taken "
-            f"back whole. `oncelog sink settle {sink.prefix}` commits the rest if it is there still; if that is "
-            "refused, write what is missing again, then --accept-loss ends the matter"
+            f"sink {sink.prefix!r}: at least {visible} of {parts} parts of batch {batch} are visible, so the batch "
+            f"cannot be revoked. Run `oncelog sink settle {sink.prefix}` to commit the rest. If that fails, write the "
+            "missing rows again, then end the batch with --accept-loss"
         )
     if gone:
         raise NotVerifiedError(
-            f"{sink.prefix}: {gone} of {parts} parts of batch {batch} are deleted, so nothing tells whether somebody "
-            f"has read them, and it is not taken back. `oncelog sink settle {sink.prefix}` goes on without them, and "
-            "so does --accept-loss where part of the rest is lost"
+            f"sink {sink.prefix!r}: {gone} of {parts} parts of batch {batch} are deleted, and consumers may have read "
+            f"them, so the batch is not revoked. Run `oncelog sink settle {sink.prefix}` to continue without them. If "
+            "part of the rest is lost, use --accept-loss"
         )
 
 
@@ -155,8 +156,9 @@ def accept_loss(state: Planning) -> Steps[Planning]:
         yield from _abort_hanging(state.sink, missing)
         if hanging := (yield from _find_hanging(missing)):
             raise NotVerifiedError(
-                f"{state.sink.prefix}: rows of the decided batch still hang in {_names(p.at for p in hanging)}, under "
-                "a newer transaction of the same producer; try again when that has ended"
+                f"sink {state.sink.prefix!r}: rows of the decided batch are still open in "
+                f"{_names(p.at for p in hanging)}, in a newer transaction of the same producer; retry when that "
+                "transaction has ended"
             )
     return state
 

@@ -38,8 +38,8 @@ class BatchSource(SourceReader, DataSourceReader):
             for at in wanted:
                 if begun[at] > ends[at]:
                     raise MisuseError(
-                        f"options {self.options.starting.option} and {self.options.ending.option}: {shown([at])} "
-                        f"would be read from {begun[at]} to {ends[at]}"
+                        f"options {self.options.starting.option} and {self.options.ending.option}: the start offset "
+                        f"{begun[at]} of {shown([at])} is after its end offset {ends[at]}"
                     )
             return self.slices(self._asked_for(begun, ends))
         finally:

@@ -65,7 +65,7 @@ class Pushed:
         return all(test(at) for test in self.tests)
 
     def take(self, filters: Iterable[ds.Filter]) -> Iterable[ds.Filter]:
-        """Note each filter. Yield those that Spark must still evaluate for each row."""
+        """Record each filter. Yield the filters that Spark must still evaluate for each row."""
         for each in filters:
             if not self._took(each):
                 yield each

@@ -36,7 +36,9 @@ def flattened(offsets: Any, option: str = "offsets") -> Flat:
             for partition, offset in inner.items()
         }
     except (AttributeError, TypeError, ValueError):
-        raise MisuseError(f'option {option}: wanted is {{"topic": {{"0": 23, "1": -2}}}}') from None
+        raise MisuseError(
+            f'option {option}: it must be offsets by topic and partition, such as {{"topic": {{"0": 23, "1": -2}}}}'
+        ) from None
 
 
 def whole(number: Any) -> int:

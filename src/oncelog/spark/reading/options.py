@@ -1,4 +1,4 @@
-"""Options of the source: what to read, from where to where, in which portions."""
+"""The options of the source: what to read, from which offsets to which, and the size of batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True)
 class Position:
-    """Where to start or to end. `option` is the option that says so.
+    """Where to start or to end. `option` is the name of the option that sets it.
 
     `timestamps` are looked up; `offsets` may be EARLIEST or LATEST.
     """
@@ -34,7 +34,7 @@ def position(options: Options, word: str, default: int) -> Position:
     """Return the first given of {word}Timestamp, {word}OffsetsByTimestamp, {word}Offsets ("starting" or "ending")."""
     strategy = (options.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
-        raise MisuseError(f"option startingOffsetsByTimestampStrategy={strategy!r}: error or latest")
+        raise MisuseError(f"option startingOffsetsByTimestampStrategy={strategy!r}: it must be error or latest")
     latest = word == "ending" or strategy == "latest"
     names = f"{word}Timestamp", f"{word}OffsetsByTimestamp", f"{word}Offsets"
     timestamp = options.number(names[0], least=0)
@@ -50,8 +50,8 @@ def position(options: Options, word: str, default: int) -> Position:
         return Position(everywhere=_WORDS[text.strip().lower()], option=names[2])
     if not text.lstrip().startswith("{"):
         raise MisuseError(
-            f'option {names[2]}={text!r}: earliest, latest, or offsets as {{"topic": {{"0": 23, "1": -2}}}} '
-            "(-2 earliest, -1 latest)"
+            f"option {names[2]}={text!r}: it must be earliest, latest, or offsets such as "
+            '{"topic": {"0": 23, "1": -2}} (-2: earliest, -1: latest)'
         )
     return Position(offsets=_by_partition(options, names[2], least=EARLIEST), option=names[2])
 
@@ -60,7 +60,7 @@ def _by_partition(options: Options, name: str, least: int) -> tuple[tuple[TopicP
     flat = flattened(options.json(name), name)
     wrong = {at: number for at, number in flat.items() if not least <= number <= MAX_LONG or at.partition < 0}
     if wrong or not flat:
-        raise MisuseError(f"option {name}: numbers from {least} on by partition are wanted, not {nested(wrong)}")
+        raise MisuseError(f"option {name}: each partition needs a number of at least {least}, not {nested(wrong)}")
     return tuple(sorted(flat.items()))
 
 
@@ -69,7 +69,7 @@ _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True)
 class Subscription:
-    """One of topics, pattern and assigned."""
+    """The topics, the pattern or the partitions to read. Exactly one of the three is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
@@ -77,12 +77,12 @@ class Subscription:
 
     @property
     def names(self) -> list[str]:
-        """The topics that the option names; none with a pattern."""
+        """The topics that the option names. Empty with a pattern."""
         return sorted(self.topics or {at.topic for at in self.assigned})
 
     @property
     def option(self) -> str:
-        """The name of the option."""
+        """The name of the option that was given."""
         return "assign" if self.assigned else "subscribePattern" if self.pattern else "subscribe"
 
 
@@ -90,30 +90,32 @@ def subscription(options: Options) -> Subscription:
     """Read the options subscribe, subscribePattern and assign. Raises MisuseError unless exactly one is given."""
     given = [name for name in ("subscribe", "subscribePattern", "assign") if options.text(name) is not None]
     if len(given) != 1:
-        told = " and ".join(given) or "none"
-        raise MisuseError(f"give exactly one of the options subscribe, subscribePattern and assign, not {told}")
+        found = " and ".join(given) or "none"
+        raise MisuseError(f"give exactly one of the options subscribe, subscribePattern and assign, not {found}")
     text = (options.text(given[0]) or "").strip()
     made = {"subscribe": _subscribe, "subscribePattern": _subscribe_pattern, "assign": _assign}[given[0]](options, text)
     wrong = [name for name in made.names if not _TOPIC.fullmatch(name)]
     if wrong:
-        raise MisuseError(f"option {given[0]}: {wrong[0]!r} is no name of a topic (letters, digits, '.', '_', '-')")
+        raise MisuseError(
+            f"option {given[0]}: {wrong[0]!r} is not a topic name (1 to 249 letters, digits, '.', '_' and '-')"
+        )
     return made
 
 
 def _subscribe(options: Options, text: str) -> Subscription:
     topics = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
     if not topics:
-        raise MisuseError(f"option subscribe={text!r} names no topic")
+        raise MisuseError(f"option subscribe={text!r}: it must name at least one topic")
     return Subscription(topics=topics)
 
 
 def _subscribe_pattern(options: Options, text: str) -> Subscription:
     if not text:
-        raise MisuseError("option subscribePattern is empty")
+        raise MisuseError("option subscribePattern is empty; set it to a regular expression for topic names")
     try:
         re.compile(text)
     except re.error as error:
-        raise MisuseError(f"option subscribePattern={text!r} is no regular expression: {error}") from None
+        raise MisuseError(f"option subscribePattern={text!r}: it must be a regular expression: {error}") from None
     return Subscription(pattern=text)
 
 
@@ -124,13 +126,13 @@ def _assign(options: Options, text: str) -> Subscription:
     except (AttributeError, TypeError, ValueError):
         wanted = set()
     if not wanted or min(at.partition for at in wanted) < 0:
-        raise MisuseError(f'option assign={text!r}: wanted is {{"topic": [0, 1]}}')
+        raise MisuseError(f'option assign={text!r}: it must be partitions by topic, such as {{"topic": [0, 1]}}')
     return Subscription(assigned=tuple(sorted(wanted)))
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """The size of a micro-batch: options maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay."""
+    """The options maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay, which limit a micro-batch."""
 
     most: int | None = None
     least: int | None = None
@@ -139,7 +141,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Patience:
-    """Options fetchOffset.numRetries, fetchOffset.retryIntervalMs, kafkaConsumer.pollTimeoutMs, bootstrapTimeoutMs."""
+    """The options fetchOffset.numRetries and .retryIntervalMs, kafkaConsumer.pollTimeoutMs and bootstrapTimeoutMs."""
 
     attempts: int = 3
     interval_ms: int = 1_000
@@ -182,15 +184,15 @@ def check_options(given: Mapping[str, str]) -> SourceOptions:
         except MisuseError as batch:
             if str(batch) == str(stream):
                 raise
-            raise MisuseError(f"as a stream, {stream}; as a batch read, {batch}") from None
+            raise MisuseError(f"for a stream: {stream}; for a batch read: {batch}") from None
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Return the checked options. Raises MisuseError. Checks for one kind of read only come last."""
+    """Return the checked options. Raises MisuseError. Checks that depend on the kind of read are the last ones."""
     options = Options(given, SOURCE_OPTIONS)
     isolation = options.text("kafka.isolation.level", "read_committed")
     if isolation not in ("read_committed", "read_uncommitted"):
-        raise MisuseError(f"option kafka.isolation.level={isolation!r}: read_committed or read_uncommitted")
+        raise MisuseError(f"option kafka.isolation.level={isolation!r}: it must be read_committed or read_uncommitted")
     made = SourceOptions(
         subscription=subscription(options),
         starting=position(options, "starting", LATEST if streaming else EARLIEST),
@@ -221,22 +223,22 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 def _trigger(options: Options) -> Trigger:
     most, least = options.number("maxOffsetsPerTrigger"), options.number("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
-        raise MisuseError(f"option minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+        raise MisuseError(f"option minOffsetsPerTrigger={least}: it must not be more than maxOffsetsPerTrigger={most}")
     return Trigger(most, least, options.duration_ms("maxTriggerDelay", Trigger.delay_ms))
 
 
 def _check_stream(options: Options) -> None:
     for name in ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"):
         if options.text(name) is not None:
-            raise MisuseError(f"option {name} is for batch reads: a stream has no end")
+            raise MisuseError(f"option {name} is for batch reads, because a stream has no end; omit it")
 
 
 def _check_batch(made: SourceOptions) -> None:
     start, end = made.starting, made.ending
     if start.everywhere == LATEST or LATEST in dict(start.offsets).values():
-        raise MisuseError("option startingOffsets=latest (-1) is for streams: a batch read would be empty")
+        raise MisuseError("option startingOffsets=latest (-1): a batch read would be empty; use earliest or offsets")
     if end.everywhere == EARLIEST or EARLIEST in dict(end.offsets).values():
-        raise MisuseError("option endingOffsets=earliest (-2): the read would be empty")
+        raise MisuseError("option endingOffsets=earliest (-2): the read would be empty; use latest or offsets")
     if start.timestamp is not None and end.timestamp is not None:
         _check_order(start, end, {None: start.timestamp}, {None: end.timestamp})
     _check_order(start, end, dict(start.offsets), dict(end.offsets))
@@ -246,8 +248,10 @@ def _check_batch(made: SourceOptions) -> None:
 def _check_order(start: Position, end: Position, first: dict[Any, int], last: dict[Any, int]) -> None:
     if first and last and set(first) != set(last):
         differing = sorted(set(first) ^ set(last))
-        raise MisuseError(f"options {start.option} and {end.option} name different partitions: {shown(differing)}")
+        raise MisuseError(
+            f"options {start.option} and {end.option} must name the same partitions; they differ in {shown(differing)}"
+        )
     for at, number in first.items():
         if last.get(at, -1) >= 0 and number > last[at]:
             where = f" of {shown([at])}" if at else ""
-            raise MisuseError(f"option {start.option}={number}{where} is behind {end.option}={last[at]}")
+            raise MisuseError(f"option {start.option}={number}{where} is after {end.option}={last[at]}")

@@ -57,7 +57,7 @@ def check_source(given: Mapping[str, str]) -> SourceOptions:
 
 
 class SourceReader:
-    """What streams and batch reads share.
+    """The base class of the readers for streams and batch reads.
 
     The connection belongs to the process that opened it, and is not pickled.
     """
@@ -115,7 +115,9 @@ class SourceReader:
         absent = [at for at in assigned if at not in there]
         if absent and missing is None:
             count = len(self._topics[absent[0].topic].partitions)
-            raise MisuseError(f"option assign: there is no {shown(absent)}; {absent[0].topic} has {count} partitions")
+            raise MisuseError(
+                f"option assign: {shown(absent)} does not exist; topic {absent[0].topic!r} has {count} partitions"
+            )
         return [at for at in assigned if at in there]
 
     def _topic(self, name: str, missing: set[str] | None) -> Topic | None:
@@ -131,7 +133,9 @@ class SourceReader:
         except errors.UnknownTopicError:
             if missing is None:
                 option = self.options.subscription.option
-                raise MisuseError(f"option {option}: there is no topic {name!r}; create it first") from None
+                raise MisuseError(
+                    f"option {option}: topic {name!r} does not exist; create it with `oncelog topic create {name}`"
+                ) from None
             missing.add(name)
             return None
 
@@ -155,7 +159,7 @@ class SourceReader:
         named = {at for at, _ in position.offsets or position.timestamps}
         if named and named != set(wanted):
             raise MisuseError(
-                f"option {position.option} must name every partition subscribed to, and no other: it differs in "
+                f"option {position.option} must name exactly the partitions that are read; it differs from them in "
                 f"{shown(sorted(named ^ set(wanted)))}"
             )
         if not position.offsets:
@@ -167,17 +171,19 @@ class SourceReader:
                 found[at] = lasts[at] if offset == LATEST else firsts[at]
             elif offset > lasts[at]:
                 self._outside(
-                    f"option {position.option}: {shown([at])} ends at {lasts[at]}, there is no {offset} to read"
+                    f"option {position.option}: offset {offset} of {shown([at])} is after its end {lasts[at]}"
                 )
                 found[at] = lasts[at]
             elif offset < firsts[at]:
-                self._outside(f"option {position.option}: {shown([at])} begins at {firsts[at]}, {offset} is gone")
+                self._outside(
+                    f"option {position.option}: offset {offset} of {shown([at])} is before its start {firsts[at]}"
+                )
                 found[at] = firsts[at]
         return found
 
     def _outside(self, what: str) -> None:
         if self.options.fail_on_data_loss:
-            raise MisuseError(f"{what}; failOnDataLoss=false takes the next that is there")
+            raise MisuseError(f"{what}; to use the nearest existing offset, set failOnDataLoss=false")
         log.warning("%s", what)
 
     def _by_timestamp(self, position: Position, wanted: Sequence[TopicPartition]) -> Flat:
@@ -186,8 +192,8 @@ class SourceReader:
         none = [at for at, offset in found.items() if offset < 0]
         if none and not position.latest_if_none:
             raise MisuseError(
-                f"option {position.option}: no record is that young in {shown(sorted(none))}; "
-                "startingOffsetsByTimestampStrategy=latest starts at the end there"
+                f"option {position.option}: {shown(sorted(none))} has no record at or after that time; to start at "
+                "the end, set startingOffsetsByTimestampStrategy=latest"
             )
         return found | self.ends(none)
 

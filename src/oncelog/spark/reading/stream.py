@@ -29,7 +29,7 @@ COMMIT_MS = 5_000
 class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of streaming queries.
 
-    The first call raises what is wrong with the options. If the constructor raised, PySpark would hide the exception
+    The first call raises errors of the options. If the constructor raised them, PySpark would hide the exception
     below one of its own, because its runner stops a reader that does not exist.
     """
 
@@ -105,10 +105,13 @@ class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         unread = self._missing - {at.topic for at in before}
         if unread and self.options.fail_on_data_loss:
             option = self.options.subscription.option
-            raise MisuseError(f"option {option}: there is no topic {min(unread)!r}; create it first")
+            raise MisuseError(
+                f"option {option}: topic {min(unread)!r} does not exist; create it with "
+                f"`oncelog topic create {min(unread)}`"
+            )
         gone = sorted(set(before) - set(wanted))
         if gone:
-            self._lose(f"partitions that the query has read from are gone: {shown(gone)}")
+            self._lose(f"partitions that the query has read no longer exist: {shown(gone)}")
         return wanted
 
     def _new(self, added: set[TopicPartition]) -> Flat:
@@ -116,7 +119,7 @@ class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         begun = self.beginnings(added) if added else {}
         for at, first in sorted(begun.items()):
             if first:
-                self._lose(f"{shown([at])} is new to the query and begins at {first}, not at 0")
+                self._lose(f"{shown([at])} is new to the query, but begins at offset {first}, not at 0")
         return begun
 
     def _settled(self, begun: Flat) -> Flat:
@@ -141,13 +144,14 @@ class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         """Return the ends, with the beginnings of topics that were created again."""
         again = self._created_again()
         for name in sorted(again):
-            self._lose(f"topic {name} was deleted and made anew: what was not read of the old one is gone")
+            self._lose(f"topic {name!r} was deleted and created again, so the unread records of the old topic are lost")
         back = [at for at in begun if at.topic in again]
         ends = ends | self.beginnings(back) if back else ends
         for at, end in sorted(ends.items()):
             if end < begun[at] and at.topic not in again:
                 self._lose(
-                    f"{shown([at])} ends at {end}, the query has read to {begun[at]}: was the topic made anew?",
+                    f"{shown([at])} ends at offset {end}, but the query has read up to {begun[at]}; the topic may have "
+                    "been created again",
                 )
         self._ids.update((name, topic.topic_id) for name, topic in self._topics.items())
         return ends
@@ -199,5 +203,7 @@ class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
             self.cluster.run_many([offset_calls.commit(self.cluster.cluster, group, offsets, timeout_ms=COMMIT_MS)])
         except errors.OncelogError as error:
             if not self._warned:
-                log.warning("offsets are not shown in group %s: %s", self.options.group, error)
+                log.warning(
+                    "cannot commit the query's progress to group %r for lag tools: %s", self.options.group, error
+                )
             self._warned = True

@@ -43,7 +43,7 @@ class DataLossError(SinkError):
 def report_loss(what: str, *, fail: bool) -> None:
     """Raise DataLossError, or log a warning with failOnDataLoss=false."""
     if fail:
-        raise DataLossError(f"{what}; option failOnDataLoss=false goes on without these records")
+        raise DataLossError(f"{what}; to continue without these records, set failOnDataLoss=false")
     log.warning("%s", what)
 
 
@@ -67,7 +67,7 @@ class Reading:
             yield from self._batches()
         except errors.UnknownTopicError as error:
             self._lose(
-                f"{shown([self.range.at])} is gone, {self.range.size} offsets of this batch with it: {error}",
+                f"{shown([self.range.at])} no longer exists, so {self.range.size} offsets of it are lost: {error}"
             )
 
     def _lose(self, what: str) -> None:
@@ -78,7 +78,7 @@ class Reading:
         found = self.cluster.topic(at.topic).topic_id
         if NO_UUID in (found, self.topic_id) or found == self.topic_id:
             return True
-        self._lose(f"topic {at.topic} was deleted and made anew while a batch of it was read")
+        self._lose(f"topic {at.topic!r} was deleted and created again while a batch of it was read")
         return False
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ class Reading:
                         end_offset=end,
                     )
                 except ProtocolError as error:
-                    where = f"{shown([at])}, fetched from offset {position} on"
+                    where = f"Fetch of {shown([at])} at offset {position}"
                     raise errors.error_for(error.code, f"{where}: {error}") from error
                 if reached > position:
                     position, moved = reached, time.monotonic()
@@ -132,7 +132,7 @@ class Reading:
         )
 
     def _after_gap(self, position: int, *, patient: bool) -> int:
-        """The offset is out of range: return the offset to continue at.
+        """Return the offset to continue at after an offset that is out of range.
 
         Return the same offset if a broker that has just started may not know it yet.
         """
@@ -143,17 +143,21 @@ class Reading:
             if patient and position < last:
                 time.sleep(FETCH_WAIT_MS / 1000)
                 return position
-            self._lose(f"{shown([at])} ends at {last}: offsets {position} to {end - 1} of this batch are gone")
+            self._lose(
+                f"{shown([at])} ends at offset {last}, so offsets {position} to {end - 1} of this batch are lost"
+            )
             return end
         upto = min(first, end)
-        self._lose(f"{shown([at])} begins at {first}: offsets {position} to {upto - 1} of this batch are gone")
+        self._lose(
+            f"{shown([at])} begins at offset {first}, so offsets {position} to {upto - 1} of this batch are lost"
+        )
         return upto
 
     def _stalled(self, position: int, answer: fe.PartitionData) -> None:
         shown_to = answer.last_stable_offset if self.options.committed else answer.high_watermark
         self._lose(
-            f"{shown([self.range.at])} ends at {shown_to}, before {self.range.end} where this batch ends: nothing came "
-            f"from {position} on (kafkaConsumer.pollTimeoutMs = {self.options.patience.poll_ms})",
+            f"{shown([self.range.at])} ends at offset {shown_to}, but this batch ends at {self.range.end}; no record "
+            f"arrived from {position} on (kafkaConsumer.pollTimeoutMs = {self.options.patience.poll_ms})",
         )
 
 

@@ -103,9 +103,9 @@ def last_record(cluster: BlockingCluster, sink: Sink) -> Record:
 
 
 def look(options: SinkOptions) -> tuple[Record, tuple[Owner, ...], tuple[op.OpenProducer, ...]]:
-    """`oncelog sink list`: return the record, the open task transactions, and those that are open in a partition only.
+    """Run `oncelog sink list`: return the record, the open task transactions, and those open only in a partition.
 
-    Changes nothing.
+    Change nothing.
     """
     with BlockingCluster(**options.client) as cluster:
         _check_used(cluster, options.decision_topic, options.prefix)
@@ -119,18 +119,20 @@ def look(options: SinkOptions) -> tuple[Record, tuple[Owner, ...], tuple[op.Open
 def _check_used(cluster: BlockingCluster, decisions: str, prefix: str) -> None:
     cluster.refresh([decisions], patient=True)
     if decisions not in cluster.topology.topics:
-        raise MisuseError(f"there is no topic {decisions}: no sink {prefix} has ever run here")
+        raise MisuseError(
+            f"decision topic {decisions!r} does not exist, so no sink {prefix!r} has run here; check the prefix"
+        )
 
 
 def settle(options: SinkOptions) -> Planning:
-    """`oncelog sink settle`: P0 to P4 without a batch."""
+    """Run `oncelog sink settle`: P0 to P4 without a batch."""
     with BlockingCluster(**options.client) as cluster:
         _check_used(cluster, options.decision_topic, options.prefix)
         return run(steps.run(plan.PLAN, Planning(prepare(cluster, options))), Brokers(cluster))
 
 
 def undo_decision(options: SinkOptions, *, accept_loss: bool) -> Planning:
-    """`oncelog sink abort`: take back an unsettled decision. If part of it is visible, `accept_loss` ends it."""
+    """Run `oncelog sink abort`: revoke an unsettled decision. If part of it is visible, `accept_loss` ends it."""
     phases = undo.UNDO_ACCEPTING if accept_loss else undo.UNDO
     with BlockingCluster(**options.client) as cluster:
         _check_used(cluster, options.decision_topic, options.prefix)
@@ -143,10 +145,12 @@ def target_partitions(cluster: BlockingCluster, topic: str) -> tuple[TopicPartit
         known = cluster.topic(topic)
     except errors.UnknownTopicError as error:
         raise MisuseError(
-            f"option topic: there is no topic {topic!r}; create it: oncelog topic create {topic}"
+            f"option topic: topic {topic!r} does not exist; create it with `oncelog topic create {topic}`"
         ) from error
     except errors.AuthorizationError as error:
-        raise NotPermittedError(f"option topic: the sink needs Describe, Read and Write on {topic}") from error
+        raise NotPermittedError(
+            f"option topic: the sink needs the permissions Describe, Read and Write on {topic}"
+        ) from error
     return tuple(TopicPartition(topic, partition) for partition in sorted(known.partitions))
 
 
@@ -169,14 +173,14 @@ def ensure_decision_topic(cluster: BlockingCluster, name: str, *, also: str | No
         )
         if response.topics[0].error_code in DENIED:
             raise NotPermittedError(
-                f"option decisionTopic: the sink may not create {name}: permit it (Create), or make it beforehand with "
-                "one partition and cleanup.policy=compact, and permit Describe, Read and Write on it"
+                f"option decisionTopic: the sink lacks the permission Create on {name}; grant it, or create the topic "
+                "with one partition and cleanup.policy=compact, and grant Describe, Read and Write on it"
             )
         if response.topics[0].error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-            raise_for_error(response, f"creating decisionTopic {name}")
+            raise_for_error(response, f"creation of decision topic {name!r}")
     # The topic exists. With a busy controller, the brokers may learn of it late.
     if len(cluster.topic(name, missing_ms=cluster.cluster.api_timeout_ms).partitions) != 1:
-        raise MisuseError(f"option decisionTopic: {name} must have exactly one partition")
+        raise MisuseError(f"option decisionTopic={name}: the topic must have exactly one partition; name another one")
 
 
 def check_cleanup_policy(cluster: BlockingCluster, name: str) -> None:
@@ -190,13 +194,13 @@ def check_cleanup_policy(cluster: BlockingCluster, name: str) -> None:
     )
     try:
         response = cluster.call_any(dc.DescribeConfigsRequest(resources=[wanted]))
-        raise_for_error(response, f"settings of decisionTopic {name}")
+        raise_for_error(response, f"settings of decision topic {name!r}")
     except errors.AuthorizationError:
         return
     policy = {item.name: item.value for item in response.results[0].configs}.get(POLICY) or ""
     if "delete" in policy.split(","):
         raise MisuseError(
-            f"option decisionTopic: {name} has {POLICY}={policy}, so the brokers delete its last decision after a "
-            "while, and a replayed batch would be written twice. Set it with `oncelog topic alter "
+            f"option decisionTopic: {name} has {POLICY}={policy}, so the brokers would delete its last decision, and a "
+            "replayed batch would be written twice. Run `oncelog topic alter "
             f"{name} --config {POLICY}=compact`, then start the query again"
         )

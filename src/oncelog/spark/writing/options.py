@@ -1,4 +1,4 @@
-"""Options of the sink: what to write, under which prefix, with which permissions."""
+"""The options of the sink: the output topic, the prefix, and the permissions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SinkOptions:
 def _check_topic(option: str, name: str) -> str:
     """Return the name. Raises MisuseError if no topic can have it."""
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise MisuseError(f"option {option}={name!r}: no topic's name: 1 to 249 letters, digits, '.', '_' or '-'")
+        raise MisuseError(f"option {option}={name!r}: a topic name must be 1 to 249 letters, digits, '.', '_' or '-'")
     return name
 
 
@@ -51,19 +51,23 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Return the checked options. Raises MisuseError."""
     options = Options(given, (*SINK_OPTIONS, *SOURCE_OPTIONS))
     prefix = check_prefix(
-        options.required("transactionalIdPrefix", "a name for this sink, the same at every start, of no other query")
+        options.required(
+            "transactionalIdPrefix", "a name that the query has at every start, and that no other query has"
+        )
     )
     app, version = options.text("txnAppId"), options.number("txnVersion", least=0)
     if (app is None) != (version is None):
-        raise MisuseError("options txnAppId and txnVersion belong together")
+        raise MisuseError("options txnAppId and txnVersion must be set together")
     if app is not None and streaming:
-        raise MisuseError("options txnAppId and txnVersion are for batch writes: a streaming query has its own ids")
+        raise MisuseError(
+            "options txnAppId and txnVersion are for batch writes, because a streaming query has ids; omit them"
+        )
     accepted = options.number("acceptReplay", least=0)
     topic, decisions = options.text("topic"), options.text("decisionTopic") or decision_topic(prefix)
     if topic is not None:
         _check_topic("topic", topic)
     if topic == _check_topic("decisionTopic", decisions):
-        raise MisuseError(f"option decisionTopic={decisions!r} is option topic: decisions need a topic of their own")
+        raise MisuseError(f"option decisionTopic={decisions!r}: it must not be the topic of option topic")
     return SinkOptions(
         prefix=prefix,
         decision_topic=decisions,

@@ -1,4 +1,4 @@
-"""A task's rows: from Arrow batches into the partitions. Every answer is awaited."""
+"""Write a task's rows from Arrow batches into the partitions, and wait for every response."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ class RowWriter:
             return
         column = batch.column("topic")
         if column.null_count:
-            raise MisuseError("a row has no topic: set option topic, or fill column topic")
+            raise MisuseError("column topic: a row has no topic; fill the column, or set option topic")
         named = column.dictionary_encode()
         codes = named.indices.to_numpy(zero_copy_only=False)
         topics = named.dictionary.to_pylist()
         if self.options.decision_topic in topics:
             raise MisuseError(
-                f"column topic: a row names {self.options.decision_topic}, the decision topic (option decisionTopic), "
-                "which is the sink's own"
+                f"column topic: a row names {self.options.decision_topic}, which is the sink's decision topic (option "
+                "decisionTopic); only the sink may write to it"
             )
         for code, topic in enumerate(topics):
             yield topic, every[codes == code]
@@ -145,7 +145,9 @@ class RowWriter:
             given = column.fill_null(-1).to_numpy(zero_copy_only=False)[rows]
             named = column.is_valid().to_numpy(zero_copy_only=False)[rows]
             if bool((named & ((given < 0) | (given >= count))).any()):
-                raise MisuseError(f"column partition: topic {topic!r} has partitions 0 to {count - 1}")
+                raise MisuseError(
+                    f"column partition: a row has an unknown partition; topic {topic!r} has partitions 0 to {count - 1}"
+                )
             placed = np.where(named, given, placed)
         return placed
 
@@ -154,7 +156,9 @@ class RowWriter:
             try:
                 self._counts[topic] = len(self.cluster.topic(topic).partitions)
             except errors.UnknownTopicError as error:
-                raise MisuseError(f"there is no topic {topic!r}; create it: oncelog topic create {topic}") from error
+                raise MisuseError(
+                    f"topic {topic!r} does not exist; create it with `oncelog topic create {topic}`"
+                ) from error
         return self._counts[topic]
 
 

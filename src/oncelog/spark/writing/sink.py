@@ -58,24 +58,26 @@ def check_schema(schema: Any, topic: str | None) -> None:
     for column in schema.fields:
         allowed = COLUMNS.get(column.name)
         if allowed is None:
-            raise MisuseError(f"column {column.name!r} cannot be written: only {', '.join(COLUMNS)}")
+            raise MisuseError(f"column {column.name!r} cannot be written; the sink's columns are {', '.join(COLUMNS)}")
         if column.dataType.simpleString() not in allowed:
-            raise MisuseError(f"column {column.name}: {column.dataType.simpleString()}, not {' or '.join(allowed)}")
+            raise MisuseError(
+                f"column {column.name}: its type must be {' or '.join(allowed)}, not {column.dataType.simpleString()}"
+            )
     names = {column.name for column in schema.fields}
     if "value" not in names:
-        raise MisuseError("column value is missing")
+        raise MisuseError("column value is missing; add it to the query")
     if topic is None and "topic" not in names:
-        raise MisuseError("option topic is missing, and there is no column topic")
+        raise MisuseError("the sink has no topic; set option topic, or add a column topic to the query")
 
 
 class Writer:
-    """What streaming and batch writers share. Pickling the writer makes the plan: on the driver, once."""
+    """The base class of the streaming and batch writers. Pickling a writer makes the plan, once, on the driver."""
 
     streaming = True
 
     def __init__(self, given: dict[str, str], schema: Any, overwrite: bool) -> None:
         if overwrite:
-            raise MisuseError("a topic is only ever appended to: use mode('append') or outputMode('append')")
+            raise MisuseError("the sink can only append to a topic; use mode('append') or outputMode('append')")
         self.options = sink_options(given, streaming=self.streaming)
         warn_of_unused(given, SINK)
         check_schema(schema, self.options.topic)
@@ -90,7 +92,7 @@ class Writer:
         return self.__dict__
 
     def applicant(self) -> Source:
-        """Return the source of the rows, as far as the driver knows it."""
+        """Return what the driver knows of the source of the rows."""
         raise NotImplementedError
 
     def write_rows(self, iterator: Iterator[pa.RecordBatch], source: Source) -> SinkMessage:
@@ -98,10 +100,10 @@ class Writer:
         from oncelog.spark.writing.rows import RowWriter
 
         if self.sink is None or self.carried is None:
-            raise SinkError("this writer was never planned")
+            raise SinkError("this writer has no plan, because Spark has not pickled it on the driver")
         context = TaskContext.get()
         if context is None:
-            raise SinkError("there is no TaskContext: the sink writes in Spark's tasks only")
+            raise SinkError("there is no TaskContext; the sink can write only in a task of Spark")
         attempt = Attempt(context.partitionId(), context.attemptNumber(), context.taskAttemptId())
         tasking = Tasking(self.sink, self.carried, source, attempt, self.options.permission)
         faults.enter("task")
@@ -126,10 +128,14 @@ class Writer:
         known = _unwrapped(messages)
         reports = tuple(m for m in known if m is not None)
         if len(reports) != len(known):
-            raise NotDecidedError(f"{len(known) - len(reports)} of {len(known)} tasks have sent no report")
+            raise NotDecidedError(
+                f"{len(known) - len(reports)} of {len(known)} tasks have sent no report; Spark replays the batch"
+            )
         for m in reports:
             if isinstance(m, task.Prepared) and batch is not None and m.source.batch != batch:
-                raise NotDecidedError(f"a task of batch {m.source.batch} came with batch {batch}")
+                raise NotDecidedError(
+                    f"a task has reported batch {m.source.batch}, but Spark commits batch {batch}, and replays it"
+                )
         faults.enter("commit")
         with self._reached() as cluster:
             state = finish.Committing(self.sink or sink_of(self.options), reports)
@@ -168,7 +174,9 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         if batch is None or query is None:
-            raise SinkError(f"the task has no {BATCH_ID} or {QUERY_ID}: this Spark is not one that oncelog knows")
+            raise SinkError(
+                f"the task has no property {BATCH_ID} or {QUERY_ID}; this version of Spark is not supported"
+            )
         return self.write_rows(iterator, Source(STREAM, query, int(batch), self.options.checkpoint))
 
     @translate_errors
@@ -197,8 +205,8 @@ def each_source(topic: str) -> Source | None:
     call = [context.getLocalProperty(name) for name in CALL]
     if query is None or batch is None or None in call:
         raise MisuseError(
-            "this write runs inside foreachBatch, but Spark does not tell its tasks which batch of which query it "
-            "belongs to; set the options txnAppId (a name) and txnVersion (the batch's number)"
+            "this write runs inside foreachBatch, but Spark does not report the query and the batch to its tasks; set "
+            "the options txnAppId (a name) and txnVersion (the batch's number)"
         )
     return Source(EACH, query, int(batch), call="/".join(map(str, call)), topic=topic)
 
