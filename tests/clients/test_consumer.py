@@ -207,7 +207,7 @@ def test_misuse_errors_say_what_to_do(server: Server, admin: Admin, name: str) -
         consumer.assign([(name, 0)])
         with pytest.raises(errors.UsageError, match=r"unsubscribe\(\) first"):
             consumer.subscribe([name])
-        with pytest.raises(errors.UsageError, match="no offset -1"):
+        with pytest.raises(errors.UsageError, match="cannot seek to offset -1"):
             consumer.seek(name, 0, -1)
         with pytest.raises(errors.UsageError, match="cannot commit offset"):
             consumer.commit({(name, 0): -1})

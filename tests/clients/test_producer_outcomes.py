@@ -241,7 +241,7 @@ def test_close_with_a_short_timeout_reports_what_may_be_in_the_log(
     assert "may or may not be in the log" in str(sent.exception(0))
     error = waiting.exception(0)
     assert type(error) is errors.TimedOutError
-    assert "were not sent before the producer was closed: they are not in the log" in str(error)
+    assert "were not sent before the producer was closed; they are not in the log" in str(error)
     producer.close()
     with pytest.raises(errors.UsageError, match="closed"):
         producer.send(name, b"late")
