@@ -61,7 +61,7 @@ def test_records_are_deleted(tool: Tool, name: str) -> None:
     assert gone == [{"topic": name, "partition": 0, "start": 2}]
     assert consumed(tool, name) == ["3"]
     assert [item["start"] for item in tool.json("topic", "delete-records", name, "--all")] == [3, 0]
-    assert "say which" in tool.fails(2, "topic", "delete-records", name)
+    assert "give either --before OFFSET or --all" in tool.fails(2, "topic", "delete-records", name)
     assert "(OFFSET_OUT_OF_RANGE)" in tool.fails(1, "topic", "delete-records", name, "-p", "0", "--before", "9")
     assert "partitions 0 to 1, not 7" in tool.fails(1, "topic", "delete-records", name, "-p", "7", "--all")
 
@@ -164,7 +164,7 @@ def test_members_are_removed(tool: Tool, server: Server, name: str) -> None:
     removed = tool.json("group", "remove-members", name, "-i", f"{name}-i")
     assert removed == [{"group": name, "removed": f"{name}-i"}]
     assert tool.json("group", "remove-members", name, "--all") == []
-    assert "say who" in tool.fails(2, "group", "remove-members", name)
+    assert "give either --instance ID or --all" in tool.fails(2, "group", "remove-members", name)
 
 
 # -- transactions ---------------------------------------------------------------------------------------------
