@@ -30,7 +30,7 @@ def test_record_that_the_user_resends_is_a_new_record(wire: Wire, server: Server
     assert wire.values(topic) == [b"the same"] * 2
 
 
-def test_transactions_prevent_these_duplicates(wire: Wire, server: Server, name: str) -> None:
+def test_transactions_prevent_duplicates_after_a_restart(wire: Wire, server: Server, name: str) -> None:
     """A successor with the same id aborts what its predecessor left open, and can start again."""
     topic = wire.create_topic(name)
     first = Producer(server.bootstrap, transactional_id=name)

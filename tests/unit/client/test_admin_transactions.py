@@ -59,7 +59,7 @@ def test_id_that_expires_between_the_two_requests_is_omitted(gone: dict[str, Err
     assert asyncio.run(without_coordinator(CLUSTER, [hanging(0, 1), hanging(1, 1)])) == [hanging(0, 1)]
 
 
-def test_any_other_error_is_raised(gone: dict[str, ErrorCode]) -> None:
+def test_unexpected_error_is_raised(gone: dict[str, ErrorCode]) -> None:
     gone["a"] = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     with pytest.raises(errors.AuthorizationError):
         asyncio.run(coordinated(CLUSTER, [1]))

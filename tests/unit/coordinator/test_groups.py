@@ -103,7 +103,7 @@ def test_unused_member_id_expires() -> None:
     assert driver.join(member).error is E.UNKNOWN_MEMBER_ID
 
 
-def test_pending_member_holds_up_the_join_phase_until_it_expires() -> None:
+def test_pending_member_delays_the_join_phase_until_it_expires() -> None:
     driver = GroupDriver()
     (leader,) = driver.stable_group(1)
     driver.join()
