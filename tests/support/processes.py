@@ -117,7 +117,7 @@ class ManagedProcess:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output()}") from None
 
-    def stop(self, *, timeout: float = 20.0) -> int:
+    def stop(self, *, timeout: float = 90.0) -> int:
         """Send SIGTERM, wait, then send SIGKILL to the rest of the group. Return the exit status."""
         if self.popen.poll() is None:
             self.popen.terminate()
