@@ -94,7 +94,7 @@ class Target:
         return self.server.broker_pid()
 
     def wire(self) -> Wire:
-        """Return a connection with a long time-out for answers."""
+        """Return a connection with a long timeout for answers."""
         wire = Wire(self.bootstrap, "attacker")
         wire._socket.settimeout(PATIENCE_S)
         return wire

@@ -41,7 +41,7 @@ LIBRARIES = ("oncelog", "librdkafka", "kafka-python", "aiokafka")
 SAMPLE_S = 5.0
 PROBE_S = 0.05
 QUIET_S = 90.0
-"""A client that writes nothing for this long hangs. A rebalance and a time-out of 30 s may coincide."""
+"""A client that writes nothing for this long hangs. A rebalance and a timeout of 30 s may coincide."""
 VISIT_S = 45.0
 """How often a second Java consumer joins its group. It stays for a third of this time."""
 MOST_STARTS = 4

@@ -54,7 +54,7 @@ def page() -> str:
         "Every public class and method, with its docstring. The [guide](../python-client.md) shows how they work "
         "together, [client options](client-options.md) are the arguments of the constructors, and [errors](errors.md) "
         "are what the calls raise.\n",
-        "A partition is a pair `(topic, number)`. Time-outs are in seconds; options and timestamps are in "
+        "A partition is a pair `(topic, number)`. Timeouts are in seconds; options and timestamps are in "
         "milliseconds. `from oncelog import Producer` gives the classes that block, `from oncelog.aio import Producer` "
         "those for [asyncio](#asyncio).\n",
     ]

@@ -2,7 +2,7 @@
 
 The output and the consumed offsets are one transaction. A crash leaves neither: the next process with the same
 `transactional_id` aborts the open transaction and continues after the last committed one. If only the transaction is
-aborted (because of a time-out, or because the group moved the partitions to another member), the same process resets
+aborted (because of a timeout, or because the group moved the partitions to another member), the same process resets
 its consumer and does the work again.
 """
 

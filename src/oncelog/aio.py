@@ -5,7 +5,7 @@
             await txn.send("out", b"value")
 
 `send` waits only for buffer memory and metadata. To get the record's offset, await the future that it returns.
-Time-outs are in seconds.
+Timeouts are in seconds.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@
     ├── PartlySentError              an error after part of a table was sent; has its future and the other rows
     ├── WakeupError                  `Consumer.wakeup` ended a poll
     └── KafkaError                   a broker failed or rejected a request; `.code` is Kafka's, `.advice` what to do
-        ├── RetriableError           may succeed later; the client has retried until the time-out
+        ├── RetriableError           may succeed later; the client has retried until the timeout
         │   ├── ConnectionFailedError    no broker could be reached, or a connection was lost
-        │   ├── TimedOutError            a time-out expired (request, delivery, buffer memory, metadata)
+        │   ├── TimedOutError            a timeout expired (request, delivery, buffer memory, metadata)
         │   │   └── DeliveryTimeoutError     a batch was not acknowledged: its records may or may not be in the log
         │   └── UnknownTopicError        the brokers do not know the topic or partition
         ├── ServerError              the broker failed without a reason: read its log
@@ -207,7 +207,7 @@ class KafkaError(OncelogError):
 
 
 class RetriableError(KafkaError):
-    """The call may succeed later. The client has retried it until its time-out."""
+    """The call may succeed later. The client has retried it until its timeout."""
 
     default_code = ErrorCode.REQUEST_TIMED_OUT
     default_advice = "Try again."
@@ -221,9 +221,9 @@ class ConnectionFailedError(RetriableError):
 
 
 class TimedOutError(RetriableError):
-    """A time-out expired. The request may have taken effect nevertheless."""
+    """A timeout expired. The request may have taken effect nevertheless."""
 
-    default_advice = "Check that the broker runs and is not overloaded, then retry, or increase the time-out."
+    default_advice = "Check that the broker runs and is not overloaded, then retry, or increase the timeout."
 
 
 class DeliveryTimeoutError(TimedOutError):
@@ -314,7 +314,7 @@ class TransactionEndedError(KafkaError):
 
 
 class TransactionAbortedError(TransactionEndedError):
-    """The prepared transaction was aborted by its time-out, a newer producer, or another process with its handle."""
+    """The prepared transaction was aborted by its timeout, a newer producer, or another process with its handle."""
 
     default_advice = "None of its records is visible; repeat the work in a new transaction."
 
@@ -437,7 +437,7 @@ ADVICE: dict[ErrorCode, str] = {
         f"The transaction has timed out, or a newer producer uses the transactional id: {_RESTART}. If that raises "
         "FencedError, close this producer."
     ),
-    _C.INVALID_TXN_STATE: f"The transaction has already ended, usually by its time-out: {_RESTART}.",
+    _C.INVALID_TXN_STATE: f"The transaction has already ended, usually by its timeout: {_RESTART}.",
     _C.INVALID_PRODUCER_ID_MAPPING: (
         f"The transactional id has expired on the broker (transactional.id.expiration.ms): {_RESTART}."
     ),

@@ -158,7 +158,7 @@ def test_resume_after_the_transaction_timed_out(wire: Wire, bootstrap: str, name
     handle = prepared(bootstrap, name, b"late", transaction_timeout_ms=2_000)
     until_state(wire, name, "CompleteAbort")
     with Transaction.resume(handle, bootstrap) as transaction:
-        with pytest.raises(errors.TransactionAbortedError, match=r"time-out \(2000 ms\)"):
+        with pytest.raises(errors.TransactionAbortedError, match=r"timeout \(2000 ms\)"):
             transaction.commit()
         transaction.abort()
         assert transaction.outcome() is TransactionOutcome.ABORTED

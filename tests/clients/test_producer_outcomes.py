@@ -219,7 +219,7 @@ def test_exiting_process_reports_unsent_records(wire: Wire, server: Server, name
     assert done.stderr.startswith("the process ends before 1 records are acknowledged"), done.stderr
 
 
-# -- time-outs --------------------------------------------------------------------------------------------------------
+# -- timeouts --------------------------------------------------------------------------------------------------------
 
 
 def test_close_with_a_short_timeout_reports_what_may_be_in_the_log(

@@ -1,4 +1,4 @@
-"""Our consumer and its group's session time-out, on a server that allows short ones."""
+"""Our consumer and its group's session timeout, on a server that allows short ones."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_without_a_transactional_id_each_call_creates_another_producer(wire: Wir
     sessions = [wire.session() for _ in range(3)]
     assert len({who.producer_id for who in sessions}) == 3
     assert {who.epoch for who in sessions} == {0}
-    assert ask(wire, transactional_id=None, transaction_timeout_ms=-5) == 0, "the time-out counts for nothing"
+    assert ask(wire, transactional_id=None, transaction_timeout_ms=-5) == 0, "the timeout counts for nothing"
 
 
 def test_same_id_gets_the_same_producer_id_in_the_next_epoch(wire: Wire, name: str) -> None:
@@ -122,7 +122,7 @@ def used_up(module_server: Server) -> Iterator[Wire]:
         for step, epoch, status in (
             *((f"empty-{epoch}", epoch, EMPTY) for epoch in (LAST - 1, LAST, LAST + 1)),
             *((f"{what}-{epoch}", epoch, EMPTY) for what in ("commit", "abort", "retry") for epoch in (LAST - 1, LAST)),
-            *((f"time-out-{epoch}", epoch, ONGOING) for epoch in (LAST - 1, LAST, LAST + 1)),
+            *((f"timeout-{epoch}", epoch, ONGOING) for epoch in (LAST - 1, LAST, LAST + 1)),
             *((f"successor-{epoch}", epoch, ONGOING) for epoch in (LAST - 1, LAST)),
             ("kip-360", LAST, COMPLETE_COMMIT),
             ("zombie", LAST, COMPLETE_ABORT),
@@ -131,7 +131,7 @@ def used_up(module_server: Server) -> Iterator[Wire]:
             wire.find_coordinator(step)
             who = sessions[step] = Session(wire.session().producer_id, epoch)
             parts = () if status in (COMPLETE_COMMIT, COMPLETE_ABORT) else (("used-up", 0),)
-            timeout_ms = 1 if step.startswith("time-out") else 60_000
+            timeout_ms = 1 if step.startswith("timeout") else 60_000
             seed(admin, step, who, status, partitions=parts, transaction_timeout_ms=timeout_ms)
     module_server.kill()
     module_server.wait_ready()
@@ -190,7 +190,7 @@ def test_kafka_18660_retry_of_the_last_end_txn_keeps_its_outcome(used_up: Wire) 
 @pytest.mark.parametrize("epoch", [LAST - 1, LAST, LAST + 1])
 def test_kafka_19367_20090_timeout_near_the_last_epoch(used_up: Wire, epoch: int) -> None:
     """A successor loaded the state. Its abort neither overflows the epoch nor leaves the id stuck."""
-    step = f"time-out-{epoch}"
+    step = f"timeout-{epoch}"
     who = who_is(used_up, step)
     found = until_state(used_up, step, "CompleteAbort")
     rotated = epoch >= LAST

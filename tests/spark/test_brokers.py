@@ -117,7 +117,7 @@ def test_driver_abandons_its_decision_after_the_timeout(
         patch.setattr("oncelog.spark.cluster.transactions.time", clock)
         within_ms = 1 if slept_s == 0 else 50_000
         brokers.transactions._proposed[owner.id] = began
-        with pytest.raises(errors.TimedOutError, match=f"within its time-out of {within_ms} ms.*start the query again"):
+        with pytest.raises(errors.TimedOutError, match=f"within its timeout of {within_ms} ms.*start the query again"):
             brokers.answer(op.EndTxn(owner, True, within_ms))
     assert sent == ([] if slept_s else [owner])
     ended: op.Ended = brokers.answer(op.EndTxn(owner, False))

@@ -82,7 +82,7 @@ CASES = {
     "a record in parts": Case({"dup": 1}, 2, every=5, part_bytes=IN_PARTS),
     "a record in parts, two drivers": Case({"driver": 1}, begin="commit", part_bytes=IN_PARTS),
     "a record in parts, markers lost": Case({"lose": 2}, begin="commit", part_bytes=IN_PARTS, every=1),
-    "a record in parts, time-out": Case({"dup": 1, "timeout": 1}, begin="commit", part_bytes=IN_PARTS),
+    "a record in parts, timeout": Case({"dup": 1, "timeout": 1}, begin="commit", part_bytes=IN_PARTS),
     "a record in parts, too late": Case({"late": 1, "slow": 1}, begin="commit", part_bytes=IN_PARTS),
     "a record in parts, compacted": Case({"compact": 2}, 2, every=5, part_bytes=IN_PARTS),
     "a record in parts, compacted, a copy comes late": Case(
@@ -124,7 +124,7 @@ CASES = {
     "epochs used up, a marker of a killed task lost": Case(
         {"kill": 1, "lose": 1}, 2, max_epoch=1, first_epoch=1, split=2, every=1
     ),
-    "epochs used up, time-out": Case({"stage": 1, "timeout": 1}, 2, max_epoch=1, every=2),
+    "epochs used up, timeout": Case({"stage": 1, "timeout": 1}, 2, max_epoch=1, every=2),
     "epochs used up, two drivers": Case({"driver": 1}, begin="commit", max_epoch=1, first_epoch=1),
     "epochs used up in the middle, two drivers": Case({"driver": 1}, begin="commit", max_epoch=2),
     "two queries": Case({"other": 1}, queries=(QUERY, SUCCESSOR), begin="commit"),
@@ -171,7 +171,7 @@ CASES = {
     "a write without a name after a query": Case({"other": 1}, queries=(QUERY, *WRITES), begin="commit"),
     "a query after a write without a name": Case({"other": 1}, queries=(WRITES[0], QUERY), begin="commit"),
     "loss accepted": Case({"accept": 1, "lose": 1}),
-    "loss accepted after a time-out": Case({"accept": 1, "late": 1}, begin="commit"),
+    "loss accepted after a timeout": Case({"accept": 1, "late": 1}, begin="commit"),
     "moved at any time, two drivers": Case({"move": 1, "driver": 1}, split=2, deep=True),
     "not listed at any time, two drivers": Case({"hide": 1, "driver": 1}, deep=True),
     "answers at different times, two drivers, from the start": Case({"driver": 1}, apart=True, deep=True),

@@ -120,7 +120,7 @@ def test_batch_with_too_little_time_left_is_not_decided(query: Query) -> None:
     ("last", "suspended", "error", "message"),
     [
         (op.DescribeProducers, False, NotDecidedError, "is no longer open"),
-        (op.DescribeTransactions, False, SinkError, "has not answered EndTxn within its time-out of 2000 ms"),
+        (op.DescribeTransactions, False, SinkError, "has not answered EndTxn within its timeout of 2000 ms"),
         (op.DescribeTransactions, True, AnotherDriverError, "was too late"),
     ],
     ids=["after its first check", "after its last check", "after its last check, its clock stopped"],

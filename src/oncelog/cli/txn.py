@@ -94,7 +94,7 @@ def list_transactions(
 @connected
 @formatted
 def describe(transactional_id: str, bootstrap: str, form: str) -> None:
-    """Show the producer, the time-out and the open partitions of TRANSACTIONAL_ID."""
+    """Show the producer, the timeout and the open partitions of TRANSACTIONAL_ID."""
     with open_admin(bootstrap) as admin, known_id():
         found = admin.describe_transaction(transactional_id)
     started = found.start_time if found.start_time >= 0 else None

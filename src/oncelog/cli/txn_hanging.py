@@ -1,6 +1,6 @@
 """`oncelog txn find-hanging` and `oncelog txn abort`: find and end hanging transactions (KIP-664).
 
-A transaction hangs if it is open in a partition for longer than the largest time-out, and no coordinator knows that it
+A transaction hangs if it is open in a partition for longer than the largest timeout, and no coordinator knows that it
 has to end it there. Consumers with read_committed then wait for ever.
 """
 

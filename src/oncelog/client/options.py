@@ -39,7 +39,7 @@ UNSUPPORTED_OPTIONS: dict[str, str] = {
         "the client tries bootstrap_servers if no known broker answers; omit the option"
     ),
     "partitioner_class": "use partitioner = round_robin, or a callable (topic, key, value, partitions) -> partition",
-    "rebalance_timeout_ms": "a consumer's rebalance time-out is max_poll_interval_ms; set that option",
+    "rebalance_timeout_ms": "a consumer's rebalance timeout is max_poll_interval_ms; set that option",
     "share_acknowledgement_mode": "share groups (KIP-932) are not supported yet; omit the option",
     "share_acquire_mode": "share groups (KIP-932) are not supported yet; omit the option",
 }

@@ -130,7 +130,7 @@ def _header(index: int, header: object) -> tuple[str, bytes | None]:
 
 
 def ms(seconds: float | None) -> float | None:
-    """Convert a user's time-out from seconds to ms. Keep None, which means the default. Raises UsageError."""
+    """Convert a user's timeout from seconds to ms. Keep None, which means the default. Raises UsageError."""
     given: object = seconds
     if given is not None and not isinstance(given, Real):
         raise UsageError(f"timeout = {given!r}: it must be a number of seconds, not {type(given).__name__}")

@@ -268,7 +268,7 @@ _TEXTS: dict[ErrorCode, str] = {
     ErrorCode.INVALID_PRODUCER_EPOCH: "a producer with the same id and a newer epoch has written",
     ErrorCode.INVALID_TXN_STATE: "the transaction's state does not allow this operation",
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id belongs to another producer id",
-    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "the transaction time-out exceeds transaction.max.timeout.ms of the broker",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "the transaction timeout exceeds transaction.max.timeout.ms of the broker",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of the transactional id is still ending; retry",
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: "a newer transaction coordinator has replaced this one",
     ErrorCode.KAFKA_STORAGE_ERROR: "a disk failed; the partition is offline on this broker",

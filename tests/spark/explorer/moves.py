@@ -240,7 +240,7 @@ class Moves:
             ]
         for name, txn in kafka.txns:
             if txn.state == model.ONGOING:
-                found.append(("timeout", f"time-out of {name}", self.kafkas(self.cluster.abort(kafka, name)), None))
+                found.append(("timeout", f"timeout of {name}", self.kafkas(self.cluster.abort(kafka, name)), None))
         moved = self.kafkas(self.cluster.move(kafka))
         if moved != number:
             found.append(("move", "the coordinator moves", moved, None))

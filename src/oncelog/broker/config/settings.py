@@ -161,7 +161,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id_expiration_ms: Int1 = 7 * _DAY_MS
     """Forget a transactional id that was not used for this time."""
     transaction_max_timeout_ms: Int1 = 900_000
-    """Largest transaction time-out that a producer may ask for."""
+    """Largest transaction timeout that a producer may ask for."""
     transaction_partition_verification_enable: bool = True
     """Whether a partition asks the coordinator for the transaction of a producer before it writes the first batch
     (KIP-890)."""
@@ -170,7 +170,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     initial_transaction_version: Annotated[int, Meta(ge=0, le=2)] = 2
     """oncelog only: the level of `transaction.version` in a new cluster (Kafka: `kafka-storage format --feature`)."""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Int1 = 10_000
-    """No effect: each transaction is aborted when its time-out ends."""
+    """No effect: each transaction is aborted when its timeout ends."""
     transaction_remove_expired_transaction_cleanup_interval_ms: Int1 = _HOUR_MS
     """No effect: each transactional id is removed when it expires."""
     transaction_state_log_num_partitions: Int1 = 50
@@ -186,9 +186,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # groups
     group_min_session_timeout_ms: Int = 6_000
-    """Smallest session time-out that a group member may ask for."""
+    """Smallest session timeout that a group member may ask for."""
     group_max_session_timeout_ms: Int = 1_800_000
-    """Largest session time-out that a group member may ask for."""
+    """Largest session timeout that a group member may ask for."""
     group_initial_rebalance_delay_ms: Int = 0
     """How long a new group waits for more members before its first rebalance. Kafka waits 3 s, which is too long on a
     laptop."""

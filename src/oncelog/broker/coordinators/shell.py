@@ -101,7 +101,7 @@ class CoordinatorShell(Generic[S]):
         """`make_shard(partition)` returns an empty coordinator. `decode_record` returns None for an unknown key type.
 
         If `steady` is set, deadlines are on the event loop's clock, and coordinators get both times (`Now`). Otherwise
-        they are on the wall clock, because they come from records (time-outs of transactions).
+        they are on the wall clock, because they come from records (timeouts of transactions).
         """
         self._cache = cache
         self._partitions = partitions

@@ -47,9 +47,9 @@ class Deadline:
         self._end = asyncio.get_running_loop().time() + timeout_ms / 1000
 
     def check(self) -> None:
-        """Raise REQUEST_TIMED_OUT if the deadline has passed. A time-out of 0 or less passes at once."""
+        """Raise REQUEST_TIMED_OUT if the deadline has passed. A timeout of 0 or less passes at once."""
         if asyncio.get_running_loop().time() >= self._end:
-            message = f"the change did not start within the request's time-out of {self._timeout_ms} ms"
+            message = f"the change did not start within the request's timeout of {self._timeout_ms} ms"
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message)
 
 

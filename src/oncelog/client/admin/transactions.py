@@ -1,6 +1,6 @@
 """Describe and end transactions, through their coordinators and the leaders of partitions (KIP-664, 994, 1152).
 
-A transaction hangs if it is open in a partition for longer than the largest time-out, and no coordinator will end it
+A transaction hangs if it is open in a partition for longer than the largest timeout, and no coordinator will end it
 there. Consumers with read_committed then wait for ever.
 """
 
@@ -126,7 +126,7 @@ async def list_transactions(
 
 
 async def describe_transaction(cluster: ClusterClient, transactional_id: str) -> TransactionInfo:
-    """Return the state, producer, time-out and open partitions of a transactional id.
+    """Return the state, producer, timeout and open partitions of a transactional id.
 
     Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND).
     """

@@ -140,7 +140,7 @@ class Connections:
         """Return the connection of the address that answers first. Raises the ConnectionLostError of the last.
 
         If an address does not answer at once, try the next one beside it: an address that drops packets takes the
-        whole connect time-out, and a caller may have less time.
+        whole connect timeout, and a caller may have less time.
         """
         last = ConnectionLostError("no broker address is known")
         left, trying = deque(addresses), set[asyncio.Task[ClientConnection]]()

@@ -46,7 +46,7 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
     enable_auto_commit is False: call `commit`, or commit in a transaction with `Producer.send_offsets`.
 
     A partition is a pair (topic, number). Positions and committed offsets are those of the next record to read.
-    Heartbeats are sent in the background. One thread at a time may use a consumer, except for `wakeup`. Time-outs are
+    Heartbeats are sent in the background. One thread at a time may use a consumer, except for `wakeup`. Timeouts are
     in seconds. Errors are in `oncelog.errors`.
     """
 

@@ -71,7 +71,7 @@ class ClassicMember(Member[ClassicMembership]):
     # -- joining --------------------------------------------------------------------------------------------------
 
     async def ensure_active(self, limit: float) -> bool:
-        """Join the group if needed. Return False if the time-out expires before there is an assignment.
+        """Join the group if needed. Return False if the timeout expires before there is an assignment.
 
         A cooperative member reads the partitions that it has while it joins.
         """

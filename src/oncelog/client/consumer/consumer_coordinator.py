@@ -17,7 +17,7 @@ from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.records import check_topic
 
 LEAVE_S = 0.5
-"""How long leaving may take when no time is left. Otherwise other members would wait for a session time-out."""
+"""How long leaving may take when no time is left. Otherwise other members would wait for a session timeout."""
 
 
 class ConsumerCoordinator:
@@ -63,11 +63,11 @@ class ConsumerCoordinator:
             if not member.intact:  # as in Java: during a rebalance, other members may get the partitions at any time
                 await self._commits.before_rebalance()
             await self._rebalancer.revoke(self._rebalancer.assigned, lost=not member.intact)
-        except asyncio.CancelledError:  # the time-out of `close` has expired
+        except asyncio.CancelledError:  # the timeout of `close` has expired
             limit = LEAVE_S
             raise
         finally:
-            with contextlib.suppress(TimeoutError):  # the coordinator removes the member after its session time-out
+            with contextlib.suppress(TimeoutError):  # the coordinator removes the member after its session timeout
                 async with asyncio.timeout(limit):
                     await member.leave()
         self.member = None

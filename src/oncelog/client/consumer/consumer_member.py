@@ -54,7 +54,7 @@ class ConsumerMember(Member[ConsumerMembership]):
         self._wake.set()
 
     async def ensure_active(self, limit: float) -> bool:
-        """Join the group and apply the assignment. Return False if the time-out expires before there is one."""
+        """Join the group and apply the assignment. Return False if the timeout expires before there is one."""
         self._raise_failure()
         membership = self.membership
         if membership.lost:

@@ -102,7 +102,7 @@ class Member(Generic[M]):
         self.membership.forget()
 
     async def stop(self) -> None:
-        """Send no more heartbeats. The coordinator removes this member after its session time-out."""
+        """Send no more heartbeats. The coordinator removes this member after its session timeout."""
         heartbeats, self._heartbeats = self._heartbeats, None
         await cancel(heartbeats)
 

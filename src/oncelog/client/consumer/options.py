@@ -88,7 +88,7 @@ CONSUMER: dict[str, Option] = COMMON | {
         optional_text,
         (
             "Name of a static member (KIP-345): the member keeps its partitions when its process restarts within the "
-            "session time-out."
+            "session timeout."
         ),
     ),
     "group_protocol": Option(

@@ -3,7 +3,7 @@
 Producer, consumer, admin, the Spark sink and the command line use `ClusterClient`. Its `call_*` methods take a request
 message (`ByVersion` if its form depends on the receiver's version) and return the response message. They repeat a
 request after a temporary error (a leader or coordinator moves, a connection is lost, the coordinator still ends a
-transaction), with back-off, until the time-out. Other error codes remain in the response:
+transaction), with back-off, until the timeout. Other error codes remain in the response:
 `oncelog.client.response_errors.raise_for_error` turns them into exceptions.
 """
 

@@ -1,4 +1,4 @@
-"""Repeat a failed attempt, with back-off, until its time-out."""
+"""Repeat a failed attempt, with back-off, until its timeout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Retries:
-    """The waits of one client. `api_timeout_ms()` bounds a call that has no time-out of its own.
+    """The waits of one client. `api_timeout_ms()` bounds a call that has no timeout of its own.
 
     Until a broker has answered for the first time (`outage.reached`), `first_contact_ms` bounds it, too.
     `addresses()` returns the known brokers, for messages. `chance` returns random numbers in [0, 1).
@@ -135,7 +135,7 @@ class Retries:
         """Return what an attempt returns. If the caller's time is up first, raise the earlier `failure`.
 
         Without an earlier failure, raise ConnectionFailedError. An address that drops packets would otherwise take the
-        whole connect time-out.
+        whole connect timeout.
         """
         try:
             async with asyncio.timeout_at(None if timeout_ms is None else begun + timeout_ms / 1000) as scope:

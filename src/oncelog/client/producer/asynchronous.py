@@ -70,7 +70,7 @@ class Producer(ProducerBase):
     async def detach(self) -> None:
         """Send the remaining records, wait for the responses, and close the connections. Leave the transaction open.
 
-        Until its time-out, a process that knows the transactional id, `producer_id` and `producer_epoch` can end it. If
+        Until its timeout, a process that knows the transactional id, `producer_id` and `producer_epoch` can end it. If
         the transaction cannot be committed, raise its error, and leave it open as well. `prepare` is the easier way.
         """
         await self._core.close(detach=True)

@@ -43,7 +43,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
     Options have Kafka's names with `_` for `.`. `config` takes a mapping with the dotted names.
 
     With the option transactional_id, the constructor initialises the producer: it fences earlier producers with the
-    same id, and aborts their open transaction. Time-outs are in seconds. Errors are in `oncelog.errors`.
+    same id, and aborts their open transaction. Timeouts are in seconds. Errors are in `oncelog.errors`.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Verdict(Enum):
     RETRY = "retry the request after a back-off"
     ABORT = "the transaction must be aborted"
     RENEW = "the transaction must be aborted, and the epoch increased"
-    FENCED = "a newer producer or a time-out has ended the transaction: ask the coordinator which"
+    FENCED = "a newer producer or a timeout has ended the transaction: ask the coordinator which"
     FATAL = "the producer must be closed"
 
 
@@ -117,7 +117,7 @@ RECOVERABLE_ABORT = frozenset(
         _C.TRANSACTION_ABORTABLE,
     }
 )
-"""Answers to an abort that mean that the coordinator has already ended the transaction, usually by its time-out.
+"""Answers to an abort that mean that the coordinator has already ended the transaction, usually by its timeout.
 InitProducerId with the old epoch then decides whether this producer may continue (KIP-360): it rejects a producer that
 another one has fenced.
 """
@@ -273,7 +273,7 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
             return None
         if request.committed and code is _C.INVALID_TXN_STATE:
             # The coordinator answers a repeated commit with success, so this commit never took place: the coordinator
-            # has aborted the transaction (its time-out, or a call of the process that resumed it).
+            # has aborted the transaction (its timeout, or a call of the process that resumed it).
             manager.bump_required = True
             about = f"commit: the coordinator has already aborted the transaction, {manager.why_ended}"
             manager.abortable(errors.error_for(code, about))

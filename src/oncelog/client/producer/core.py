@@ -144,7 +144,7 @@ class ProducerCore:
             ) from None
 
     def _within(self, timeout_ms: float | None) -> float:
-        """Return a call's time-out, by default max.block.ms."""
+        """Return a call's timeout, by default max.block.ms."""
         limit: float = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
         return limit
 
@@ -278,7 +278,7 @@ class ProducerCore:
                 with contextlib.suppress(errors.TimedOutError):  # the remaining records fail, and close() raises that
                     await self._flush(timeout)
             elif self._ending:
-                pass  # the time-out has expired before the abort
+                pass  # the timeout has expired before the abort
             elif detach:
                 await self._flush(timeout)
             elif manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR):

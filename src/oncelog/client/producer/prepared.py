@@ -1,7 +1,7 @@
 """The handle of a prepared transaction, and how a coordinator's state determines its outcome. No I/O.
 
 Apache Kafka 4.3 does not support two-phase commit (KIP-939) yet. EndTxn needs only (transactional id, producer id,
-epoch). It works from any process and can be repeated. So a transaction survives its process, until its time-out.
+epoch). It works from any process and can be repeated. So a transaction survives its process, until its timeout.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PreparedTransaction:
     def ended_in(self, state: str, producer_id: int, epoch: int) -> TransactionOutcome | None:
         """Return the outcome that follows from the coordinator's state of the transactional id, or None.
 
-        With transaction.version 2, each end of a transaction increases the epoch. Before that, only a time-out and a
+        With transaction.version 2, each end of a transaction increases the epoch. Before that, only a timeout and a
         newer producer increase it.
         """
         if producer_id != self.producer_id:

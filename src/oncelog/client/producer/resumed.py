@@ -1,6 +1,6 @@
 """End a prepared transaction from any process. Send EndTxn with its handle, and if it is rejected, find out why.
 
-If EndTxn succeeds, that is final. If the coordinator no longer knows the transaction (a time-out, a newer producer or
+If EndTxn succeeds, that is final. If the coordinator no longer knows the transaction (a timeout, a newer producer or
 another holder of the handle has ended it), the markers after the records show how it ended.
 """
 
@@ -86,7 +86,7 @@ class AsyncResumedTransaction:
     async def commit(self, timeout: float | None = None) -> None:
         """Commit the transaction within `timeout` seconds (default: default_api_timeout_ms, 60 s).
 
-        Succeed if it is already committed. Raises TransactionAbortedError if its time-out, a newer producer or another
+        Succeed if it is already committed. Raises TransactionAbortedError if its timeout, a newer producer or another
         process has aborted it. Then none of its records is visible. Raises OutcomeUnknownError if neither coordinator
         nor log shows how it ended. After a RetriableError, call `commit` again.
         """
@@ -128,7 +128,7 @@ class AsyncResumedTransaction:
             raise errors.TransactionCommittedError(f"{what}: it is already committed")
         if found is TransactionOutcome.ABORTED:
             raise errors.TransactionAbortedError(
-                f"{what}: it is already aborted, by its time-out ({self.handle.timeout_ms} ms), a newer producer, or "
+                f"{what}: it is already aborted, by its timeout ({self.handle.timeout_ms} ms), a newer producer, or "
                 "another process with the handle"
             )
         raise errors.OutcomeUnknownError(

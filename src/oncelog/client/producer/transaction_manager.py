@@ -134,7 +134,7 @@ class TransactionManager:
         self.skip_end = False
         """Whether the coordinator has already ended the transaction."""
         self.doubted: errors.KafkaError | None = None
-        """The error of a coordinator that reports this producer as fenced. After a time-out, it reports the same.
+        """The error of a coordinator that reports this producer as fenced. After a timeout, it reports the same.
         InitProducerId with the old epoch decides, because the coordinator rejects it for a fenced producer
         (KIP-360, 588).
         """

@@ -267,7 +267,7 @@ class Group:
         return False
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance time-out of the members."""
+        """Return the longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # -- protocols ----------------------------------------------------------------------------------------------

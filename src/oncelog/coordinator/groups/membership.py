@@ -49,7 +49,7 @@ class Joining:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Return the rebalance time-out. In version 0, it is the session time-out."""
+        """Return the rebalance timeout. In version 0, it is the session timeout."""
         if self.version < _REBALANCE_TIMEOUT_SINCE:
             return self.request.session_timeout_ms
         return self.request.rebalance_timeout_ms

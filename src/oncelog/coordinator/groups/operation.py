@@ -53,7 +53,7 @@ class GroupOperation:
         self.registry.wake(self.group, due_ms)
 
     def touch_session(self, member: Member, timeout_ms: int | None = None) -> None:
-        """Restart a member's session, with `timeout_ms` instead of its own time-out if it is given."""
+        """Restart a member's session, with `timeout_ms` instead of its own timeout if it is given."""
         self.registry.touch_session(self.group, member, self.now, timeout_ms)
 
     def tick(self) -> None:

@@ -62,6 +62,6 @@ class Registry:
         self.deadlines.at_latest(group.group_id, due_ms)
 
     def touch_session(self, group: Group, member: Member, now: Now, timeout_ms: int | None = None) -> None:
-        """Restart a member's session, with `timeout_ms` instead of its own time-out if it is given."""
+        """Restart a member's session, with `timeout_ms` instead of its own timeout if it is given."""
         member.due_ms = now.steady_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self.wake(group, member.due_ms)

@@ -322,7 +322,7 @@ class TransactionCoordinator:
         return min([*self._retries.values(), *([] if due_ms is None else [due_ms])], default=None)
 
     def tick(self, now_ms: int) -> Effects:
-        """Abort transactions after their time-out, expire idle ids, and retry records that were not written."""
+        """Abort transactions after their timeout, expire idle ids, and retry records that were not written."""
         effects = Effects()
         again = [name for name, due_ms in self._retries.items() if due_ms <= now_ms][:TICK_LIMIT]
         for transactional_id in again or self._deadlines.pop_due(now_ms, TICK_LIMIT):

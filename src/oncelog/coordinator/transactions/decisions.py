@@ -82,7 +82,7 @@ def epoch_before_completion(transaction: TransactionMetadata) -> int:
 def fencing_abort(
     transaction: TransactionMetadata, take: TakeProducerId, transaction_version: int, now_ms: int
 ) -> TransactionMetadata:
-    """Abort an open transaction after its time-out, or for a new session."""
+    """Abort an open transaction after its timeout, or for a new session."""
     if transaction_version < 2:
         return transaction.prepare_fencing_abort(0, NO_PRODUCER_ID, now_ms)
     return transaction.prepare_fencing_abort(2, _successor(transaction, take), now_ms)

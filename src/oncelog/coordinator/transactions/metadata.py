@@ -73,7 +73,7 @@ MAX_EPOCH = 2**15 - 1
 """The last epoch. No client gets it, because it is reserved for fencing."""
 
 NO_TIMEOUT_MS = 2**31 - 1
-"""The time-out of a two-phase-commit transaction, which has none (KIP-939)."""
+"""The timeout of a two-phase-commit transaction, which has none (KIP-939)."""
 
 Partition = tuple[str, int]
 """(topic, index)."""
@@ -155,7 +155,7 @@ class TransactionMetadata:
         return replace(self.with_new_epoch(0, timeout_ms, now_ms), producer_id=producer_id)
 
     def with_partitions(self, added: frozenset[Partition], client_version: int, now_ms: int) -> TransactionMetadata:
-        """Add partitions. The first one starts the transaction and its time-out."""
+        """Add partitions. The first one starts the transaction and its timeout."""
         return self._next(
             state=TransactionState.ONGOING,
             partitions=self.partitions | added,
@@ -210,7 +210,7 @@ def check_transition(old: TransactionMetadata, new: TransactionMetadata) -> None
         (new.previous_producer_id in (old.producer_id, NO_PRODUCER_ID), "the previous producer id is wrong"),
         (_epoch_follows(old, new), "the epoch does not follow"),
         (_partitions_follow(old, new), "the partitions do not follow"),
-        (new.state is TransactionState.EMPTY or new.timeout_ms == old.timeout_ms, "the time-out changed"),
+        (new.state is TransactionState.EMPTY or new.timeout_ms == old.timeout_ms, "the timeout changed"),
         ((new.start_ms == -1) is (new.state is TransactionState.EMPTY), "the start time is missing or wrong"),
     ):
         if not holds:

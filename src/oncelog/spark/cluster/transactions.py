@@ -118,7 +118,7 @@ class TransactionRequests:
         """Raise MisuseError if the broker allows no transaction to take so long.
 
         This sends an InitProducerId with a producer id that the transactional id never had. The coordinator checks the
-        time-out before the producer. It then rejects the producer as fenced, and changes nothing
+        timeout before the producer. It then rejects the producer as fenced, and changes nothing
         (TransactionCoordinator.handleInitProducerId). A new transactional id gets its first producer id, as the plan
         would give it a moment later.
         """
@@ -181,7 +181,7 @@ class TransactionRequests:
             return _ended(o.owner, *self._end_many((o.owner,), o.commit, left))
         except TimeoutError:
             raise errors.TimedOutError(
-                f"the coordinator of {o.owner.id} has not answered EndTxn within its time-out of {o.within_ms} ms; "
+                f"the coordinator of {o.owner.id} has not answered EndTxn within its timeout of {o.within_ms} ms; "
                 "start the query again, and the next plan finds out how the transaction ended"
             ) from None
 

@@ -35,4 +35,4 @@ class NotVerifiedError(SinkError):
 
 
 class TornBatchError(SinkError):
-    """A decided transaction was aborted (time-out) before it could be committed: rows are missing."""
+    """A decided transaction was aborted (timeout) before it could be committed: rows are missing."""

@@ -152,7 +152,7 @@ def check_prepared(state: Committing) -> Steps[Committing]:
 
 
 def _give_up(transactions: tuple[TaskTransaction, ...]) -> Steps[None]:
-    """Abort the prepared transactions, so that they do not block readers until their time-out.
+    """Abort the prepared transactions, so that they do not block readers until their timeout.
 
     Do so only if the topic rejected the record that names them. In the old protocol, a late copy of EndTxn may decide a
     record that was written. If the next attempt may succeed, leave the transactions to the next plan, which aborts them
@@ -173,7 +173,7 @@ def _check_open(transactions: tuple[TaskTransaction, ...], opened: set[op.OpenPr
 
 
 def propose_decision(state: Committing) -> Steps[Committing]:
-    """C2: write the record, and leave the transaction open. The driver's own time-out begins."""
+    """C2: write the record, and leave the transaction open. The driver's own timeout begins."""
     if state.carried is None:
         return state
     try:

@@ -20,7 +20,7 @@ DRIVER_TIMEOUT_MS = 45_000
 """The driver's transaction.timeout.ms. A broker may be away for so long between the proposal and the decision."""
 MARGIN_MS = 60_000
 EXPIRY_CHECK_MS = 10_000
-"""How often Apache Kafka checks for expired transactions: it may end one this much later than its time-out."""
+"""How often Apache Kafka checks for expired transactions: it may end one this much later than its timeout."""
 PART_BYTES = 500_000
 """Bytes of JSON from which a record is divided. Its messages stay below the default `max.message.bytes` by half, also
 on a topic that stores them uncompressed."""
@@ -41,9 +41,9 @@ class Sink:
     margin_ms: int = MARGIN_MS
     """A prepared transaction with less time left than this is not committed.
 
-    It is never less than the driver's own time-out, which begins before the last check (C2). A driver that is paused
+    It is never less than the driver's own timeout, which begins before the last check (C2). A driver that is paused
     after that check cannot decide what has expired. The default allows for a broker that ends the driver's transaction
-    later than its time-out (Kafka checks every ten seconds)."""
+    later than its timeout (Kafka checks every ten seconds)."""
     last_epoch: int = LAST_EPOCH
     part_bytes: int = PART_BYTES
 
@@ -103,7 +103,7 @@ def _too_large(sink: Sink, message: Record | Part) -> str:
 def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
     """Commit the record that was proposed -> the driver afterwards.
 
-    Give up after the driver's own time-out. A coordinator that is away for longer cannot expire the driver's
+    Give up after the driver's own timeout. A coordinator that is away for longer cannot expire the driver's
     transaction meanwhile. If it then took the decision, the tasks' transactions might have expired.
     """
     ended: op.Ended = yield op.EndTxn(driver, commit=True, within_ms=sink.driver_timeout_ms)
@@ -206,7 +206,7 @@ def verify_all(sink: Sink, record: Record) -> Steps[None]:
         lost = ", ".join(f"{o.id} in {s.at.topic}-{s.at.partition} {s.first}..{s.last}" for o, s in aborted)
         raise TornBatchError(
             f"sink {sink.prefix!r}: transactions of a decided batch were aborted before they could be committed "
-            f"(probably by their time-out of {sink.task_timeout_ms} ms): {lost}. Run `oncelog sink abort "
+            f"(probably by their timeout of {sink.task_timeout_ms} ms): {lost}. Run `oncelog sink abort "
             f"{sink.prefix}`: it revokes the batch if none of its rows is visible, and Spark replays it; otherwise, it "
             "reports which rows to write again"
         )

@@ -1,4 +1,4 @@
-"""Take a decision back on an operator's request: for a batch that is decided but was torn by a time-out.
+"""Take a decision back on an operator's request: for a batch that is decided but was torn by a timeout.
 
 Only an ABORT marker after the rows proves that they will never be visible. If none can be found or written, the
 decision stays. Otherwise the producer's next COMMIT, or a repair by a driver that still runs, would show these rows
