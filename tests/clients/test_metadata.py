@@ -70,7 +70,7 @@ def test_missing_assigned_topic_is_logged_once(
             consumer.assign([(name, 0)])
             consumer.poll(0.05)
     assert len(said()) == 1
-    assert f"assigned topic '{name}-typo': no such topic" in said()[0]
+    assert f"assigned topic '{name}-typo': the topic or partition does not exist on this broker" in said()[0]
 
 
 def test_consumer_closed_with_timeout_zero_leaves_no_task(server: Server, name: str) -> None:

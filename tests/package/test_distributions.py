@@ -193,7 +193,7 @@ def test_without_extras_clients_move_records_and_name_the_extra_for_more(plain: 
     values, tables, spark = plain.run(RECORDS, bootstrap).splitlines()
     assert values == "[b'to be', b'or not']"
     assert tables == "tables require numba; run `pip install 'oncelog[arrow]'`"
-    assert spark == "Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
+    assert spark == "oncelog.spark needs pyspark 4.2 or later; install it with `pip install 'oncelog[spark]'`"
 
 
 def test_arrow_brings_tables_and_names_the_extra_for_avro(tmp_path: Path, wheel: Path, bootstrap: str) -> None:
