@@ -18,7 +18,7 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.transactions import TransactionService
-from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged
+from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
@@ -296,6 +296,7 @@ class Broker:
         before = log_dir_registry.read(self.store, self.node_id)
         known = {key: path for key, path in before.items() if path not in gone}
         now = self.directories.open(self.cluster_id, self._new_topic_id, known)
+        mark_imported(self.store, self.directories.online)
         if now != before:
             log_dir_registry.write(self.store, self.node_id, now)
 

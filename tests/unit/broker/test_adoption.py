@@ -287,6 +287,33 @@ def test_kafka_that_ran_since_the_import_is_detected(tmp_path: Path) -> None:
     live(data, new_tree(), life)
 
 
+def test_lost_metadata_is_not_replaced_by_an_older_import(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    metadata_log(data, TopicRecord(name="a", topic_id=A), partition(A, 0))
+
+    async def first(broker: Broker) -> None:
+        await broker.topics.create("since", partitions=1)
+        broker.partitions.find("since", 0).append(memoryview(build_batch([Record(0, NOW, b"k", b"v")])), now_ms=NOW)
+
+    async def second(broker: Broker) -> None:
+        assert broker.partitions.find("since", 0).log.log_end_offset == 1
+
+    live(data, new_tree(), first)
+    lost = new_tree()
+    with pytest.raises(ProtocolError, match=r"has the logs of 1 topics \(1 of users: since\)"):
+        live(data, lost)
+    live(data, lost, second, restore_metadata="true")
+    live(data, lost, second)
+
+
+def test_lost_metadata_without_a_folder_is_reported(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    metadata_log(data, TopicRecord(name="a", topic_id=A), partition(A, 0))
+    live(data, new_tree())
+    with pytest.raises(ProtocolError, match="the metadata is missing"):
+        live(data, new_tree())
+
+
 CHANGES = (TopicRecord(name="a", topic_id=A), partition(A, 0))
 
 

@@ -2,8 +2,8 @@
 
 The source is Apache Kafka's `__cluster_metadata-0` if it exists, otherwise the partitions' folders. If oncelog has
 written the directories, its own metadata is missing. In this case, the broker uses the folders only if
-`restore.metadata` is set. All of this happens before the tree contains a cluster id, and starts again after an
-interruption.
+`restore.metadata` is set. The same applies to Kafka's metadata that oncelog has imported before, because topics may
+have changed since. All of this happens before the tree contains a cluster id, and starts again after an interruption.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 IMPORTED_PATH = "/oncelog/kafka_metadata"
 """The node with the position in `__cluster_metadata-0` at the import (`kafka_metadata.position`)."""
+_IMPORTED_FILE = "oncelog.imported"
+"""The file in a log directory with the same position. It outlives the tree."""
 _MAX_NAMED = 5
 """The most topics that an error message names."""
 PRODUCER_ID_GAP = 1000 * BLOCK_SIZE
@@ -81,9 +83,10 @@ class LogDirectoryImport:
         for directory in self._directories:
             directory.check(cluster_id)
         self._start_over()
+        imported = [directory for directory in self._directories if _is_imported(directory)]
         for directory in self._directories:
             folder = f"{directory.path}/{FOLDER}"
-            if directory.disk.listdir(folder):
+            if directory not in imported and directory.disk.listdir(folder):
                 found = kafka_metadata.read(directory.disk, folder)
                 self._take(self._from_kafka(found), found.next_producer_id)
                 self._take_settings(found)
@@ -91,12 +94,14 @@ class LogDirectoryImport:
                 self._logger.info("imported %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED.items()}
         topics = self._from_folders()
-        if not topics:
+        if not topics and not imported:
             return initial
         lost = any(FORMAT_KEY in directory.identity() for directory in self._directories)
         if lost:
             self._check_may_restore(topics)
             topics = self._without_retention(topics)
+        for directory in imported:
+            note_imported(self._store, directory)
         self._take(topics, self._next_producer_id())
         names = ", ".join(topic.name for topic in topics)
         self._logger.warning("created new metadata, and added these topics from the log directories: %s", names)
@@ -249,6 +254,26 @@ def note_imported(store: MetadataStore, directory: DataDirectory) -> None:
     """Record that the `__cluster_metadata-0` of a directory is imported up to its end. Raises OSError."""
     ensure(store, IMPORTED_PATH)
     store.set(IMPORTED_PATH, json.dumps(kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")).encode())
+
+
+def mark_imported(store: MetadataStore, directories: Iterable[DataDirectory]) -> None:
+    """Note the import in the directories with Kafka's metadata, for the case that oncelog's metadata is lost.
+
+    Call this when the tree is complete. A directory that cannot be written goes offline.
+    """
+    for directory in directories:
+        with suppress(OSError):
+            if directory.disk.listdir(f"{directory.path}/{FOLDER}"):
+                path, data = f"{directory.path}/{_IMPORTED_FILE}", store.get(IMPORTED_PATH).data
+                if read_if_exists(directory.disk, path) != data:
+                    directory.disk.atomic_write(path, data, sync=True)
+
+
+def _is_imported(directory: DataDirectory) -> bool:
+    """Return whether oncelog has imported this `__cluster_metadata-0`, and Kafka has not run since. Raises OSError."""
+    found = kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")
+    mark = read_if_exists(directory.disk, f"{directory.path}/{_IMPORTED_FILE}")
+    return found is not None and mark == json.dumps(found).encode()
 
 
 def check_all_unchanged(directories: Iterable[DataDirectory], store: MetadataStore) -> None:
