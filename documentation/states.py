@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TypeVar
 
 from documentation import svg
-from documentation.markdown import table, text
+from documentation.markdown import table
 from oncelog.client.consumer import classic_membership
 from oncelog.client.consumer.classic_membership import MemberState
 from oncelog.client.producer.transaction_manager import LEGAL
@@ -104,11 +104,9 @@ def page() -> str:
             f"```text\n{_members()}\n```\n",
             "## Transactions { #transactions }\n",
             f"![{TRANSACTION.title}](transaction-states.svg)\n",
-            "A transactional id at its coordinator. Kafka's states Dead and PrepareEpochFence have numbers, but no "
-            "transition leads to them here. "
-            + " ".join(text(f"{state.text} is {state.value} in the log's records.") for state in _shown())
-            + "\n",
-            _table(TRANSACTION),
+            "A transactional id at its coordinator. The numbers are those of the log's records. Kafka's states Dead and "
+            "PrepareEpochFence have numbers, too, but no transition leads to them here.\n",
+            _table(TRANSACTION, {state.text: state.value for state in TransactionState}),
             "## Producers { #producers }\n",
             f"![{PRODUCER.title}](producer-states.svg)\n",
             "A transactional producer of the Python client. Every state can also change to fatal error, which ends the "
@@ -118,10 +116,6 @@ def page() -> str:
     )
 
 
-def _shown() -> list[TransactionState]:
-    return [state for state in TransactionState if state.text not in TRANSACTION.left_out]
-
-
 def _members() -> str:
     """Return the diagram in the docstring of `classic_membership`."""
     paragraphs = (inspect.getdoc(classic_membership) or "").split("\n\n")
@@ -129,12 +123,13 @@ def _members() -> str:
     return textwrap.dedent(diagram)
 
 
-def _table(machine: Machine) -> str:
+def _table(machine: Machine, numbers: Mapping[str, int] | None = None) -> str:
     rows = []
     for state in machine.cells:
         following = sorted(new for old, new in machine.edges if old == state)
-        rows.append((state, ", ".join(following)))
-    return table(("state", "may change to"), rows)
+        number = [str(numbers[state])] if numbers else []
+        rows.append((*number, state, ", ".join(following)))
+    return table((*(["number"] if numbers else []), "state", "may change to"), rows)
 
 
 # -- drawing --------------------------------------------------------------------------------------------------------
