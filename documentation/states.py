@@ -104,8 +104,8 @@ def page() -> str:
             f"```text\n{_members()}\n```\n",
             "## Transactions { #transactions }\n",
             f"![{TRANSACTION.title}](transaction-states.svg)\n",
-            "A transactional id at its coordinator. The numbers are those of the log's records. Kafka's states Dead and "
-            "PrepareEpochFence have numbers, too, but no transition leads to them here.\n",
+            "A transactional id at its coordinator. The numbers are those of the log's records. Kafka's states Dead "
+            "and PrepareEpochFence have numbers, too, but no transition leads to them here.\n",
             _table(TRANSACTION, {state.text: state.value for state in TransactionState}),
             "## Producers { #producers }\n",
             f"![{PRODUCER.title}](producer-states.svg)\n",

@@ -247,7 +247,7 @@ class PythonCells:
     def close(self) -> None:
         """End the process and what it has started."""
         assert self._process.stdin is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
             self._process.stdin.close()
             self._process.wait(20)
         with contextlib.suppress(ProcessLookupError):
