@@ -69,7 +69,10 @@ def test_load_reports_invalid_options(spark: SparkSession, server: Server, topic
         unused.bind(("127.0.0.1", 0))
         dead = f"127.0.0.1:{unused.getsockname()[1]}"
         for options, said in (
-            ({"startingOffsets": "first"}, "MisuseError: option startingOffsets='first': earliest, latest, or offsets"),
+            (
+                {"startingOffsets": "first"},
+                "MisuseError: option startingOffsets='first': it must be earliest, latest, or",
+            ),
             (
                 {"maxOffsetsPerTrigger": "-1"},
                 "MisuseError: option maxOffsetsPerTrigger='-1': it must be a whole number of at least 1",
