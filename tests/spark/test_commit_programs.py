@@ -201,9 +201,7 @@ def test_aborted_records_are_skipped() -> None:
         (Source(APP, "a", 4), Source(EACH, "q", 4, call="a"), Permission(), "takeOver"),
     ],
 )
-def test_k1_compares_the_batch_with_the_last_commit(
-    last: Source, source: Source, permission: Permission, expected: bool | str
-) -> None:
+def test_k1_compares_batches(last: Source, source: Source, permission: Permission, expected: bool | str) -> None:
     if isinstance(expected, str):
         with pytest.raises(MisuseError, match=expected):
             already_committed("p", Record(last), source, permission)
@@ -280,9 +278,7 @@ def test_only_markers_that_stay_missing_are_named() -> None:
     ids=["created again", "deleted", "the same", "an older record", "brokers without ids"],
 )
 @pytest.mark.parametrize("undo", [False, True], ids=["P3", "U3"])
-def test_marker_of_rows_deleted_with_their_topic_is_gone(
-    before: str, now: tuple[op.End, ...], gone: bool, undo: bool
-) -> None:
+def test_marker_in_a_deleted_topic_is_gone(before: str, now: tuple[op.End, ...], gone: bool, undo: bool) -> None:
     record = replace(RECORD, ends=(op.End(SPAN.at, 10, before),))
     phase: Steps[object] = verify_all(SINK, record)
     if undo:
@@ -464,9 +460,7 @@ def test_undone_batch_is_written_again_and_none_before_it(source: Source, before
     assert record.source == before
     assert already_committed("p", record, source, Permission()) is False
     if source.kind == APP:
-        assert already_committed("p", record, before, Permission()), (
-            "an older version was committed, or its loss was accepted"
-        )
+        assert already_committed("p", record, before, Permission()), "committed, or its loss accepted"
     with pytest.raises(MisuseError, match="takeOver"):
         already_committed("p", record, Source(APP, "another", 9), Permission())
 
