@@ -94,6 +94,7 @@ def test_defaults_equal_those_of_the_kafka_connector() -> None:
         ({"kafka.bootstrap.servers": "localhost"}, True, "kafka.bootstrap.servers='localhost'.*host:port"),
         ({"kafka.security.protocol": "SSL"}, True, "option kafka.security.protocol.*PLAINTEXT"),
         ({"kafka.sasl.mechanism": "PLAIN"}, True, "option kafka.sasl.mechanism"),
+        ({"kafka.sasl.jaas.config": 'password="p";'}, True, "option kafka.sasl.jaas.config: oncelog supports neither"),
         (
             {"startingOffsets": "first"},
             True,

@@ -282,7 +282,7 @@ class Options:
             if small == "kafka.security.protocol" or small.startswith(PLAINTEXT_ONLY):
                 if given[name] != "PLAINTEXT":
                     raise MisuseError(
-                        f"option {name}={given[name]!r}: oncelog supports neither TLS nor SASL yet; use PLAINTEXT"
+                        f"option {name}: oncelog supports neither TLS nor SASL yet; omit it to use PLAINTEXT"
                     )
             elif small.startswith("kafka."):
                 if small not in kafka:
