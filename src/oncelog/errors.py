@@ -232,9 +232,7 @@ class DeliveryTimeoutError(TimedOutError):
     Its records may or may not be in the log.
     """
 
-    default_advice = (
-        "Read the partition to find out whether the records are in the log; sending them again may duplicate them."
-    )
+    default_advice = "Check whether the records are in the partition; sending them again may duplicate them."
 
 
 class UnknownTopicError(RetriableError):
@@ -424,10 +422,7 @@ ADVICE: dict[ErrorCode, str] = {
     _C.INVALID_CONFIG: "Correct the setting's name or value.",
     _C.INVALID_PARTITIONS: "Request at least one partition, and more than the topic has.",
     _C.INVALID_REPLICA_ASSIGNMENT: "Name existing brokers, each once, and the same number for every partition.",
-    _C.INVALID_TOPIC_EXCEPTION: (
-        "Use 1 to 249 ASCII letters, digits, '.', '_' and '-', and a name that differs from all others in more than "
-        "'.' and '_'."
-    ),
+    _C.INVALID_TOPIC_EXCEPTION: "Use 1 to 249 letters, digits, '.', '_' and '-'; '.' and '_' count as the same.",
     _C.TOPIC_DELETION_DISABLED: "Start the broker with delete.topic.enable=true.",
     _C.TOPIC_ALREADY_EXISTS: "Use the existing topic, or choose another name.",
     _C.INVALID_TRANSACTION_TIMEOUT: (
