@@ -97,6 +97,7 @@ SOURCE_OPTIONS: dict[str, SparkOption] = {
         "",
         (
             "Group that a stream commits its progress to, so that lag tools show it. Nothing is appended to the name. "
+            "The group is one batch late, because Spark reports a batch when it plans the next one. "
             "The checkpoint, not the group, decides where a query continues."
         ),
     ),
