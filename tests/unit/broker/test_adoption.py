@@ -1,7 +1,4 @@
-"""New metadata on old log directories, and the export to Apache Kafka.
-
-`conformance` does the same with the real one.
-"""
+"""New metadata on old log directories, and the export to Apache Kafka (`conformance` uses a real one)."""
 
 from __future__ import annotations
 
