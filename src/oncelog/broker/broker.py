@@ -265,7 +265,7 @@ class Broker:
         self.groups.shell.close()
         self.flusher.close()
         self.unlinker.close()
-        clean = self.partitions.close()
+        clean = await self.partitions.close()
         written = await self.checkpoints.write()
         if self._stalls is not None:
             self._stalls.close()

@@ -9,7 +9,7 @@ log, and the time is an argument. Source: Kafka's UnifiedLog.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, commit_producers, number
@@ -375,13 +375,29 @@ class Log:
 
     def close(self) -> None:
         """Complete and sync the files, so that the next start is quick: indexes, and a producer snapshot at the end."""
-        if self.closed:
-            return
-        if self.has_files:
-            with self._access.to("close"):
-                self._files.finish()
-            self.flush()
-        self.discard()
+        if not self.closed:
+            self.sync(self.finish())
+            self.mark_synced(self.log_end_offset)
+            self.discard()
+
+    def finish(self) -> list[str]:
+        """Do the part of `close` that writes. Return the paths to `sync`. Then call `mark_synced` and `discard`.
+
+        Thus the caller may sync several logs at the same time.
+        """
+        if self.closed or not self.has_files:
+            return []
+        with self._access.to("close"):
+            self._files.finish()
+            if self.recovery_point >= self.log_end_offset:
+                return []
+            self._files.write()
+            return self._files.sync_paths(self.recovery_point, self.log_end_offset)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Sync files of this log. May be called from a worker thread. Raises KAFKA_STORAGE_ERROR."""
+        with self._access.to("sync"):
+            self._files.sync(paths)
 
     def discard(self) -> None:
         """Close a log without writing, because its files are complete, or will be deleted."""

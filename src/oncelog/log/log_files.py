@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
@@ -124,9 +124,17 @@ class LogFiles:
 
     def flush(self, start: int, end: int) -> None:
         """Write what is in memory, and sync all files with offsets in ``[start, end)``."""
+        self.write()
+        self.sync(self.sync_paths(start, end))
+
+    def write(self) -> None:
+        """Write what is in memory: index entries and leader epochs."""
         self.segments.active.flush_indexes()
         self.epochs.flush()
-        for path in self.sync_paths(start, end):
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Return when these files and folders are on the device. May be called from a worker thread."""
+        for path in paths:
             self._disk.sync(path)
 
     def finish(self) -> None:

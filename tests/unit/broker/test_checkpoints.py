@@ -15,6 +15,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.delete_records import bind as delete_records
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import Buffer, Disk, OsDisk
 from oncelog.protocol.errors import ErrorCode
@@ -273,3 +274,51 @@ def test_deleted_records_stay_deleted_after_a_power_loss(seed: int) -> None:
 
 class PowerLossError(Exception):
     """Simulate a crash of the broker's machine."""
+
+
+class BarrierDisk(RecordingDisk):
+    """While `meeting` is set, a sync of a segment waits until another thread syncs one too."""
+
+    meeting: threading.Barrier | None = None
+
+    def sync(self, path: str) -> None:
+        if self.meeting is not None and path.endswith(".log"):
+            self.meeting.wait(timeout=60)
+        super().sync(path)
+
+
+def test_a_stop_syncs_several_logs_at_a_time(tmp_path: Path) -> None:
+    disk, store = BarrierDisk(), MemoryStore(lambda: NOW)
+
+    async def write(broker: Broker) -> None:
+        await broker.topics.create("t", partitions=4)
+        for partition in range(4):
+            append(broker.partitions.find("t", partition))
+        disk.events.clear()
+        disk.meeting = threading.Barrier(2)
+
+    async def look(broker: Broker) -> None:
+        directory = broker.directories.holding(str(tmp_path))
+        assert directory.recovery_points == {("t", partition): 1 for partition in range(4)}
+
+    live(disk, str(tmp_path), write, store)
+    disk.meeting = None
+    assert disk.events.count(("sync", f"{0:020d}.log")) == 4
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()
+    live(disk, str(tmp_path), look, store)
+
+
+def test_a_log_that_cannot_be_synced_at_a_stop_is_recovered_later(tmp_path: Path) -> None:
+    storage = BrokerStorage(tmp_path)
+
+    async def write(broker: Broker) -> None:
+        await broker.topics.create("t", partitions=4)
+        for partition in range(4):
+            append(broker.partitions.find("t", partition))
+        storage.disk.break_down("sync", f"{broker.partitions.find('t', 2).log.directory}/{0:020d}.log", errno.EMFILE)
+
+    storage.run_broker(write)
+    broken = storage.log_dir_names()["t-2"]
+    other = "b" if broken == "a" else "a"
+    assert not (tmp_path / broken / CLEAN_SHUTDOWN).exists()
+    assert (tmp_path / other / CLEAN_SHUTDOWN).exists()
