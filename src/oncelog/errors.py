@@ -444,7 +444,7 @@ ADVICE: dict[ErrorCode, str] = {
     ),
     _C.INVALID_REGULAR_EXPRESSION: "Use a pattern in RE2's syntax, which has neither look-around nor backreferences.",
     _C.NON_EMPTY_GROUP: "Stop the members of the group first.",
-    _C.OFFSET_OUT_OF_RANGE: "Seek to an offset that is in the log, or set auto_offset_reset.",
+    _C.OFFSET_OUT_OF_RANGE: "Use an offset that is in the log. A consumer can also set auto_offset_reset.",
     _C.NOT_ENOUGH_REPLICAS: "Start more replicas or lower min.insync.replicas, then retry.",
     _C.UNSTABLE_OFFSET_COMMIT: "Wait until the open transaction with offsets of this group has ended.",
 }

@@ -135,8 +135,8 @@ def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> No
         found = admin.describe_transaction(transactional_id)
         if not yes:
             raise click.UsageError(
-                f"this fences the producer of {transactional_id!r} ({found.state}, {len(found.partitions)} partitions "
-                "open) and discards its records since its last commit; add --yes to confirm"
+                f"this fences the producer of {transactional_id!r} ({found.state}, partitions: "
+                f"{len(found.partitions)}) and discards its records since its last commit; add --yes to confirm"
             )
         admin.terminate_transaction(transactional_id)
     row = {"transactional_id": transactional_id, "producer_id": found.producer_id, "terminated": True}

@@ -273,6 +273,7 @@ _TEXTS: dict[ErrorCode, str] = {
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: "a newer transaction coordinator has replaced this one",
     ErrorCode.KAFKA_STORAGE_ERROR: "a disk failed; the partition is offline on this broker",
     ErrorCode.UNKNOWN_PRODUCER_ID: "the broker no longer has any state of the producer",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
     ErrorCode.FENCED_INSTANCE_ID: "another member has replaced this static member",
     ErrorCode.INVALID_RECORD: "a record violates its topic's rules or the record format",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "an open transaction has pending offsets for the partition; retry",

@@ -142,7 +142,9 @@ def test_groups_and_offsets_are_deleted(tool: Tool, server: Server, wire: Wire, 
     member.leave()
     assert tool.json("group", "delete", group) == [{"group": group, "deleted": "all"}]
     for verb in ("delete", "describe"):
-        assert "(GROUP_ID_NOT_FOUND)" in tool.fails(1, "group", verb, group)
+        message = tool.fails(1, "group", verb, group)
+        assert "does not exist" in message
+        assert "(GROUP_ID_NOT_FOUND)" in message
 
 
 def test_group_log_prints_offset_records_of_all_versions(tool: Tool, server: Server, wire: Wire, group: str) -> None:

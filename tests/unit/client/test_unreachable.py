@@ -82,8 +82,9 @@ def test_errors_of_first_calls_name_the_address_and_the_cause(dead: str) -> None
     said = f"{dead}.*refused"
     with pytest.raises(errors.TimedOutError, match=said):
         Producer(dead, transactional_id="t", **options)
-    with Producer(dead, **options) as producer, pytest.raises(errors.RetriableError, match=said):
+    with Producer(dead, **options) as producer, pytest.raises(errors.RetriableError, match=said) as failed:
         producer.send("t", b"v")
+    assert str(failed.value).count("then retry") == 1  # the advice of the cause is not repeated
     with Admin(dead, default_api_timeout_ms=300) as admin, pytest.raises(errors.RetriableError, match=said):
         admin.list_topics()
     with Consumer(dead) as consumer, pytest.raises(errors.RetriableError, match=said):

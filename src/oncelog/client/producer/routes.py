@@ -107,7 +107,7 @@ class Routes:
             found = await self._cluster.topic(topic, create=create, timeout_ms=limit)
         except errors.ConnectionFailedError as error:
             raise errors.TimedOutError(
-                f"cannot get the partitions of topic {topic!r} within {limit} ms (max_block_ms): {error}"
+                f"cannot get the partitions of topic {topic!r} within {limit} ms (max_block_ms): {error.message}"
             ) from error
         self.counts[topic] = len(found.partitions)
         if not self._fresh:
