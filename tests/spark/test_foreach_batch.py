@@ -147,7 +147,9 @@ def test_older_checkpoint_and_another_query_are_rejected(writes: Writes) -> None
         MisuseError, match=r"belongs to foreachBatch 'q' \(last batch 4\), but this is foreachBatch 'r'"
     ):
         writes.write(("r", 0, "c"), ["zero"])
-    with pytest.raises(MisuseError, match=r"belongs to foreachBatch 'q' \(last batch 4\), but this is write"):
+    with pytest.raises(
+        MisuseError, match=r"belongs to foreachBatch 'q' \(last batch 4\), but this is a batch write without txnAppId"
+    ):
         writes.write(None, ["plain"])
     writes.write(("r", 0, "d"), ["zero"], takeOver="true")
     assert writes.seen() == {"four": 1, "zero": 1}

@@ -33,7 +33,10 @@ TAKING_OVER = {
 
 def describe(source: Source) -> str:
     """Return a text for this source in a message."""
-    words = [f"{source.kind} {source.query!r}" if source.query else source.kind]
+    if source.kind == WRITE:
+        return "a batch write without txnAppId"
+    kind = "txnAppId" if source.kind == APP else source.kind
+    words = [f"{kind} {source.query!r}" if source.query else kind]
     if source.checkpoint:
         words.append(f"checkpointLocation {source.checkpoint!r}")
     return ", ".join(words)
@@ -82,8 +85,9 @@ def check_owner(prefix: str, record: Record, source: Source, permission: Permiss
         or not is_another(owner, source)
     ):
         return
+    last = f"last txnVersion {owner.batch}" if owner.kind == APP else f"last batch {owner.batch}"
     raise MisuseError(
-        f"option transactionalIdPrefix={prefix}: the prefix belongs to {describe(owner)} (last batch {owner.batch}), "
+        f"option transactionalIdPrefix={prefix}: the prefix belongs to {describe(owner)} ({last}), "
         f"but this is {describe(source)}. If both run, give each its own prefix. If the other one never runs again, "
         f"set takeOver=true. {TAKING_OVER[source.kind]}{same_query(owner, source)}"
     )
