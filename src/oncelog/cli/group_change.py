@@ -94,7 +94,7 @@ def seek(
     if not steps:
         note(f"group {name!r} has no committed offsets; name topics with --topic to set some")
     show([step._asdict() for step in steps], form, COLUMNS)
-    if not execute:
+    if steps and not execute:
         click.echo("nothing was changed; add --execute to set these offsets", err=True)
 
 

@@ -124,6 +124,9 @@ def test_invalid_seeks_are_reported(tool: Tool, server: Server, wire: Wire, grou
     for text in ("P", "P1DT", "-PT1H", "1h"):
         assert "is not an ISO 8601 duration" in tool.fails(2, "group", "seek", group, f"--by-duration={text}")
     assert "no-such-topic" in tool.fails(1, "group", "seek", group, "-t", "no-such-topic", "--to-latest")
+    nothing = tool.run("group", "seek", f"{group}-none", "--to-latest")
+    assert "has no committed offsets" in nothing.stderr
+    assert "--execute" not in nothing.stderr  # there is nothing to set
     (member,) = stable(server.bootstrap, group)
     busy = tool.fails(1, "group", "seek", group, "--to-latest", "--execute")
     assert "its state is Stable); stop them first" in busy
