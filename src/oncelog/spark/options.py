@@ -121,7 +121,7 @@ SINK_OPTIONS: dict[str, SparkOption] = {
         "<prefix>-commits",
         (
             "Topic in which the sink records which batches are committed. The sink creates it. No other prefix may use "
-            "it."
+            "it. If it is deleted, the sink cannot recognize a batch that Spark replays."
         ),
     ),
     "adoptCheckpoint": SparkOption(

@@ -201,6 +201,6 @@ def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
         here = f"the last one in the sink is {last}" if last >= 0 else "the sink has none of its batches"
         raise MisuseError(
             f"option checkpointLocation: the checkpoint is at batch {source.batch}, but {here}. "
-            "If the query has moved here from another sink, set adoptCheckpoint=true"
+            "If the query has moved here from another sink, or its decision topic was deleted, set adoptCheckpoint=true"
         )
     return False

@@ -120,7 +120,7 @@ def _check_used(cluster: BlockingCluster, decisions: str, prefix: str) -> None:
     cluster.refresh([decisions], patient=True)
     if decisions not in cluster.topology.topics:
         raise MisuseError(
-            f"decision topic {decisions!r} does not exist, so no sink {prefix!r} has run here; check the prefix"
+            f"no sink {prefix!r} found: its decision topic {decisions!r} does not exist; check both names"
         )
 
 
