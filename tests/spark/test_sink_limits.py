@@ -304,6 +304,14 @@ def test_source_that_returns_other_rows_in_a_replay(query: Query) -> None:
     )
 
 
+@pytest.mark.parametrize("acks", ["all", "ALL", "-1"])
+def test_settings_that_the_sink_always_has_are_accepted(query: Query, acks: str) -> None:
+    given = {"kafka.acks": acks, "kafka.enable.idempotence": "true", "kafka.retries": "2147483647"}
+    query.options |= given
+    query.batch(0)
+    assert values(query.bootstrap, query.topic) == {f"0-{row}": 1 for row in range(6)}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -312,6 +320,8 @@ def test_source_that_returns_other_rows_in_a_replay(query: Query) -> None:
         ({"topic": "no-such-topic"}, "option topic"),
         ({"kafka.transactional.id": "x"}, "kafka.transactional.id"),
         ({"kafka.acks": "1"}, "kafka.acks"),
+        ({"kafka.enable.idempotence": "false"}, "kafka.enable.idempotence"),
+        ({"kafka.delivery.timeout.ms": "60000"}, "set that option"),
         ({"transactionalIdPrefixx": "x"}, "did you mean transactionalIdPrefix"),
         ({"takeOver": "maybe"}, "takeOver"),
         ({"acceptReplay": "true"}, "acceptReplay"),

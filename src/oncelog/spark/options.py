@@ -241,13 +241,19 @@ NO_EFFECT = {
     "kafka.connections.max.idle.ms",
     "kafka.reconnect.backoff.ms",
     "kafka.reconnect.backoff.max.ms",
+    "kafka.retries",
+    "kafka.max.in.flight.requests.per.connection",
 }
 """Settings of Kafka's that are accepted without effect, because oncelog reads and writes whole Arrow batches."""
 
+FIXED = {"kafka.acks": ("all", "-1"), "kafka.enable.idempotence": ("true",)}
+"""Settings of Kafka's that the sink does not change, with the values that it accepts."""
+
 FORBIDDEN = {
     "kafka.transactional.id": "the sink creates its transactional ids from transactionalIdPrefix; omit the option",
-    "kafka.enable.idempotence": "the sink is always idempotent; omit the option",
-    "kafka.acks": "the sink always waits for all in-sync replicas; omit the option",
+    "kafka.enable.idempotence": "the sink is always idempotent; set it to true, or omit it",
+    "kafka.acks": "the sink always waits for all in-sync replicas; set it to all, or omit it",
+    "kafka.delivery.timeout.ms": "the sink retries until kafka.transaction.timeout.ms has passed; set that option",
     "kafka.enable.auto.commit": "Spark's checkpoint has the offsets; to show them to lag tools, set groupIdPrefix",
     "kafka.auto.offset.reset": "use startingOffsets instead",
     "kafka.key.serializer": "key and value are binary or string columns; omit the option",
@@ -278,6 +284,8 @@ class Options:
         lower = {name.lower(): name for name in self._known}
         for name in given:
             small = name.lower()
+            if given[name].strip().lower() in FIXED.get(small, ()):
+                continue
             if small in FORBIDDEN:
                 raise MisuseError(f"option {name}: {FORBIDDEN[small]}")
             if small == "kafka.security.protocol" or small.startswith(PLAINTEXT_ONLY):
