@@ -395,4 +395,7 @@ def reach(cluster: BlockingCluster, servers: str, timeout_ms: int) -> None:
     try:
         cluster.reach(timeout_ms)
     except ConnectionFailedError as error:
-        raise SinkError(f"option {BOOTSTRAP}={servers}: {error} (bootstrapTimeoutMs = {timeout_ms})") from error
+        raise SinkError(
+            f"option {BOOTSTRAP}={servers}: {error.message} (bootstrapTimeoutMs = {timeout_ms}). Check the addresses, "
+            "and that a broker runs"
+        ) from error
