@@ -146,7 +146,7 @@ def test_misuse_is_raised_before_rows_are_written(pipeline: Pipeline) -> None:
     from pyspark.errors.exceptions.base import PySparkException
 
     rows = pipeline.spark.createDataFrame([("a", 1)], "key string, value int")
-    with pytest.raises(PySparkException, match="column value: its type must be binary or string, not int"):
+    with pytest.raises(PySparkException, match="column value: its type must be string or binary, not int"):
         pipeline.write(rows, pipeline.out, pipeline.prefix)
     good = pipeline.spark.createDataFrame([("a", "1")], "key string, value string")
     with pytest.raises(PySparkException, match="transactionalIdPrefix"):

@@ -273,7 +273,9 @@ class ModelCluster:
             if self.ended == (request.producer_epoch, request.committed) and not self.ongoing:
                 return EndTxnResponse(producer_id=self.producer_id, producer_epoch=self.epoch)
             if request.producer_epoch != self.epoch:
-                return EndTxnResponse(error_code=ErrorCode.INVALID_TXN_STATE)
+                is_retry = self.ended is not None and self.ended[0] == request.producer_epoch
+                code = ErrorCode.INVALID_TXN_STATE if is_retry else ErrorCode.PRODUCER_FENCED
+                return EndTxnResponse(error_code=code)
             if not self.ongoing and request.committed:
                 return EndTxnResponse(error_code=ErrorCode.INVALID_TXN_STATE)
             self.ended = (self.epoch, request.committed)
