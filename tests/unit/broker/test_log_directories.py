@@ -50,6 +50,17 @@ def test_each_directory_has_its_own_id(storage: BrokerStorage) -> None:
     assert "version=1" in before[0]
 
 
+def test_metadata_directory_of_kafka_without_records_is_ignored(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        assert len(broker.directories.online) == 2
+
+    storage.run_broker(life)
+    folder = Path(storage.paths[0], "__cluster_metadata-0")
+    folder.mkdir()
+    (folder / "quorum-state").write_text("{}")
+    storage.run_broker(life)
+
+
 def test_directories_are_opened_in_a_worker_thread(storage: BrokerStorage) -> None:
     """Their `meta.properties` are synced, and leftovers of deletions are removed."""
 

@@ -261,10 +261,14 @@ def mark_imported(store: MetadataStore, directories: Iterable[DataDirectory]) ->
 
     Call this when the tree is complete. A directory that cannot be written goes offline.
     """
+    try:
+        data = store.get(IMPORTED_PATH).data
+    except NoNodeError:
+        return
     for directory in directories:
         with suppress(OSError):
             if directory.disk.listdir(f"{directory.path}/{FOLDER}"):
-                path, data = f"{directory.path}/{_IMPORTED_FILE}", store.get(IMPORTED_PATH).data
+                path = f"{directory.path}/{_IMPORTED_FILE}"
                 if read_if_exists(directory.disk, path) != data:
                     directory.disk.atomic_write(path, data, sync=True)
 
