@@ -9,7 +9,7 @@ log, and the time is an argument. Source: Kafka's UnifiedLog.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, commit_producers, number
@@ -367,11 +367,9 @@ class Log:
 
     def flush(self) -> None:
         """Sync all files. Afterwards, `recovery_point` is the end of the log."""
-        if not self.has_files or self.recovery_point >= self.log_end_offset:
-            return
-        with self._access.to("flush"):
-            self._files.flush(self.recovery_point, self.log_end_offset)
-        self.recovery_point = self.log_end_offset
+        if self.has_files:
+            self.sync(self._write_unsynced())
+            self.mark_synced(self.log_end_offset)
 
     def close(self) -> None:
         """Complete and sync the files, so that the next start is quick: indexes, and a producer snapshot at the end."""
@@ -389,15 +387,21 @@ class Log:
             return []
         with self._access.to("close"):
             self._files.finish()
-            if self.recovery_point >= self.log_end_offset:
-                return []
+        return self._write_unsynced()
+
+    def _write_unsynced(self) -> list[str]:
+        """Write what is in memory. Return the paths to sync before all offsets are on the device."""
+        if self.recovery_point >= self.log_end_offset:
+            return []
+        with self._access.to("flush"):
             self._files.write()
             return self._files.sync_paths(self.recovery_point, self.log_end_offset)
 
-    def sync(self, paths: Iterable[str]) -> None:
+    def sync(self, paths: Sequence[str]) -> None:
         """Sync files of this log. May be called from a worker thread. Raises KAFKA_STORAGE_ERROR."""
-        with self._access.to("sync"):
-            self._files.sync(paths)
+        if paths:
+            with self._access.to("flush"):
+                self._files.sync(paths)
 
     def discard(self) -> None:
         """Close a log without writing, because its files are complete, or will be deleted."""

@@ -122,11 +122,6 @@ class LogFiles:
             paths.append(self.epochs.path)
         return [*dict.fromkeys([*paths, *self.unsynced]), self.directory]
 
-    def flush(self, start: int, end: int) -> None:
-        """Write what is in memory, and sync all files with offsets in ``[start, end)``."""
-        self.write()
-        self.sync(self.sync_paths(start, end))
-
     def write(self) -> None:
         """Write what is in memory: index entries and leader epochs."""
         self.segments.active.flush_indexes()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from oncelog.broker.storage.log_directories import LogDirectories
@@ -20,7 +21,10 @@ from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
 from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.guarded_disk import GuardedDisk
+from oncelog.protocol.errors import ProtocolError
 
+CLOSING_JOBS = 8
+"""The number of worker threads that sync logs while they are closed."""
 NEVER = 2**63 - 1
 """The `flush.ms` that leaves syncs to the operating system."""
 
@@ -163,3 +167,33 @@ def _sync_all(disk: GuardedDisk, logs: list[list[str]]) -> list[str | None]:
                 break
         missing.append(lost)
     return missing
+
+
+async def close_logs(replicas: Collection[Replica], workers: Workers) -> dict[Replica, Exception]:
+    """Close logs, and return the errors. Several worker threads sync, because each sync waits for the device."""
+    failed: dict[Replica, Exception] = {}
+    finished: list[tuple[Replica, list[str]]] = []
+    for replica in replicas:
+        try:
+            finished.append((replica, replica.log.finish()))
+        except (OSError, ProtocolError) as error:
+            failed[replica] = error
+    jobs = (workers.offload(_sync_logs, finished[first::CLOSING_JOBS]) for first in range(CLOSING_JOBS))
+    for errors in await asyncio.gather(*jobs):
+        failed.update(errors)
+    for replica, _ in finished:
+        if replica not in failed:
+            replica.log.mark_synced(replica.log.log_end_offset)
+            replica.log.discard()
+    return failed
+
+
+def _sync_logs(logs: Sequence[tuple[Replica, list[str]]]) -> dict[Replica, Exception]:
+    """Sync the given files of logs, and return the errors. Blocks."""
+    failed: dict[Replica, Exception] = {}
+    for replica, paths in logs:
+        try:
+            replica.log.sync(paths)
+        except ProtocolError as error:
+            failed[replica] = error
+    return failed

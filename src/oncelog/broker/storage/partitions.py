@@ -16,7 +16,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective, log_config
 from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory, LogOffsets
-from oncelog.broker.storage.flusher import Flusher
+from oncelog.broker.storage.flusher import Flusher, close_logs
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import Turns, in_turns
@@ -35,8 +35,6 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 STEPS_AT_ONCE = 4
 """The recovery steps that the first request for a log waits for, about 20 ms."""
-SYNC_JOBS = 8
-"""The number of worker threads that sync the logs when the broker stops."""
 STEPS_A_TURN = 6
 """The recovery steps of all logs that requests wait for in one turn of the event loop. Later requests must retry."""
 
@@ -436,9 +434,8 @@ class Partitions:
     async def close(self) -> list[DataDirectory]:
         """Close all open logs. Return the online directories whose logs need no recovery at the next start.
 
-        Several worker threads sync the logs, because each sync waits for the device. A directory is excluded if one of
-        its logs could not be closed. After an unclean shutdown, it is also excluded if the broker has not opened all
-        its logs, because the others are not recovered yet.
+        A directory is excluded if one of its logs could not be closed. After an unclean shutdown, it is also excluded
+        if the broker has not opened all its logs, because the others are not recovered yet.
         """
         for key in tuple(self._opening):
             self._stop_opening(key)
@@ -449,22 +446,8 @@ class Partitions:
             left = directory.found - self._replicas.keys()
             if directory.clean or not any(self._is_ours(*key) for key in left):
                 clean.add(directory)
-        failed: dict[Replica, Exception] = {}
-        finished: list[tuple[Replica, list[str]]] = []
-        for replica in self._replicas.values():
-            try:
-                finished.append((replica, replica.log.finish()))
-            except (OSError, ProtocolError) as error:
-                failed[replica] = error
-        jobs = (self._workers.offload(_sync_logs, finished[first::SYNC_JOBS]) for first in range(SYNC_JOBS))
-        for errors in await asyncio.gather(*jobs):
-            failed.update(errors)
-        for replica, _ in finished:
-            if replica not in failed:
-                replica.log.mark_synced(replica.log.log_end_offset)
-                replica.log.discard()
-        for replica, reason in failed.items():
-            self._logger.error("cannot close %r: %s", replica, reason)
+        for replica, error in (await close_logs(self._replicas.values(), self._workers)).items():
+            self._logger.error("cannot close %r: %s", replica, error)
             clean -= {self._directories.find(replica.topic, replica.partition)}
         return [directory for directory in self._directories.online if directory in clean]
 
@@ -488,14 +471,3 @@ class Partitions:
             },
             high_watermarks={key: log.high_watermark for key, log in logs.items()},
         )
-
-
-def _sync_logs(logs: Sequence[tuple[Replica, list[str]]]) -> dict[Replica, Exception]:
-    """Sync the given files of logs, and return the errors. Blocks."""
-    failed: dict[Replica, Exception] = {}
-    for replica, paths in logs:
-        try:
-            replica.log.sync(paths)
-        except ProtocolError as error:
-            failed[replica] = error
-    return failed
