@@ -73,7 +73,8 @@ def spark_page() -> str:
     parts += ["## Rejected settings\n", table(("option", "reason"), rejected)]
     parts += [
         "## Accepted without effect\n",
-        "Source and sink move whole Arrow batches, so these settings of Kafka's clients have no effect: "
+        "Source and sink move whole Arrow batches and always retry, "
+        + "so these settings of Kafka's clients have no effect: "
         + ", ".join(code(name) for name in sorted(spark.NO_EFFECT))
         + ".\n",
         f"{code('kafka.security.protocol')} must be {code('PLAINTEXT')}, and so must every "

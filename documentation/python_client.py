@@ -91,8 +91,7 @@ def _named(of: object) -> Iterator[type]:
     function = inspect.unwrap(of) if callable(of) and not isinstance(of, type) else of
     module = inspect.getmodule(function)
     for annotation in getattr(function, "__annotations__", {}).values():
-        words = annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else str(annotation)
-        for word in re.findall(r"[A-Z]\w+", words):
+        for word in re.findall(r"[A-Z]\w+", _written(annotation)):
             kind = getattr(module, word, None)
             if isinstance(kind, type) and kind.__module__.startswith("oncelog.") and kind.__doc__:
                 yield kind
@@ -109,7 +108,7 @@ def _class(kind: type) -> Iterator[str]:
         yield _signature(kind.__name__, kind)
         yield docstring(kind) + "\n"
     for name in methods(kind):
-        yield from _method(kind, name, getattr(kind, name))
+        yield from _method(kind.__name__, name, getattr(kind, name))
     if kind is oncelog.Transaction:
         listed = ", ".join(f"[`{name}`](#Producer.{name})" for name in OF_THE_PRODUCER)
         yield f"A transaction also has its producer's {listed}.\n"
@@ -128,13 +127,16 @@ def _fields(kind: type) -> Iterator[tuple[str, str]]:
         return
     for name in (*getattr(kind, "_fields", ()), *getattr(kind, "__dataclass_fields__", ())):
         if not name.startswith("_"):
-            annotation = kind.__annotations__.get(name, "")
-            words = annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else str(annotation)
-            yield code(name), code(words)
+            yield code(name), code(_written(kind.__annotations__.get(name, "")))
 
 
-def _method(kind: type, name: str, member: object) -> Iterator[str]:
-    yield f"### {kind.__name__}.{name} {{ #{kind.__name__}.{name} }}\n"
+def _written(annotation: object) -> str:
+    """Return an annotation as the source has it."""
+    return annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else str(annotation)
+
+
+def _method(owner: str, name: str, member: object) -> Iterator[str]:
+    yield f"### {owner}.{name} {{ #{owner}.{name} }}\n"
     if callable(member):
         yield _signature(name, member)
     yield docstring(member) + "\n"
@@ -179,8 +181,5 @@ def _spark() -> Iterator[str]:
     yield "## oncelog.spark { #oncelog.spark }\n"
     yield docstring(spark) + "\n"
     for name in ("register", "cause"):
-        member = getattr(spark, name)
-        yield f"### oncelog.spark.{name} {{ #oncelog.spark.{name} }}\n"
-        yield _signature(name, member)
-        yield docstring(member) + "\n"
+        yield from _method("oncelog.spark", name, getattr(spark, name))
     yield summary(spark.OncelogDataSource) + "\n"

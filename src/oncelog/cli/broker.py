@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from oncelog.broker.process import Launch, run
-from oncelog.cli.broker_settings import SET_HELP, gather
+from oncelog.cli.broker_settings import gather, with_settings
 from oncelog.cli.lazy import examples
 
 
@@ -17,7 +17,7 @@ from oncelog.cli.lazy import examples
     type=click.Path(exists=True, dir_okay=False),
     help="Read broker settings from this server.properties file.",
 )
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@with_settings
 def broker(config_file: str, assignments: tuple[str, ...]) -> int:
     """Run one broker in the foreground until SIGTERM or Ctrl-C, with its data in log.dirs."""
     return run(Launch(gather(config_file, assignments)))

@@ -12,7 +12,13 @@ from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import environment_settings, load, set_option
 from oncelog.broker.process import TopicSpec
 
-SET_HELP = "Change one broker setting, by Kafka's name. Repeatable."
+with_settings = click.option(
+    *("--set", "assignments"),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change one broker setting, by Kafka's name. Repeatable.",
+)
+"""The option `--set` of a command. `gather` reads its values."""
 
 
 def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str]:

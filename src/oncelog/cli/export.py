@@ -12,7 +12,7 @@ import click
 
 from oncelog.broker.config.settings import load
 from oncelog.broker.process import METADATA_FILE, FolderLock, StartError, check_apart
-from oncelog.cli.broker_settings import SET_HELP, gather
+from oncelog.cli.broker_settings import gather, with_settings
 from oncelog.cli.lazy import examples
 from oncelog.cli.up import DEFAULT_DATA
 
@@ -27,7 +27,7 @@ from oncelog.cli.up import DEFAULT_DATA
     type=click.Path(exists=True, dir_okay=False),
     help="The server.properties file of `oncelog broker`.",
 )
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@with_settings
 def export(data: str | None, config_file: str | None, assignments: tuple[str, ...]) -> None:
     """Prepare the data of a stopped broker for Apache Kafka 4.3.
 

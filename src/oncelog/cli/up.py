@@ -10,7 +10,7 @@ import click
 
 from oncelog.broker.config.settings import set_option
 from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError
-from oncelog.cli.broker_settings import SET_HELP, gather, topic_spec, with_address
+from oncelog.cli.broker_settings import gather, topic_spec, with_address, with_settings
 from oncelog.cli.lazy import examples
 from oncelog.cli.supervisor import Supervisor
 
@@ -42,7 +42,7 @@ DEFAULT_DATA = ".oncelog"
     type=click.Path(exists=True, dir_okay=False),
     help="Read broker settings from this server.properties file.",
 )
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@with_settings
 @click.option("--no-restart", is_flag=True, help="Exit when the broker dies, instead of restarting it.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
 def up(

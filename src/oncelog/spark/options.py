@@ -244,7 +244,7 @@ NO_EFFECT = {
     "kafka.retries",
     "kafka.max.in.flight.requests.per.connection",
 }
-"""Settings of Kafka's that are accepted without effect, because oncelog reads and writes whole Arrow batches."""
+"""Settings of Kafka's that are accepted without effect. oncelog moves whole Arrow batches, and always retries."""
 
 FIXED = {"kafka.acks": ("all", "-1"), "kafka.enable.idempotence": ("true",)}
 """Settings of Kafka's that the sink does not change, with the values that it accepts."""
