@@ -48,7 +48,8 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
         names = command.list_commands(context)
         yield "Commands: " + ", ".join(f"[{each}](#{'-'.join((*path, each))})" for each in names) + ".\n"
-    rows = [_option(each, context) for each in command.get_params(context) if isinstance(each, click.Option)]
+    options = [each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
+    rows = [_option(each, context) for each in options]
     rows = [row for row in rows if row[0] != code("--help")]
     if rows:
         yield table(("option", "value", "what it does"), rows)

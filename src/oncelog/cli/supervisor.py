@@ -29,6 +29,10 @@ LONGEST_DELAY_S = 5.0
 """Delays before the restart of a broker that died early. They double from the first to the longest."""
 EARLY_S = 2.0
 """A broker that dies within this time of its start has died early."""
+HOLD = signal.SIGUSR1
+"""Kill the broker, and keep it down until RESTART. `oncelog.testing` sends both signals."""
+RESTART = signal.SIGUSR2
+"""Restart the broker without a delay: after HOLD, or after a clean stop if it is running."""
 PARENT_POLL_S = 0.5
 """How often to check that the parent lives. A death signal (PR_SET_PDEATHSIG) would follow its thread instead."""
 
@@ -63,6 +67,8 @@ class Supervisor:
         self._announced = False
         self._ready = False
         self._stopping = False
+        self._held = False
+        self._restart_wanted = False
         self._restarts = Restarts()
         self._started_at = 0.0
         self._restart_at: float | None = None
@@ -88,13 +94,14 @@ class Supervisor:
             timeout = left if timeout is None else min(left, timeout)
         for key, _ in self._selector.select(timeout):
             if key.fileobj is wakeup:
-                numbers = wakeup.recv(64)
-                self._stopping |= any(number in STOP_SIGNALS for number in numbers)
+                self._signalled(wakeup.recv(64))
             else:
                 self._hear()
         if self._parent is not None and os.getppid() != self._parent:
             print("oncelog: stopping, because the parent process has ended", file=sys.stderr, flush=True)
             self._stopping, self._parent = True, None
+            if self._process is not None:
+                self._process.send_signal(signal.SIGCONT)  # the parent may have paused the broker
         if self._stopping:
             return self._stop(wakeup)
         if self._process is not None and self._process.poll() is not None:
@@ -103,6 +110,24 @@ class Supervisor:
             self._restart_at = None
             self._start()
         return None
+
+    def _signalled(self, numbers: bytes) -> None:
+        """React to signals, in the order in which they arrived. SIGCHLD only wakes up the loop."""
+        for number in numbers:
+            if number in STOP_SIGNALS:
+                self._stopping = True
+            elif number == HOLD:
+                self._held, self._restart_wanted, self._restart_at = True, False, None
+                if self._process is not None:
+                    self._process.kill()
+            elif number == RESTART:
+                if self._process is None:
+                    self._restart_at = time.monotonic()
+                else:
+                    self._restart_wanted = True
+                    if not self._held:  # otherwise HOLD has killed it
+                        self._process.terminate()
+                self._held = False
 
     # -- the broker -------------------------------------------------------------------------------------------------
 
@@ -163,7 +188,13 @@ class Supervisor:
             text = f"oncelog: broker 1 ended {what}. Not restarting it, because {self._launch.metadata} is missing."
             print(text, file=sys.stderr, flush=True)
             return 1
-        wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=self._ready)
+        if self._held:
+            print(f"oncelog: broker 1 ended {what}; not restarting it before SIGUSR2", file=sys.stderr, flush=True)
+            return None
+        wait_s = 0.0
+        if not self._restart_wanted:
+            wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=self._ready)
+        self._restart_wanted = False
         when = f"in {wait_s:g} s" if wait_s else "now"
         text = f"oncelog: broker 1 ended {what}; restarting {when}"
         if status == NO_LOG_DIRECTORY:
@@ -203,6 +234,8 @@ class Supervisor:
                 with contextlib.suppress(BlockingIOError):
                     self._hear()
         status = self._process.returncode
+        if self._held and status == -signal.SIGKILL:
+            return 0
         return 0 if status in (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP) else 1
 
     @contextlib.contextmanager
@@ -211,7 +244,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        former = {number: signal.signal(number, _ignore) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+        former = {number: signal.signal(number, _ignore) for number in (*STOP_SIGNALS, HOLD, RESTART, signal.SIGCHLD)}
         signal.set_wakeup_fd(theirs.fileno())
         try:
             yield ours

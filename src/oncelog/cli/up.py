@@ -45,6 +45,7 @@ DEFAULT_DATA = ".oncelog"
 @with_settings
 @click.option("--no-restart", is_flag=True, help="Exit when the broker dies, instead of restarting it.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
+@click.option("--parent-pid", type=int, hidden=True, help="Stop when this process, which ran the command, ends.")
 def up(
     brokers: int,
     host: str | None,
@@ -57,12 +58,14 @@ def up(
     assignments: tuple[str, ...],
     no_restart: bool,
     exit_with_parent: bool,
+    parent_pid: int | None,
 ) -> int:
     """Run a broker in the foreground until SIGTERM or Ctrl-C. Restart it if it dies.
 
     When the broker accepts requests, the command prints one line BROKERS=HOST:PORT on stdout.
     """
-    parent = os.getppid() if exit_with_parent else None
+    # A parent that knows its id passes it: it may be killed before this line, and getppid() would then be another's.
+    parent = os.getppid() if exit_with_parent and parent_pid is None else parent_pid
     if brokers > 1:
         raise click.ClickException(f"--brokers {brokers}: this version runs only one broker; omit --brokers")
     if ephemeral and data is not None:

@@ -114,6 +114,29 @@ def test_exit_with_parent_ends_the_broker_after_its_parent_is_killed(tmp_path: P
     assert (tmp_path / "data" / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
+def test_up_notices_a_parent_that_has_ended_before_its_start() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    status, _, errors = run("up", "--port", "0", "--ephemeral", "--parent-pid", str(ended.pid))
+    assert status == 0
+    assert "the parent process has ended" in errors
+
+
+def test_signals_hold_the_broker_down_and_restart_it(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    killed = cluster.broker_pid()
+    os.kill(cluster.process.pid, signal.SIGUSR1)
+    wait_until(lambda: gone(killed), "the broker is killed")
+    wait_until(lambda: "not restarting it before SIGUSR2" in errors_of(cluster), "the supervisor holds it down")
+    os.kill(cluster.process.pid, signal.SIGUSR2)
+    wait_until(lambda: errors_of(cluster).count("started") == 2, "the broker is restarted")
+    os.kill(cluster.process.pid, signal.SIGUSR2)
+    wait_until(lambda: "ended with status 0; restarting now" in errors_of(cluster), "the broker is stopped cleanly")
+    wait_until(lambda: errors_of(cluster).count("started") == 3, "the broker is restarted again")
+    os.kill(cluster.process.pid, signal.SIGUSR1)
+    assert cluster.stop() == 0
+
+
 def test_up_prints_the_data_folder(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster()
     assert f"oncelog: the data is in {cluster.data}\n" in errors_of(cluster)

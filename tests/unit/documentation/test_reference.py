@@ -199,7 +199,8 @@ def test_every_command_and_option_has_help() -> None:
         for option in command.params:
             if isinstance(option, click.Option):
                 assert option.help, (path, option.name)
-                assert all(f"<code>{each}</code>" in page for each in option.opts), (path, option.name)
+                shown = {f"<code>{each}</code>" in page for each in option.opts}
+                assert shown == {not option.hidden}, (path, option.name)
 
 
 def test_every_served_api_is_beside_kafkas() -> None:
