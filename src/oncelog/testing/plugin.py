@@ -1,0 +1,93 @@
+"""The pytest plugin: fixtures with a broker for each test run, and a new topic for each test.
+
+pytest imports this module in every run in an environment with oncelog, so it imports everything else when a test needs
+it. pytest is not a dependency of oncelog: no other module imports it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from oncelog import Admin
+    from oncelog.testing.broker import Broker
+
+
+@pytest.fixture(scope="session")
+def oncelog_settings() -> dict[str, object]:
+    """Return the settings of the session's broker, by Kafka's names. Override it in `conftest.py`. Default: none."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def oncelog_session_broker(oncelog_settings: dict[str, object]) -> Iterator[Broker]:
+    """Run the session's broker. Each worker of pytest-xdist has its own. Tests use `oncelog_broker` instead."""
+    from oncelog.testing.broker import Broker
+
+    with Broker(oncelog_settings) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def bootstrap_servers(oncelog_session_broker: Broker) -> str:
+    """Return the address of the session's broker, such as "127.0.0.1:43127".
+
+    All tests of a session share it. To run the same tests on another Kafka, override this fixture in `conftest.py`.
+    """
+    return oncelog_session_broker.bootstrap_servers
+
+
+@pytest.fixture
+def oncelog_broker(oncelog_session_broker: Broker) -> Iterator[Broker]:
+    """Return the broker at `bootstrap_servers`, to kill, restart or pause it.
+
+    If the test leaves it dead or paused, the fixture brings it back for the next test.
+    """
+    yield oncelog_session_broker
+    oncelog_session_broker.recover()
+
+
+@pytest.fixture(scope="session")
+def _oncelog_admins() -> Iterator[Callable[[str], Admin]]:
+    """Return a function: address -> Admin. `bootstrap_servers` may be overridden with a smaller scope."""
+    from oncelog import Admin
+
+    admins: dict[str, Admin] = {}
+
+    def admin(address: str) -> Admin:
+        if address not in admins:
+            admins[address] = Admin(address)
+        return admins[address]
+
+    yield admin
+    for each in admins.values():
+        each.close()
+
+
+@pytest.fixture
+def new_topic(
+    request: pytest.FixtureRequest, bootstrap_servers: str, _oncelog_admins: Callable[[str], Admin]
+) -> Callable[..., str]:
+    """Return a function that creates a topic and returns its name: `new_topic(partitions=3, configs={...})`.
+
+    The name begins with that of the test. It is unique, so tests on a shared broker do not disturb each other.
+    """
+    stem = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:80]
+
+    def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
+        name = f"{stem}-{uuid.uuid4().hex[:8]}"
+        _oncelog_admins(bootstrap_servers).create_topics(name, partitions, configs=configs)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def topic(new_topic: Callable[..., str]) -> str:
+    """Return the name of a new topic with one partition."""
+    return new_topic()
