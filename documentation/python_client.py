@@ -60,7 +60,7 @@ def page() -> str:
     ]
     for kind in (*MAIN, *admin_values(), *VALUES):
         parts += _class(kind)
-    return "\n".join([*parts, *_asyncio(), *_spark()])
+    return "\n".join([*parts, *_asyncio(), *_spark(), *_testing()])
 
 
 def methods(kind: type) -> list[str]:
@@ -183,3 +183,23 @@ def _spark() -> Iterator[str]:
     for name in ("register", "cause"):
         yield from _method("oncelog.spark", name, getattr(spark, name))
     yield summary(spark.OncelogDataSource) + "\n"
+
+
+def _testing() -> Iterator[str]:
+    from oncelog import testing
+
+    yield "## oncelog.testing { #oncelog.testing }\n"
+    yield docstring(testing) + "\n"
+    yield "[Test your service](../testing.md) has a table of the fixtures.\n"
+    for name in testing.__all__:
+        member = getattr(testing, name)
+        yield f"### oncelog.testing.{name} {{ #oncelog.testing.{name} }}\n"
+        if not (isinstance(member, type) and issubclass(member, Exception)):
+            yield _signature(name, member)
+        yield docstring(member) + "\n"
+        for each in methods(member) if isinstance(member, type) else ():
+            of = getattr(member, each)
+            yield f"#### {name}.{each} {{ #oncelog.testing.{name}.{each} }}\n"
+            if callable(of):
+                yield _signature(each, of)
+            yield docstring(of) + "\n"
