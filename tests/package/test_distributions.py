@@ -53,6 +53,19 @@ except ImportError as error:
     print(error)
 """
 
+TESTING = """
+import importlib.util
+from oncelog import Producer
+from oncelog.testing import Broker, assert_exactly_once
+
+with Broker(topics=["words", "copies"]) as broker:
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send("words", "to be")
+        producer.send("copies", "to be")
+    assert_exactly_once("words", "copies", bootstrap_servers=broker.bootstrap_servers)
+print(importlib.util.find_spec("pytest"))
+"""
+
 TABLES = """
 import sys
 import pyarrow as pa
@@ -194,6 +207,10 @@ def test_without_extras_clients_move_records_and_name_the_extra_for_more(plain: 
     assert values == "[b'to be', b'or not']"
     assert tables == "tables require numba; run `pip install 'oncelog[arrow]'`"
     assert spark == "oncelog.spark needs pyspark 4.2 or later; install it with `pip install 'oncelog[spark]'`"
+
+
+def test_without_extras_a_broker_for_tests_needs_no_pytest(plain: Installation) -> None:
+    assert plain.run(TESTING) == "None\n"
 
 
 def test_arrow_brings_tables_and_names_the_extra_for_avro(tmp_path: Path, wheel: Path, bootstrap: str) -> None:

@@ -137,7 +137,8 @@ def _ends(consumer: Consumer, topics: tuple[str, ...], bootstrap_servers: str, c
 
     partitions = [(topic, number) for topic in topics for number in sorted(consumer.partitions_for(topic))]
     stable = consumer.end_offsets(partitions)
-    with Consumer(bootstrap_servers, dict(config), allow_auto_create_topics=False) as uncommitted:
+    options = {"isolation_level": "read_uncommitted", "allow_auto_create_topics": False}
+    with Consumer(bootstrap_servers, dict(config), **options) as uncommitted:
         ends = uncommitted.end_offsets(partitions)
     pending = [f"{topic}-{number} from offset {stable[topic, number]}" for topic, number in partitions
                if stable[topic, number] < ends[topic, number]]  # fmt: skip
