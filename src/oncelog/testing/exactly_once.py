@@ -29,8 +29,10 @@ MAX_KEPT = 200_000
 """The records that the second pass keeps. One bucket may have more."""
 SHOWN = 10
 """The records of each kind that the message shows."""
-PATIENCE_S = 30.0
-"""How long to wait for the next records of a topic."""
+POLL_S = 0.1
+"""A poll ends after this time if it finds no records. The end of a partition may have aborted records only."""
+IDLE_POLLS = 300
+"""How many polls without any progress are an error."""
 
 
 def assert_exactly_once(
@@ -157,17 +159,19 @@ def _digests(consumer: Consumer, ends: Ends, keys: Mapping[str, Key]) -> Iterato
     consumer.assign(sorted(waiting))
     for partition in waiting:
         consumer.seek(*partition, starts[partition])
+    idle = 0
     while waiting:
         before = {partition: consumer.position(*partition) for partition in waiting}
-        for record in consumer.poll(PATIENCE_S, max_records=10_000):
+        for record in consumer.poll(POLL_S, max_records=10_000):
             if record.offset < ends[record.topic, record.partition]:
                 key = keys[record.topic](record)
                 if key is not None:
                     yield record, _digest(key)
         after = {partition: consumer.position(*partition) for partition in waiting}
-        if before == after:
+        idle = idle + 1 if before == after else 0
+        if idle == IDLE_POLLS:
             named = ", ".join(f"{topic}-{number} at offset {after[topic, number]}" for topic, number in sorted(waiting))
-            raise TimedOutError(f"no records arrived for {PATIENCE_S:g} s from {named}")
+            raise TimedOutError(f"no records arrived for {IDLE_POLLS * POLL_S:g} s from {named}")
         waiting = {partition for partition in waiting if after[partition] < ends[partition]}
 
 
