@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import random
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from oncelog.net.failures import ConnectionLostError as ConnectionLostError
+from oncelog.net.failures import LoginRejectedError as LoginRejectedError
+from oncelog.net.failures import RequestTimeoutError as RequestTimeoutError
 from oncelog.net.pieces import needs_join
+from oncelog.net.security import PLAINTEXT, Login, Security, log_in
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from oncelog.protocol.schema import Message
 from oncelog.version import __version__
-
-if TYPE_CHECKING:
-    import ssl
 
 SCRATCH_BYTES = 64 * 1024
 """Size of a connection's read buffer. An incomplete response of more than half of it is read into its own memory."""
@@ -35,14 +38,6 @@ GROWTH = 16
 SOFTWARE_NAME = "oncelog"
 
 _LENGTH = struct.Struct(">i")
-
-
-class ConnectionLostError(ConnectionError):
-    """Raised if a connection fails or ends before the response arrives. The broker may have processed the request."""
-
-
-class RequestTimeoutError(ConnectionLostError):
-    """Raised if a response does not arrive in time. The connection is closed."""
 
 
 class NoCommonVersionError(Exception):
@@ -93,6 +88,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._error: ConnectionLostError | None = None
         self._writable: asyncio.Future[None] | None = None
         self._on_writable: set[Callable[[], object]] = set()
+        self._login: Login | None = None
+        self._renew_at = math.inf
+        """The loop's time from which the next request needs a new login (KIP-368)."""
+        self._held: list[tuple[_Pending | None, list[bytes | memoryview]]] | None = None
+        """Requests that wait for a new login, in their order; None if there is no login in progress."""
+        self._renewal: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self.ended_by: Exception | None = None
+        """The transport's error that ended the connection, if any."""
         self.address = ""
         self.made_at = self.used_at = loop.time()
         """The loop's time in seconds when the connection was created, and when it last sent a request."""
@@ -109,7 +113,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def in_flight(self) -> int:
         """Number of requests that wait for their responses."""
-        return len(self._pending)
+        return len(self._pending) + len(self._held or ())
 
     def version_for(self, request: type[Message]) -> int:
         """Return the highest version of an API that both sides support. Raises NoCommonVersionError."""
@@ -136,6 +140,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         and NoCommonVersionError.
         """
         self._require_connected()
+        pending, chunks = self._encode(request, version, timeout_ms)
+        if not self._hold(pending, chunks):
+            self._pending.append(pending)
+            self._write(chunks)
+        return pending.future
+
+    def _encode(
+        self, request: Message, version: int | None, timeout_ms: float | None
+    ) -> tuple[_Pending, list[bytes | memoryview]]:
         if version is None:
             version = self.version_for(type(request))
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -146,9 +159,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         delay = self._timeout if timeout_ms is None else timeout_ms / 1000
         response = messages(ApiKey(request.API_KEY))[1]
         timer = self._loop.call_later(delay, self._timed_out, request)
-        self._pending.append(_Pending(request.API_KEY, version, correlation_id, response, future, timer))
-        self._write(chunks)
-        return future
+        return _Pending(request.API_KEY, version, correlation_id, response, future, timer), chunks
 
     def send_unanswered(self, request: Message, version: int | None = None) -> None:
         """Write a request that the broker does not answer (Produce with acks=0). Raises the errors of `send`."""
@@ -159,7 +170,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         header = RequestHeader(request.API_KEY, version, self._correlation_id, self._client_id)
         chunks: list[bytes | memoryview] = [b"", encode_request_header(header), *request.chunks(version)]
         chunks[0] = _LENGTH.pack(sum(map(len, chunks)))
-        self._write(chunks)
+        if not self._hold(None, chunks):
+            self._write(chunks)
 
     async def call(self, request: Message, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
         """Send a request and return its response. If it is cancelled, later requests still get their own responses."""
@@ -189,6 +201,56 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(chunks)
 
+    # -- login ----------------------------------------------------------------------------------------------------
+
+    async def log_in(self, login: Login) -> None:
+        """Log in, and again before the session expires. Raises LoginRejectedError and ConnectionLostError.
+
+        The new login happens when the first request after 85 to 95 % of the session's lifetime is sent, as in Kafka's
+        client. So an idle connection needs none.
+        """
+        self._login = login
+        lifetime_ms = await log_in(self._call_first, login, self.versions, self.address)
+        share = 0.85 + 0.1 * random.random()  # not all connections at the same time
+        self._renew_at = self._loop.time() + share * lifetime_ms / 1000 if lifetime_ms else math.inf
+
+    async def _call_first(self, request: Message, version: int) -> Any:
+        """Send a request of a login, before the requests that wait for it."""
+        self._require_connected()
+        pending, chunks = self._encode(request, version, None)
+        self._pending.append(pending)
+        self._write(chunks)
+        return await pending.future
+
+    def _hold(self, pending: _Pending | None, chunks: list[bytes | memoryview]) -> bool:
+        """Keep a request until a login in progress ends, or start one if it is due. Return False if neither applies."""
+        if self._held is None:
+            if self._renew_at == math.inf or self._loop.time() < self._renew_at:
+                return False
+            self._held = []
+            self._renewal = self._loop.create_task(self._log_in_again())
+        self._held.append((pending, chunks))
+        return True
+
+    async def _log_in_again(self) -> None:
+        """Log in after all responses have arrived: a broker rejects other requests between the steps of a login."""
+        assert self._login is not None
+        try:
+            if self._pending:
+                self._drained = self._loop.create_future()
+                await self._drained
+            await self.log_in(self._login)
+        except (ConnectionLostError, LoginRejectedError) as error:
+            self._renewal = None
+            self._lose(ConnectionLostError(f"{self.address}: the new login before the session expires failed: {error}"))
+            return
+        self._renewal = None
+        held, self._held = self._held or [], None
+        for pending, chunks in held:
+            if pending is not None:
+                self._pending.append(pending)
+            self._write(chunks)
+
     def _timed_out(self, request: Message) -> None:
         self._lose(RequestTimeoutError(f"{self.address} did not answer {type(request).__name__} in time"))
 
@@ -199,6 +261,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
         pending, self._pending = self._pending, deque()
+        pending.extend(item for item, _ in self._held or () if item is not None)
+        self._held = None
+        if self._renewal is not None:
+            self._renewal.cancel()
         for item in pending:
             item.timer.cancel()
             if not item.future.done():
@@ -217,6 +283,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail all requests in flight, because the connection has ended."""
+        self.ended_by = error
         self._lose(ConnectionLostError(f"{self.address}: {error or 'the broker closed the connection'}"))
 
     def pause_writing(self) -> None:
@@ -290,6 +357,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         item = self._pending.popleft()
         item.timer.cancel()
+        if self._drained is not None and not self._pending and not self._drained.done():
+            self._drained.set_result(None)
         try:
             correlation_id, pos = decode_response_header(frame, item.api_key, item.version)
             if correlation_id != item.correlation_id:
@@ -326,28 +395,44 @@ async def connect(
     client_id: str = "oncelog",
     request_timeout_ms: int = 30_000,
     connect_timeout_ms: int = 10_000,
-    ssl_context: ssl.SSLContext | None = None,
+    security: Security = PLAINTEXT,
 ) -> ClientConnection:
-    """Connect to a broker, and request its versions and features. Raises ConnectionLostError."""
+    """Connect to a broker, request its versions and features, and log in.
+
+    Raises ConnectionLostError, and LoginRejectedError if another attempt with the same settings fails again.
+    """
     loop = asyncio.get_running_loop()
     connection = ClientConnection(loop, client_id, request_timeout_ms)
     connection.address = f"{host}:{port}"
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
-            await loop.create_connection(lambda: connection, host, port, ssl=ssl_context)
+            context = None if security.tls is None else security.tls.context()
+            await loop.create_connection(lambda: connection, host, port, ssl=context)
             await _learn_versions(connection)
+            if security.login is not None:
+                await connection.log_in(security.login)
     except TimeoutError:
         connection.close("no answer")
         raise RequestTimeoutError(f"cannot connect to {connection.address} within {connect_timeout_ms} ms") from None
-    except ConnectionLostError:
+    except ConnectionLostError as error:
         connection.close()  # it is open if the broker answered with an error, or with invalid bytes
-        raise
+        raise _tls_failure(security, connection.ended_by, connection.address) or error from None
     except OSError as error:
-        raise ConnectionLostError(f"{connection.address}: {error.strerror or error}") from error
+        failure = _tls_failure(security, error, connection.address)
+        raise failure or ConnectionLostError(f"{connection.address}: {error.strerror or error}") from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _tls_failure(security: Security, error: Exception | None, address: str) -> Exception | None:
+    """Return the error to raise if TLS failed, otherwise None."""
+    if security.tls is None or error is None:
+        return None
+    from oncelog.net.tls_failures import explain
+
+    return explain(error, address)
 
 
 async def _learn_versions(connection: ClientConnection) -> None:

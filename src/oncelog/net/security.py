@@ -1,0 +1,106 @@
+"""What a client needs to connect to a secured listener, and the login on a new or an open connection."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oncelog.net.failures import ConnectionLostError, LoginRejectedError
+from oncelog.net.sasl import Exchange, SaslError
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from oncelog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    import ssl
+
+Call = Callable[[Message, int], Awaitable[Any]]
+"""Send a request in a version, and return the response."""
+
+
+class Tls(Protocol):
+    """The source of TLS settings. Files may change while the client runs."""
+
+    def context(self) -> ssl.SSLContext:
+        """Return the settings for a new connection. Raises LoginRejectedError if they cannot be loaded."""
+
+
+class Login(Protocol):
+    """The source of credentials for one mechanism."""
+
+    @property
+    def mechanism(self) -> str:
+        """The name of the SASL mechanism."""
+
+    async def begin(self) -> Exchange:
+        """Return a new exchange. Raises LoginRejectedError, and ConnectionLostError if a retry may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How to connect: with TLS, with a login, with both or none. The `repr` has no secrets."""
+
+    protocol: str = "PLAINTEXT"
+    tls: Tls | None = None
+    login: Login | None = None
+
+    def __repr__(self) -> str:
+        mechanism = "" if self.login is None else f", {self.login.mechanism}"
+        return f"Security({self.protocol}{mechanism})"
+
+
+PLAINTEXT = Security()
+
+
+async def log_in(call: Call, login: Login, versions: dict[int, tuple[int, int]], address: str) -> int:
+    """Log in on a connection. Return the lifetime of the session in ms; 0 if it does not expire (KIP-368).
+
+    Raises LoginRejectedError, and ConnectionLostError if a retry may help.
+    """
+    version = min(versions.get(SaslAuthenticateRequest.API_KEY, (0, -1))[1], SaslAuthenticateRequest.MAX_VERSION)
+    if version < 0 or versions.get(SaslHandshakeRequest.API_KEY, (0, -1))[1] < 1:
+        raise LoginRejectedError(
+            f"{address} does not support SASL; use its listener for SASL, or a security.protocol without SASL",
+            ErrorCode.ILLEGAL_SASL_STATE,
+        )
+    exchange = await login.begin()
+    handshake = await call(SaslHandshakeRequest(mechanism=login.mechanism), 1)
+    if handshake.error_code:
+        raise _rejected_handshake(address, login.mechanism, handshake)
+    token: bytes | None = exchange.first()
+    lifetime_ms = 0
+    while token is not None:
+        response = await call(SaslAuthenticateRequest(auth_bytes=token), version)
+        if response.error_code:
+            raise _rejected(address, login.mechanism, exchange, response)
+        lifetime_ms = response.session_lifetime_ms
+        try:
+            token = exchange.answer(bytes(response.auth_bytes))
+        except SaslError as error:
+            raise LoginRejectedError(f"{address}: login with {login.mechanism} failed: {error}") from None
+    if not exchange.done:
+        raise LoginRejectedError(f"{address} ended the login with {login.mechanism} too early")
+    return max(0, lifetime_ms)
+
+
+def _rejected_handshake(address: str, mechanism: str, response: Any) -> LoginRejectedError:
+    code = ErrorCode.of(response.error_code)
+    if code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        accepted = ", ".join(response.mechanisms) or "none"
+        return LoginRejectedError(
+            f"{address} does not accept sasl.mechanism = {mechanism}; it accepts: {accepted}", code
+        )
+    if code is ErrorCode.ILLEGAL_SASL_STATE:
+        return LoginRejectedError(
+            f"{address} expects no login on this listener; use another port, or a security.protocol without SASL", code
+        )
+    return LoginRejectedError(f"{address} rejected sasl.mechanism = {mechanism}: {code.text}", code)
+
+
+def _rejected(address: str, mechanism: str, exchange: Exchange, response: Any) -> Exception:
+    code = ErrorCode.of(response.error_code)
+    reasons = [text for text in (response.error_message or code.text, exchange.reason) if text]
+    message = f"{address} rejected the login with {mechanism}: {'; '.join(reasons)}"
+    return ConnectionLostError(message) if code.retriable else LoginRejectedError(message, code)

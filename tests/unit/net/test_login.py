@@ -1,0 +1,237 @@
+"""TLS and logins of the client's connection, against a minimal server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from oncelog.net.connection import ClientConnection, ConnectionLostError, LoginRejectedError, connect
+from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram
+from oncelog.net.security import Security
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest
+from support.certificates import DAY, Pair, authority, signed_by
+from support.login_server import LoginServer
+
+
+class Login:
+    """Fixed credentials."""
+
+    def __init__(self, mechanism: str, password: str = "secret") -> None:
+        self.mechanism, self.password = mechanism, password
+        self.begun = 0
+
+    async def begin(self) -> Exchange:
+        self.begun += 1
+        if self.mechanism == "PLAIN":
+            return Plain("alice", self.password)
+        if self.mechanism == "OAUTHBEARER":
+            return OAuthBearer("token" if self.password == "secret" else self.password)
+        return Scram(self.mechanism, "alice", self.password, "nonce")
+
+
+class Trust:
+    """TLS settings that trust one authority."""
+
+    def __init__(self, trusted: Pair | None, client: tuple[Path, Path] | None = None, check_name: bool = True) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.check_hostname = check_name
+        if trusted is not None:
+            self._context.load_verify_locations(cadata=trusted.certificate_pem.decode())
+        if client is not None:
+            self._context.load_cert_chain(*client)
+
+    def context(self) -> ssl.SSLContext:
+        return self._context
+
+
+def served(folder: Path, pair: Pair, clients: Pair | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair.write(folder, "server"))
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=clients.certificate_pem.decode())
+    return context
+
+
+def beat(number: int) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", generation_id=number, member_id="m")
+
+
+def connected(
+    server: LoginServer, security: Security, body: Callable[[ClientConnection], Awaitable[Any]] | None = None
+) -> None:
+    async def use(connection: ClientConnection) -> None:
+        assert (await connection.call(beat(7))).throttle_time_ms == 7
+
+    async def go(port: int) -> None:
+        connection = await connect("127.0.0.1", port, security=security)
+        try:
+            await (body or use)(connection)
+        finally:
+            connection.close()
+
+    server.run(go)
+
+
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_login(mechanism: str) -> None:
+    server = LoginServer(mechanism)
+    connected(server, Security("SASL_PLAINTEXT", None, Login(mechanism)))
+    assert server.log[-4:-1].count("SaslHandshake") <= 1
+    assert server.log[-1] == "Heartbeat"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_wrong_password_is_a_rejection_that_does_not_show_it(mechanism: str) -> None:
+    with pytest.raises(
+        LoginRejectedError, match=f"rejected the login with {mechanism}: Authentication failed"
+    ) as caught:
+        connected(LoginServer(mechanism), Security("SASL_PLAINTEXT", None, Login(mechanism, "wrong-one")))
+    assert "wrong-one" not in repr(caught.value)
+    assert ("invalid_token" in str(caught.value)) == (mechanism == "OAUTHBEARER")
+
+
+def test_error_for_a_mechanism_that_the_broker_lacks_lists_those_it_has() -> None:
+    server = LoginServer("SCRAM-SHA-512", "PLAIN")
+    with pytest.raises(LoginRejectedError, match=r"sasl\.mechanism = OAUTHBEARER; it accepts: SCRAM-SHA-512, PLAIN"):
+        connected(server, Security("SASL_PLAINTEXT", None, Login("OAUTHBEARER")))
+
+
+def test_new_login_before_the_session_expires_lets_other_requests_wait() -> None:
+    server = LoginServer("PLAIN", lifetime_ms=100, heartbeat_s=0.02)
+    login = Login("PLAIN")
+
+    async def body(connection: ClientConnection) -> None:
+        async with asyncio.timeout(10):
+            number = 0
+            while login.begun < 3:
+                answers = [connection.send(beat(number + each)) for each in range(3)]
+                connection.send(beat(99))
+                assert connection.in_flight >= 3
+                for each, answer in enumerate(answers):
+                    assert (await answer).throttle_time_ms == number + each
+                number += 3
+            assert not connection.closed
+
+    connected(server, Security("SASL_PLAINTEXT", None, login), body)
+    assert server.log.count("SaslHandshake") == 3
+
+
+def test_failed_new_login_ends_the_connection_and_all_waiting_requests() -> None:
+    server = LoginServer("PLAIN", lifetime_ms=20)
+    login = Login("PLAIN")
+
+    async def body(connection: ClientConnection) -> None:
+        login.password = "changed"
+        await asyncio.sleep(0.03)
+        waiting = [connection.send(beat(each)) for each in range(3)]
+        for each in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(each, ConnectionLostError)
+            assert "new login before the session expires failed" in str(each)
+        assert connection.closed
+
+    connected(server, Security("SASL_PLAINTEXT", None, login), body)
+
+
+def test_login_to_a_broker_without_sasl() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.close()
+
+    async def go() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(ConnectionLostError):
+                await connect("127.0.0.1", port, security=Security("SASL_PLAINTEXT", None, Login("PLAIN")))
+
+    asyncio.run(go())
+
+
+def test_tls_with_login(tmp_path: Path) -> None:
+    ours = authority()
+    server = LoginServer("PLAIN", context=served(tmp_path, signed_by(ours, "broker", "127.0.0.1")))
+    connected(server, Security("SASL_SSL", Trust(ours), Login("PLAIN")))
+    assert server.log[-1] == "Heartbeat"
+
+
+def test_mutual_tls(tmp_path: Path) -> None:
+    ours = authority()
+    context = served(tmp_path, signed_by(ours, "broker", "127.0.0.1"), clients=ours)
+    client = signed_by(ours, "client").write(tmp_path, "client")
+    connected(LoginServer(context=context), Security("SSL", Trust(ours, client)))
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_missing_client_certificate_is_named(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], version: ssl.TLSVersion
+) -> None:
+    """Use a blocking server, because asyncio's sends no alert. With TLS 1.3, the alert follows the handshake."""
+    ours = authority()
+    context = served(tmp_path, signed_by(ours, "broker", "127.0.0.1"), clients=ours)
+    context.maximum_version = version
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            accepted = listening.accept()[0]
+            with context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False) as tls:
+                with contextlib.suppress(ssl.SSLError):
+                    tls.do_handshake()
+                tls.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):
+                    while tls.recv(4096):  # a close before unread bytes would reset the connection, and lose the alert
+                        pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listening.getsockname()[1]
+        with asyncio.Runner(loop_factory=new_loop) as runner, pytest.raises(LoginRejectedError) as caught:
+            runner.run(connect("127.0.0.1", port, security=Security("SSL", Trust(ours))))
+        thread.join()
+    assert "ssl.keystore.location" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ends", "trusted", "words"),
+    [
+        (("elsewhere",), DAY, True, "for another host name.*ssl.endpoint.identification.algorithm"),
+        (("127.0.0.1",), -datetime.timedelta(hours=1), True, "has expired"),
+        (("127.0.0.1",), DAY, False, "unknown authority.*ssl.truststore.location"),
+    ],
+)
+def test_certificate_errors_name_what_failed(
+    tmp_path: Path, hosts: tuple[str, ...], ends: datetime.timedelta, trusted: bool, words: str
+) -> None:
+    ours = authority()
+    server = LoginServer(context=served(tmp_path, signed_by(ours, "broker", *hosts, ends=ends)))
+    with pytest.raises(LoginRejectedError, match=words):
+        connected(server, Security("SSL", Trust(ours if trusted else authority())))
+
+
+def test_host_name_check_can_be_disabled(tmp_path: Path) -> None:
+    ours = authority()
+    server = LoginServer(context=served(tmp_path, signed_by(ours, "elsewhere")))
+    connected(server, Security("SSL", Trust(ours, check_name=False)))
+
+
+def test_tls_to_a_plaintext_listener() -> None:
+    with pytest.raises((LoginRejectedError, ConnectionLostError), match=r"security\.protocol"):
+        connected(LoginServer(), Security("SSL", Trust(None)))
+
+
+def test_repr_of_security() -> None:
+    assert repr(Security("SASL_SSL", None, Login("PLAIN"))) == "Security(SASL_SSL, PLAIN)"
