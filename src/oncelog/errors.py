@@ -31,6 +31,7 @@
         │       └── StaleSequenceError       the log has newer records of this producer already
         └── FatalError               close this producer
             ├── FencedError              a newer producer has the same transactional id
+            ├── AuthenticationError      TLS or the login failed: correct the options, or the broker's certificate
             ├── AuthorizationError       the client is not authorized
             └── UnsupportedError         the broker lacks a feature that the call needs
 
@@ -55,6 +56,7 @@ __all__ = [
     "ADVICE",
     "CLASSES",
     "AbortableError",
+    "AuthenticationError",
     "AuthorizationError",
     "BadRecordError",
     "ClientClosedError",
@@ -365,6 +367,16 @@ class FencedError(FatalError):
     default_advice = "Close this producer, because a newer one uses its transactional_id."
 
 
+class AuthenticationError(FatalError):
+    """A broker rejected the login, or client and broker do not trust each other's certificates.
+
+    The client does not retry, because another attempt with the same settings fails again, and may lock the user out.
+    """
+
+    default_code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    default_advice = "Correct what the message names, then create a new client."
+
+
 class AuthorizationError(FatalError):
     """The client is not authorized for the request."""
 
@@ -411,7 +423,9 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
     _C.GROUP_AUTHORIZATION_FAILED: AuthorizationError,
     _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AuthorizationError,
     _C.DELEGATION_TOKEN_AUTHORIZATION_FAILED: AuthorizationError,
-    _C.SASL_AUTHENTICATION_FAILED: AuthorizationError,
+    _C.SASL_AUTHENTICATION_FAILED: AuthenticationError,
+    _C.ILLEGAL_SASL_STATE: AuthenticationError,
+    _C.UNSUPPORTED_SASL_MECHANISM: AuthenticationError,
     _C.UNSUPPORTED_VERSION: UnsupportedError,
     _C.UNSUPPORTED_FOR_MESSAGE_FORMAT: UnsupportedError,
     _C.UNSUPPORTED_COMPRESSION_TYPE: UnsupportedError,

@@ -69,6 +69,7 @@ TO_DO: dict[type[errors.OncelogError], ToDo] = {
     errors.StaleSequenceError: ToDo.ABORT,
     errors.FatalError: ToDo.CLOSE,
     errors.FencedError: ToDo.CLOSE,
+    errors.AuthenticationError: ToDo.CLOSE,
     errors.AuthorizationError: ToDo.CLOSE,
     errors.UnsupportedError: ToDo.CLOSE,
 }

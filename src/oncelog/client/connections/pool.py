@@ -15,7 +15,8 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
-from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, ConnectionLostError, LoginRejectedError, connect
+from oncelog.net.security import PLAINTEXT, Security
 
 Address = tuple[str, int]
 Key = tuple[int, str]
@@ -67,6 +68,7 @@ class Connections:
         reconnect_backoff_max_ms: int,
         max_idle_ms: int,
         chance: Callable[[], float],
+        security: Security = PLAINTEXT,
     ) -> None:
         self._chance = chance
         self._connect_once = partial(
@@ -74,6 +76,7 @@ class Connections:
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
+            security=security,
         )
         self._backoff = (reconnect_backoff_ms, reconnect_backoff_max_ms)
         self._max_idle = max_idle_ms / 1000
@@ -101,13 +104,14 @@ class Connections:
         return best[int(self._chance() * len(best))] if best else None
 
     async def get(self, key: Key, address: Address) -> ClientConnection:
-        """Return the connection; open it if needed. Raises ConnectionLostError."""
+        """Return the connection; open it if needed. Raises ConnectionLostError and AuthenticationError."""
         found = self.find(key)
         return await self._shared(key, lambda: self._make(address, self._lost_early(key))) if found is None else found
 
     async def get_any(self, key: Key, addresses: Iterable[Address]) -> ClientConnection:
         """Return a connection to one of the addresses; open it if needed. Raises the ConnectionLostError of the last.
 
+        Raises AuthenticationError at the first address that rejects the login, because the others share the settings.
         Use an address whose back-off has not passed only if that is true for all.
         """
         found = self.find(key)
@@ -174,13 +178,20 @@ class Connections:
         try:
             connection = await self._connect_once(*address)
         except ConnectionLostError:
-            backoff, _ = self._failing.get(address) or (Backoff(*self._backoff), 0.0)
-            self._failing[address] = backoff, begun + backoff.next_ms(self._chance()) / 1000
+            self._wait_after(address, begun)
             raise
+        except LoginRejectedError as error:
+            self._wait_after(address, begun)  # a program that calls in a loop would lock the user out sooner
+            raise errors.AuthenticationError(str(error), error.code) from error
         self._failing.pop(address, None)
         if self._max_idle >= 0:
             self._idle_timers[connection] = loop.call_later(self._max_idle, self._check_idle, connection)
         return connection
+
+    def _wait_after(self, address: Address, begun: float) -> None:
+        """Let the next attempt wait for the back-off of an address."""
+        backoff, _ = self._failing.get(address) or (Backoff(*self._backoff), 0.0)
+        self._failing[address] = backoff, begun + backoff.next_ms(self._chance()) / 1000
 
     def _rest(self, address: Address) -> float:
         """Return the seconds until the back-off of an address has passed."""

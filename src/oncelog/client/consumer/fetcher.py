@@ -213,8 +213,12 @@ class Fetcher:
     async def _refresh(self) -> None:
         """Request the leaders. Pause before the next time, unless each partition has one by then."""
         try:
-            with contextlib.suppress(errors.KafkaError):
+            try:
                 await self._cluster.refresh({topic for topic, _ in self._subscription.partitions})
+            except errors.AuthenticationError:
+                raise
+            except errors.KafkaError:
+                pass
             if all(self._cluster.topology.leader(*tp) >= 0 for tp in self._subscription.partitions):
                 self._refresh_backoff.reset()
             else:

@@ -22,6 +22,7 @@ from oncelog.client.discovery.metadata import MetadataUpdater
 from oncelog.client.discovery.retries import Retries
 from oncelog.client.discovery.topology import LEADER_MOVED, Partition, Topic
 from oncelog.net.connection import ClientConnection, ConnectionLostError
+from oncelog.net.security import PLAINTEXT, Security
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 
@@ -46,7 +47,7 @@ class ClusterClient:
     Use as `async with ClusterClient("localhost:9092") as cluster`, in a single event loop. `api_timeout_ms` bounds each
     `call_*` with all its attempts, unless the call has its own `timeout_ms`. Until a broker has answered for the first
     time, the bound is `first_contact_ms`, because no broker answers at a mistyped address. If no broker knows a topic,
-    the client retries for `missing_topic_ms`. `chance` returns random numbers in [0, 1).
+    the client retries for `missing_topic_ms`. `chance` returns random numbers in [0, 1). `security` has TLS and login.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ClusterClient:
         missing_topic_ms: int = MISSING_TOPIC_MS,
         what: str = "client",
         chance: Callable[[], float] = random.random,
+        security: Security = PLAINTEXT,
     ) -> None:
         self.calls = Calls(what)
         """Calls of the client's user that `close` ends."""
@@ -82,6 +84,7 @@ class ClusterClient:
             reconnect_backoff_max_ms=reconnect_backoff_max_ms,
             max_idle_ms=connections_max_idle_ms,
             chance=chance,
+            security=security,
         )
         self._outage = Outage()
         self._metadata = MetadataUpdater(self._connections, parse_bootstrap(bootstrap_servers), self._outage)
@@ -115,7 +118,7 @@ class ClusterClient:
     async def connection(self, node_id: int, purpose: str = "") -> ClientConnection:
         """Return a connection to a broker; open one if needed. Each `purpose` (fetches, group, produce) has its own.
 
-        Raises ConnectionFailedError if the broker cannot be reached or is not in the metadata.
+        Raises ConnectionFailedError if the broker cannot be reached or is not in the metadata, and AuthenticationError.
         """
         self.calls.check()
         found = self.open_connection(node_id, purpose)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oncelog import errors
@@ -43,6 +43,8 @@ class Routes:
         self._lock = lock
         self._turns = turns
         self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
+        self.rejected: Callable[[errors.AuthenticationError], None] = lambda error: None
+        """The sender sets it: called if a broker rejects the login, so that no batch waits for its timeout."""
         self._connecting: set[int] = set()
         self._looking: set[str] = set()
         self._fresh = False
@@ -172,6 +174,9 @@ class Routes:
                     await self._cluster.connection(node, "produce")
                     self.trouble.pop(node, None)
                     return
+                except errors.AuthenticationError as error:
+                    self.rejected(error)
+                    return
                 except errors.ConnectionFailedError as error:
                     self.trouble[node] = error.message
                     await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
@@ -193,8 +198,13 @@ class Routes:
         backoff = Backoff(*self._backoff)
         try:
             while not self._turns.closed:
-                with contextlib.suppress(errors.KafkaError):
+                try:
                     await self._cluster.refresh([topic])
+                except errors.AuthenticationError as error:
+                    self.rejected(error)
+                    return
+                except errors.KafkaError:
+                    pass
                 if topic in self._cluster.topology.topics:
                     self._count(topic)
                     with self._lock:

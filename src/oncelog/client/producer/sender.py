@@ -55,6 +55,7 @@ class Sender:
         self.in_flight: dict[int, int] = {}
         """Unanswered requests by broker."""
         self._on_wire: dict[Batch, None] = {}
+        routes.rejected = self._reject
         turns.start(self._turn)
 
     # -- turns ----------------------------------------------------------------------------------------------------
@@ -70,6 +71,13 @@ class Sender:
         why = f"the producer has failed unexpectedly, and these records may or may not be in the log: {fault!r}"
         with self._buffer.settling() as completion:
             completion.fail_all(errors.FatalError(why))
+        self._turns.changed()
+
+    def _reject(self, error: errors.AuthenticationError) -> None:
+        """Fail all batches, because a broker rejects the login, and will reject it again."""
+        why = f"{error.message}; records that were sent before may or may not be in the log"
+        with self._buffer.settling() as completion:
+            completion.fail_all(errors.AuthenticationError(why, error.code))
         self._turns.changed()
 
     def _take_turn(self) -> None:
