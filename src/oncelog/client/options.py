@@ -6,10 +6,17 @@ error that suggests the nearest known name. Options that contradict each other a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any
 
+from oncelog.client.option_readers import Option as Option
+from oncelog.client.option_readers import anything as anything
+from oncelog.client.option_readers import boolean as boolean
+from oncelog.client.option_readers import integer as integer
+from oncelog.client.option_readers import optional_text as optional_text
+from oncelog.client.option_readers import text as text
+from oncelog.client.security.options import ALIASES, SECURITY, UNSUPPORTED_SECURITY, security_of
 from oncelog.errors import ConfigError
 
 MAX_INT = 2**31 - 1
@@ -17,11 +24,11 @@ MAX_INT = 2**31 - 1
 _BYTES = (
     "keys and values are bytes here; convert them in your code, or use tables() and send_table() with oncelog.formats"
 )
-_SECURITY = "TLS and SASL are not supported yet; use a PLAINTEXT listener, or a tunnel"
 _METRICS = "this client has no metrics; omit the option"
 _SOCKET = "the operating system sizes the socket buffers; omit the option"
 
 UNSUPPORTED_OPTIONS: dict[str, str] = {
+    **UNSUPPORTED_SECURITY,
     **dict.fromkeys(("key_deserializer", "value_deserializer", "key_serializer", "value_serializer"), _BYTES),
     "interceptor_classes": "interceptors are not supported; wrap send() or poll() in your own function",
     "metric_reporters": _METRICS,
@@ -44,64 +51,9 @@ UNSUPPORTED_OPTIONS: dict[str, str] = {
     "share_acquire_mode": "share groups (KIP-932) are not supported yet; omit the option",
 }
 """Options of Kafka's Java clients that these clients lack -> the reason, and what to do instead."""
-UNSUPPORTED_PREFIXES = {"ssl_": _SECURITY, "sasl_": _SECURITY, "security_": _SECURITY}
-
-
-class Option(NamedTuple):
-    """The default of an option, the function that reads a value, and the description for the reference.
-
-    `read` converts the user's value, which may be a string. It raises ValueError or TypeError for a wrong value.
-    """
-
-    default: Any
-    read: Callable[[Any], Any]
-    doc: str
-    """What the option does, for the reference. Markdown."""
-
-
-def integer(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
-    """Return a reader of a whole number within bounds."""
-
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | str | float) or int(value) != float(value):
-            raise ValueError("it must be a whole number")
-        if not low <= int(value) <= high:
-            raise ValueError(f"it must be {low} to {high}")
-        return int(value)
-
-    return read
-
-
-def boolean(value: Any) -> bool:
-    """Read True or False, or their names."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise ValueError("it must be true or false")
-
-
-def text(value: Any) -> str:
-    """Read a string that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise ValueError("it must be a string that is not empty")
-    return value
-
-
-def optional_text(value: Any) -> str | None:
-    """Read a string that is not empty, or None."""
-    return None if value is None else text(value)
-
-
-def _plaintext(value: Any) -> str:
-    if value != "PLAINTEXT":
-        raise ValueError(advice_for_unsupported("security_"))
-    return "PLAINTEXT"
-
-
-def anything(value: Any) -> Any:
-    """Accept any value. Another function checks it."""
-    return value
+UNSUPPORTED_PREFIXES = {
+    "sasl_kerberos_": "Kerberos (GSSAPI) is not supported; use SCRAM-SHA-512 or OAUTHBEARER",
+}
 
 
 COMMON: dict[str, Option] = {
@@ -148,7 +100,7 @@ COMMON: dict[str, Option] = {
     "connections_max_idle_ms": Option(
         540_000, integer(-1), "Close connections that were not used for this time; -1 keeps them open."
     ),
-    "security_protocol": Option("PLAINTEXT", _plaintext, "Only PLAINTEXT: there is no TLS and no SASL yet."),
+    **SECURITY,
 }
 
 
@@ -167,9 +119,11 @@ def read_options(
         )
     options = {name: option.default for name, option in known.items()}
     explicit: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for source in (mapping or {}, given):
         for spelled, value in source.items():
-            name = str(spelled).replace(".", "_")
+            spelling = str(spelled).replace(".", "_")
+            name = ALIASES.get(spelling, spelling)
             if name == "bootstrap_servers" and value is None:
                 continue
             if name not in known:
@@ -181,7 +135,10 @@ def read_options(
             try:
                 options[name] = known[name].read(value)
             except (ValueError, TypeError) as error:
-                raise ConfigError(f"{spelled} = {value!r}: {error}") from None
+                shown = "" if known[name].secret else f" = {value!r}"
+                raise ConfigError(f"{spelled}{shown}: {error}") from None
+            if spellings.setdefault(name, spelling) != spelling:
+                raise ConfigError(f"{explicit[name]} and {spelled} are two names of one option; set one of them")
             explicit[name] = str(spelled)
     if "reconnect_backoff_ms" in explicit and "reconnect_backoff_max_ms" not in explicit:
         options["reconnect_backoff_max_ms"] = options["reconnect_backoff_ms"]  # as in Kafka's clients
@@ -211,4 +168,5 @@ def cluster_options(options: Mapping[str, Any]) -> dict[str, Any]:
         "reconnect_backoff_ms": options["reconnect_backoff_ms"],
         "reconnect_backoff_max_ms": options["reconnect_backoff_max_ms"],
         "connections_max_idle_ms": options["connections_max_idle_ms"],
+        "security": security_of(options),
     }

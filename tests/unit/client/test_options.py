@@ -52,7 +52,7 @@ def test_dotted_names_and_texts() -> None:
         ({"transaction.two.phase.commit.enable": "true"}, ("transaction.two.phase.commit.enable", "prepare()")),
         ({"key.serializer": "org.apache.kafka.X"}, ("key.serializer", "bytes")),
         ({"interceptor.classes": "X"}, ("interceptor.classes", "wrap send")),
-        ({"sasl.mechanism": "PLAIN"}, ("sasl.mechanism", "not supported yet")),
+        ({"sasl.mechanism": "GSSAPI"}, ("sasl.mechanism", "Kerberos", "SCRAM-SHA-512")),
         ({"metadata.max.idle.ms": 4_999}, ("metadata.max.idle.ms", "5000")),
     ],
 )
@@ -126,8 +126,9 @@ def test_every_default_is_a_valid_value() -> None:
     [
         ("key.deserializer", "bytes"),
         ("interceptor.classes", "wrap send() or poll()"),
-        ("sasl.mechanism", "not supported yet"),
-        ("ssl.truststore.location", "not supported yet"),
+        ("sasl.login.callback.handler.class", "sasl_oauth_token_provider"),
+        ("ssl.cipher.suites", "ssl_context"),
+        ("sasl.kerberos.service.name", "Kerberos"),
         ("metric.reporters", "omit the option"),
         ("share.acquire.mode", "KIP-932"),
     ],
@@ -171,7 +172,7 @@ def test_every_option_of_javas_consumer_is_known_or_rejected_with_advice() -> No
         ({"auto_offset_reset": "by_duration:1h"}, ("by_duration:1h", "PT1H")),
         ({"auto_offset_reset": "by_duration:-PT1H"}, ("PT1H",)),
         ({"auto_offset_reset": "first"}, ("by_duration",)),
-        ({"security_protocol": "SSL"}, ("security_protocol", "PLAINTEXT")),
+        ({"security_protocol": "TLS"}, ("security_protocol", "SASL_SSL")),
     ],
 )
 def test_invalid_consumer_options(given: dict[str, Any], words: tuple[str, ...]) -> None:

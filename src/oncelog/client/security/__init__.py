@@ -1,0 +1,1 @@
+"""TLS and logins: read the options, load certificates and keys, get tokens."""

@@ -1,0 +1,311 @@
+"""The options of TLS and logins: Kafka's names, and librdkafka's where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from oncelog.client.option_readers import Option, Secret, boolean, integer, optional_secret, optional_text
+from oncelog.client.security.jaas import parse_jaas
+from oncelog.errors import ConfigError
+from oncelog.net.sasl import MECHANISMS
+from oncelog.net.security import PLAINTEXT, Login, Security, Tls
+
+if TYPE_CHECKING:
+    from oncelog.client.security.stores import Store
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+STORES = ("JKS", "PKCS12", "PEM")
+
+
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value.upper() not in allowed:
+            raise ValueError(f"it must be {', '.join(allowed[:-1])} or {allowed[-1]}")
+        return value.upper()
+
+    return read
+
+
+def _mechanism(value: Any) -> str | None:
+    if isinstance(value, str) and value.upper() in ("GSSAPI", "KERBEROS"):
+        raise ValueError(f"Kerberos is not supported; supported are {', '.join(MECHANISMS)}")
+    return None if value is None else _one_of(*MECHANISMS)(value)
+
+
+def _store_type(value: Any) -> str | None:
+    return None if value is None else _one_of(*STORES)(value)
+
+
+def _host_check(value: Any) -> str:
+    if value in ("", None) or str(value).lower() == "none":
+        return "none"
+    if str(value).lower() != "https":
+        raise ValueError("it must be https or none")
+    return "https"
+
+
+def _versions(value: Any) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in (value.split(",") if isinstance(value, str) else value))
+    if not names or not set(names) <= {"TLSv1.2", "TLSv1.3"}:
+        raise ValueError("it must be TLSv1.2, TLSv1.3 or both")
+    return names
+
+
+def _context(value: Any) -> Any:
+    if value is None:
+        return None
+    import ssl
+
+    if not isinstance(value, ssl.SSLContext):
+        raise ValueError("it must be an ssl.SSLContext")
+    return value
+
+
+def _provider(value: Any) -> Any:
+    if value is not None and not callable(getattr(value, "token", value)):
+        raise ValueError("it must be a function that returns a token, or an object with a method token()")
+    return value
+
+
+_CLIENT = "sasl_oauthbearer_client_credentials_client"
+_ENDPOINT = "sasl_oauthbearer_token_endpoint_url"
+
+SECURITY: dict[str, Option] = {
+    "security_protocol": Option(
+        "PLAINTEXT", _one_of(*PROTOCOLS), "PLAINTEXT, SSL (TLS), SASL_PLAINTEXT (login), or SASL_SSL (TLS and login)."
+    ),
+    "ssl_truststore_location": Option(
+        None,
+        optional_text,
+        "File with the certificates of trusted authorities, as PEM or PKCS12. By default those of the system.",
+    ),
+    "ssl_truststore_type": Option(None, _store_type, "PEM or PKCS12. The content of the file decides."),
+    "ssl_truststore_password": Option(None, optional_secret, "Password of a PKCS12 file.", secret=True),
+    "ssl_truststore_certificates": Option(
+        None, optional_secret, "The certificates of trusted authorities themselves, as PEM.", secret=True
+    ),
+    "ssl_keystore_location": Option(
+        None, optional_text, "File with this client's key and certificates, as PEM or PKCS12, for mutual TLS."
+    ),
+    "ssl_keystore_type": Option(None, _store_type, "PEM or PKCS12. The content of the file decides."),
+    "ssl_keystore_password": Option(None, optional_secret, "Password of a PKCS12 file.", secret=True),
+    "ssl_keystore_key": Option(None, optional_secret, "This client's key itself, as PEM.", secret=True),
+    "ssl_keystore_certificate_chain": Option(
+        None, optional_secret, "This client's certificates themselves, as PEM.", secret=True
+    ),
+    "ssl_certificate_location": Option(None, optional_text, "File with this client's certificates, as PEM."),
+    "ssl_key_location": Option(None, optional_text, "File with this client's key, as PEM."),
+    "ssl_key_password": Option(None, optional_secret, "Password of the key, if it is encrypted PEM.", secret=True),
+    "ssl_endpoint_identification_algorithm": Option(
+        "https", _host_check, "`https` requires that the broker's certificate has its host name; `none` does not."
+    ),
+    "ssl_enabled_protocols": Option(("TLSv1.2", "TLSv1.3"), _versions, "Versions of TLS to use."),
+    "ssl_context": Option(None, _context, "An `ssl.SSLContext` of your own, in place of all other `ssl_` options."),
+    "sasl_mechanism": Option(None, _mechanism, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."),
+    "sasl_username": Option(None, optional_text, "User name for PLAIN and SCRAM."),
+    "sasl_password": Option(None, optional_secret, "Password for PLAIN and SCRAM.", secret=True),
+    "sasl_jaas_config": Option(
+        None, optional_secret, "User name and password in Java's form, in place of the two options.", secret=True
+    ),
+    "sasl_oauth_token_provider": Option(
+        None,
+        _provider,
+        "For OAUTHBEARER: a function that returns a token, or (token, time of expiry in seconds since 1970).",
+    ),
+    _ENDPOINT: Option(
+        None, optional_text, "For OAUTHBEARER: URL that issues tokens for a client id and its secret, or a `file:` URL."
+    ),
+    f"{_CLIENT}_id": Option(None, optional_text, "Client id for the token endpoint."),
+    f"{_CLIENT}_secret": Option(None, optional_secret, "Secret of the client id.", secret=True),
+    "sasl_oauthbearer_scope": Option(None, optional_text, "Scope to request from the token endpoint."),
+    "sasl_oauthbearer_extensions": Option(None, optional_text, "SASL extensions for the broker, as `name=value,...`."),
+    "sasl_oauthbearer_header_urlencode": Option(
+        False, boolean, "Encode client id and secret as RFC 6749 says before they are sent."
+    ),
+    "sasl_login_read_timeout_ms": Option(10_000, integer(1), "How long one request to the token endpoint may take."),
+    "https_ca_location": Option(
+        None,
+        optional_text,
+        "File with the authorities to trust at the token endpoint, as PEM. By default the system's.",
+    ),
+}
+
+ALIASES = {
+    "ssl_ca_location": "ssl_truststore_location",
+    "ssl_ca_pem": "ssl_truststore_certificates",
+    "ssl_certificate_pem": "ssl_keystore_certificate_chain",
+    "ssl_key_pem": "ssl_keystore_key",
+    "sasl_mechanisms": "sasl_mechanism",
+    "sasl_oauthbearer_client_id": f"{_CLIENT}_id",
+    "sasl_oauthbearer_client_secret": f"{_CLIENT}_secret",
+}
+"""librdkafka's name -> Kafka's."""
+
+_OWN = "pass an ssl.SSLContext of your own as ssl_context"
+_JAVA_CLASS = "it names a Java class; use sasl_oauth_token_provider, or the options of the token endpoint"
+UNSUPPORTED_SECURITY: dict[str, str] = {
+    **dict.fromkeys(
+        ("ssl_cipher_suites", "ssl_curves_list", "ssl_sigalgs_list", "ssl_crl_location", "ssl_protocol"), _OWN
+    ),
+    **dict.fromkeys(("enable_ssl_certificate_verification", "ssl_engine_factory_class", "ssl_provider"), _OWN),
+    **dict.fromkeys(("ssl_keymanager_algorithm", "ssl_trustmanager_algorithm"), _OWN),
+    "ssl_secure_random_implementation": "Python's ssl has its own random numbers; omit the option",
+    "security_providers": "it names Java classes; omit the option",
+    **dict.fromkeys(
+        ("sasl_client_callback_handler_class", "sasl_login_callback_handler_class", "sasl_login_class"), _JAVA_CLASS
+    ),
+    "sasl_oauthbearer_method": "set sasl_oauthbearer_token_endpoint_url, or sasl_oauth_token_provider; omit the option",
+    "oauth_cb": "use sasl_oauth_token_provider, which takes no argument",
+    "sasl_oauthbearer_config": "use sasl_oauth_token_provider",
+    "sasl_login_connect_timeout_ms": "sasl_login_read_timeout_ms covers the connection, too",
+}
+"""Options that these clients lack -> what to do instead."""
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".") if name not in ("ssl_context", "sasl_oauth_token_provider") else name
+
+
+def security_of(options: Mapping[str, Any]) -> Security:
+    """Return what connections need for these options, and load the files. Raises ConfigError."""
+    protocol = options["security_protocol"]
+    given = [name for name in SECURITY if options[name] != SECURITY[name].default and name != "security_protocol"]
+    for prefix, needed in (("sasl_", "SASL"), ("ssl_", "SSL")):
+        unused = next((name for name in given if name.startswith(prefix)), None)
+        if unused is not None and needed not in protocol:
+            raise ConfigError(
+                f"{_dotted(unused)} has no effect with security.protocol = {protocol}; set security.protocol = "
+                + ("SASL_SSL" if needed == "SASL" or protocol != "PLAINTEXT" else "SSL")
+            )
+    if protocol == "PLAINTEXT":
+        return PLAINTEXT
+    tls = _tls(options, given) if "SSL" in protocol else None
+    return Security(protocol, tls, _login(options) if "SASL" in protocol else None)
+
+
+def _tls(options: Mapping[str, Any], given: list[str]) -> Tls:
+    from oncelog.client.security import stores
+
+    if options["ssl_context"] is not None:
+        other = next((name for name in given if name.startswith("ssl_") and name != "ssl_context"), None)
+        if other is not None:
+            raise ConfigError(f"ssl_context and {_dotted(other)}: set one of them")
+        return stores.OwnTls(options["ssl_context"])
+    import ssl
+
+    numbers = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+    key, chain = _key(options)
+    files = stores.TlsFiles(
+        trust=_store(options, ("ssl_truststore_location", "ssl_truststore_certificates"), "ssl_truststore_password"),
+        chain=chain,
+        key=key,
+        check_host=options["ssl_endpoint_identification_algorithm"] == "https",
+        versions=frozenset(numbers[name] for name in options["ssl_enabled_protocols"]),
+    )
+    return stores.ReloadedTls(files)
+
+
+def _store(options: Mapping[str, Any], names: tuple[str, ...], password: str | None = None) -> Store | None:
+    """Return the file or text that one of these options has, or None."""
+    from oncelog.client.security.stores import Store
+
+    found = [name for name in names if options[name] is not None]
+    if len(found) > 1:
+        raise ConfigError(f"{' and '.join(map(_dotted, found))}: set one of them")
+    if not found:
+        if password is not None and options[password] is not None:
+            raise ConfigError(f"{_dotted(password)} needs {_dotted(names[0])}")
+        return None
+    value = options[found[0]]
+    secret = None if password is None else options[password]
+    if isinstance(value, Secret):
+        return Store(_dotted(found[0]), pem=value, password=secret)
+    return Store(_dotted(found[0]), path=value, password=secret)
+
+
+def _key(options: Mapping[str, Any]) -> tuple[Store | None, Store | None]:
+    """Return the stores of this client's key and certificates. The first may have both."""
+    both = _store(options, ("ssl_keystore_location",), "ssl_keystore_password")
+    key = _store(options, ("ssl_key_location", "ssl_keystore_key"))
+    chain = _store(options, ("ssl_certificate_location", "ssl_keystore_certificate_chain"))
+    if both is not None and (key or chain) is not None:
+        other = key or chain
+        raise ConfigError(f"{both.option} and {other.option if other else ''}: set one of them")
+    if key is not None and chain is None:
+        raise ConfigError(f"{key.option} needs ssl.certificate.location or ssl.keystore.certificate.chain")
+    if chain is not None and key is None:
+        raise ConfigError(f"{chain.option} needs ssl.key.location or ssl.keystore.key")
+    from dataclasses import replace
+
+    used = both or key
+    password = options["ssl_key_password"]
+    if used is None:
+        if password is not None:
+            raise ConfigError("ssl.key.password needs ssl.keystore.location or ssl.key.location")
+        return None, None
+    return replace(used, password=used.password or password), chain
+
+
+def _login(options: Mapping[str, Any]) -> Login:
+    from oncelog.client.security.tokens import PasswordLogin
+
+    mechanism = options["sasl_mechanism"]
+    if mechanism is None:
+        raise ConfigError(f"sasl.mechanism is missing; set it to one of {', '.join(MECHANISMS)}")
+    jaas: dict[str, str] = {}
+    if options["sasl_jaas_config"] is not None:
+        try:
+            jaas = parse_jaas(options["sasl_jaas_config"].value, mechanism)
+        except ValueError as error:
+            raise ConfigError(f"sasl.jaas.config: {error}") from None
+    if mechanism == "OAUTHBEARER":
+        return _token_login(options, jaas)
+    for name, key in (("sasl_username", "username"), ("sasl_password", "password")):
+        if options[name] is not None and key in jaas:
+            raise ConfigError(f"{_dotted(name)} and sasl.jaas.config: set one of them")
+    if jaas.get("tokenauth", "").lower() == "true":
+        raise ConfigError("sasl.jaas.config: delegation tokens (tokenauth) are not supported")
+    username = options["sasl_username"] or jaas.get("username")
+    password = options["sasl_password"] or (Secret(jaas["password"]) if "password" in jaas else None)
+    for name, value in (("sasl.username", username), ("sasl.password", password)):
+        if value is None:
+            raise ConfigError(f"{name} is missing; sasl.mechanism = {mechanism} needs it, or sasl.jaas.config")
+    assert username is not None
+    assert password is not None
+    return PasswordLogin(mechanism, username, password)
+
+
+def _token_login(options: Mapping[str, Any], jaas: Mapping[str, str]) -> Login:
+    from oncelog.client.security.tokens import Callback, TokenEndpoint, TokenLogin
+
+    extensions = {name.removeprefix("extension_"): text for name, text in jaas.items() if name.startswith("extension_")}
+    for pair in (options["sasl_oauthbearer_extensions"] or "").split(","):
+        name, equals, value = pair.partition("=")
+        if pair and not equals:
+            raise ConfigError("sasl.oauthbearer.extensions: it must be NAME=VALUE,...")
+        if pair:
+            extensions[name.strip()] = value.strip()
+    provider, url = options["sasl_oauth_token_provider"], options[_ENDPOINT]
+    if provider is not None and url is not None:
+        raise ConfigError(f"sasl_oauth_token_provider and {_dotted(_ENDPOINT)}: set one of them")
+    if provider is not None:
+        return TokenLogin(Callback(provider), extensions)
+    if url is None:
+        raise ConfigError(f"sasl.mechanism = OAUTHBEARER needs sasl_oauth_token_provider or {_dotted(_ENDPOINT)}")
+    if not url.startswith(("https://", "http://", "file:")):
+        raise ConfigError(f"{_dotted(_ENDPOINT)} = {url!r}: it must be an http, https or file URL")
+    client_id = options[f"{_CLIENT}_id"] or jaas.get("clientId")
+    secret = options[f"{_CLIENT}_secret"] or (Secret(jaas["clientSecret"]) if "clientSecret" in jaas else None)
+    if not url.startswith("file:") and (client_id is None or secret is None):
+        raise ConfigError(f"{_dotted(_ENDPOINT)} needs {_dotted(_CLIENT)}.id and {_dotted(_CLIENT)}.secret")
+    endpoint = TokenEndpoint(
+        url,
+        client_id or "",
+        secret or Secret(""),
+        options["sasl_oauthbearer_scope"] or jaas.get("scope"),
+        options["sasl_oauthbearer_header_urlencode"],
+        options["sasl_login_read_timeout_ms"] / 1000,
+        options["https_ca_location"],
+    )
+    return TokenLogin(endpoint, extensions)

@@ -1,0 +1,191 @@
+"""Load certificates and keys from PEM or PKCS12, and load them again when their files change."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from oncelog.client.option_readers import Secret
+from oncelog.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+"""The first bytes of Java's own formats, JKS and JCEKS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A file, or PEM text in place of one. `option` names it in errors."""
+
+    option: str
+    path: str | None = None
+    pem: Secret | None = None
+    password: Secret | None = None
+
+    def read(self) -> bytes:
+        """Return the content. Raises ConfigError."""
+        if self.path is None:
+            assert self.pem is not None
+            return self.pem.value.replace("\\n", "\n").encode()
+        try:
+            return Path(self.path).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{self.option} = {self.path!r}: {error.strerror or error}") from None
+
+    def fail(self, why: str) -> ConfigError:
+        """Return the error for a content that cannot be used."""
+        return ConfigError(f"{self.option}{'' if self.path is None else f' = {self.path!r}'}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The options of TLS. `key` without `chain` contains both."""
+
+    trust: Store | None = None
+    chain: Store | None = None
+    key: Store | None = None
+    check_host: bool = True
+    versions: frozenset[ssl.TLSVersion] = frozenset()
+
+    def stamp(self) -> tuple[object, ...]:
+        """Return a value that changes when a file changes. A file that is missing for a moment counts as a change."""
+        return tuple(
+            _stamp(Path(store.path)) for store in (self.trust, self.chain, self.key) if store is not None and store.path
+        )
+
+    def load(self) -> ssl.SSLContext:
+        """Return the settings for connections. Raises ConfigError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = self.check_host
+        if self.versions:
+            context.minimum_version, context.maximum_version = min(self.versions), max(self.versions)
+        if self.trust is None:
+            context.load_default_certs()
+        else:
+            _trust(context, self.trust)
+        if self.key is not None:
+            _present(context, self.key, self.chain)
+        return context
+
+
+class ReloadedTls:
+    """TLS settings from files, which may be renewed while the client runs. Raises ConfigError at once."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._stamp = files.stamp()
+        self._context = files.load()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the settings for a new connection. If new files cannot be loaded, log that and keep the old ones."""
+        stamp = self._files.stamp()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._context = self._files.load()
+            except ConfigError as error:
+                log.warning("cannot load the changed TLS files, and keeps the previous ones: %s", error)
+        return self._context
+
+
+class OwnTls:
+    """The user's own `ssl.SSLContext`."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    def context(self) -> ssl.SSLContext:
+        """Return it."""
+        return self._context
+
+
+def _stamp(path: Path) -> object:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _trust(context: ssl.SSLContext, store: Store) -> None:
+    if store.path is not None and Path(store.path).is_dir():  # certificates by hash, as librdkafka accepts them
+        context.load_verify_locations(capath=store.path)
+        return
+    content = store.read()
+    if _is_pem(content):
+        text = content.decode(errors="replace")
+    else:
+        _, chain = _from_pkcs12(store, content)
+        text = chain.decode()
+    try:
+        context.load_verify_locations(cadata=text)
+    except ssl.SSLError as error:
+        raise store.fail(f"no usable certificate ({error.reason or error})") from None
+
+
+def _present(context: ssl.SSLContext, key: Store, chain: Store | None) -> None:
+    """Load the client's certificate and key. Python's ssl reads them from files only."""
+    content, certificates = key.read(), chain.read() if chain is not None else b""
+    password = key.password
+    if not _is_pem(content):
+        password = Secret(secrets.token_hex(16))  # of the key in the temporary file
+        content, certificates = _from_pkcs12(key, content, password)
+    with _temporary(certificates or content, content) as (chain_path, key_path):
+        try:
+            context.load_cert_chain(chain_path, key_path, lambda: "" if password is None else password.value)
+        except (ssl.SSLError, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise key.fail(
+                f"cannot load key and certificate ({reason}); check ssl.key.password, and that they belong together"
+            ) from None
+
+
+@contextmanager
+def _temporary(chain: bytes, key: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the paths of two files that only this user may read."""
+    with tempfile.TemporaryDirectory(prefix="oncelog-") as folder:
+        paths = Path(folder, "chain.pem"), Path(folder, "key.pem")
+        for path, content in zip(paths, (chain, key), strict=True):
+            path.touch(0o600)
+            path.write_bytes(content)
+        yield str(paths[0]), str(paths[1])
+
+
+def _is_pem(content: bytes) -> bool:
+    return b"-----BEGIN " in content
+
+
+def _from_pkcs12(store: Store, content: bytes, key_password: Secret | None = None) -> tuple[bytes, bytes]:
+    """Return the private key and all certificates of a PKCS12 store as PEM. Raises ConfigError."""
+    if content.startswith(JKS_MAGIC):
+        raise store.fail(
+            "the format JKS is not supported; convert it: keytool -importkeystore -srckeystore OLD.jks "
+            "-destkeystore NEW.p12 -deststoretype PKCS12"
+        )
+    if not content.startswith(b"\x30"):
+        raise store.fail("it is neither PEM nor PKCS12")
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise store.fail("a PKCS12 store needs the package cryptography: pip install 'oncelog[pkcs12]'") from None
+    try:
+        found = pkcs12.load_pkcs12(content, None if store.password is None else store.password.value.encode())
+    except ValueError:
+        raise store.fail("the password is wrong, or the file is no PKCS12 store") from None
+    pem = serialization.Encoding.PEM
+    entries = [*([found.cert] if found.cert is not None else []), *found.additional_certs]
+    certificates = b"".join(entry.certificate.public_bytes(pem) for entry in entries)
+    if key_password is None:
+        return b"", certificates
+    if found.key is None:
+        raise store.fail("it has no private key")
+    cipher = serialization.BestAvailableEncryption(key_password.value.encode())
+    return found.key.private_bytes(pem, serialization.PrivateFormat.PKCS8, cipher), certificates

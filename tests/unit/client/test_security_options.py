@@ -1,0 +1,223 @@
+"""The options of TLS and logins: names, conflicts, files, and no secret in any text."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog import Admin, Consumer, Producer
+from oncelog.client.consumer.options import consumer_options
+from oncelog.client.options import cluster_options
+from oncelog.client.producer.options import producer_options
+from oncelog.client.security.jaas import parse_jaas
+from oncelog.client.security.stores import ReloadedTls, Store, TlsFiles
+from oncelog.errors import ConfigError
+from oncelog.net.security import Security
+from support.certificates import Pair, authority, signed_by
+
+B = {"bootstrap_servers": "localhost:9092"}
+SECRET = "hunter2"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def security(**given: Any) -> Security:
+    found: Security = cluster_options(consumer_options(None, {**B, **given}))["security"]
+    return found
+
+
+def first_message(found: Security) -> bytes:
+    assert found.login is not None
+    return asyncio.run(found.login.begin()).first()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": SECRET},
+        {"sasl.mechanisms": "plain", "sasl.username": "alice", "sasl.password": SECRET},
+        {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f'{PLAIN} required username="alice" password="{SECRET}";'},
+        {
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f"kafkashaded.{PLAIN} required username=alice\n password='{SECRET}' ;",
+        },
+    ],
+)
+def test_spellings_of_a_login(given: dict[str, Any]) -> None:
+    found = security(**{"security.protocol": "sasl_ssl", **given})
+    assert repr(found) == "Security(SASL_SSL, PLAIN)"
+    assert first_message(found) == b"\0alice\0hunter2"
+
+
+def test_scram_takes_a_new_nonce_each_time() -> None:
+    found = security(
+        security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-512", sasl_username="a", sasl_password="b"
+    )
+    assert first_message(found) != first_message(found)
+
+
+SASL = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+OAUTH = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+URL = "sasl_oauthbearer_token_endpoint_url"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sasl_username": "a", "sasl_password": SECRET}, ("sasl.username", "SASL_SSL")),
+        ({"ssl_ca_location": "/x"}, ("ssl.truststore.location", "security.protocol = SSL")),
+        ({"security_protocol": "SASL_PLAINTEXT"}, ("sasl.mechanism is missing", "SCRAM-SHA-512")),
+        ({**SASL, "sasl_username": "a"}, ("sasl.password is missing",)),
+        ({**SASL, "sasl_password": SECRET}, ("sasl.username is missing",)),
+        ({**SASL, "sasl_password": 5}, ("sasl_password: it must be a string",)),
+        ({**SASL, "sasl_mechanisms": "PLAIN"}, ("sasl_mechanism and sasl_mechanisms", "two names")),
+        ({**SASL, "sasl_jaas_config": f'{PLAIN} required password="{SECRET}"'}, ("sasl.jaas.config", "semicolon")),
+        ({**SASL, "sasl_jaas_config": f'{SCRAM} required password="{SECRET}";'}, ("ScramLoginModule is for", "PLAIN")),
+        (
+            {**SASL, "sasl_username": "a", "sasl_jaas_config": f'{PLAIN} required username="b" password="{SECRET}";'},
+            ("sasl.username and sasl.jaas.config",),
+        ),
+        (OAUTH, ("sasl_oauth_token_provider", "token.endpoint.url")),
+        ({**OAUTH, URL: "ftp://x"}, ("ftp://x", "https")),
+        ({**OAUTH, URL: "https://x"}, ("client.credentials.client.id",)),
+        ({**OAUTH, "sasl_oauth_token_provider": SECRET}, ("function that returns a token",)),
+        (
+            {"security_protocol": "SSL", "ssl_ca_location": "/no/such"},
+            ("ssl.truststore.location = '/no/such'", "No such"),
+        ),
+        ({"security_protocol": "SSL", "ssl_truststore_password": SECRET}, ("ssl.truststore.password needs",)),
+        ({"security_protocol": "SSL", "ssl_key_location": "/x"}, ("ssl.key.location needs ssl.certificate.location",)),
+        ({"security_protocol": "SSL", "ssl_key_password": SECRET}, ("ssl.key.password needs",)),
+        ({"security_protocol": "SSL", "ssl_ca_pem": SECRET}, ("ssl.truststore.certificates", "neither PEM nor PKCS12")),
+        ({"security_protocol": "SSL", "ssl_enabled_protocols": "TLSv1"}, ("TLSv1.2",)),
+        ({"security_protocol": "SSL", "ssl_context": 1}, ("ssl.SSLContext",)),
+    ],
+)
+def test_error_names_the_option_and_no_secret(given: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        security(**given)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    if "sasl_oauth_token_provider" not in given:
+        assert SECRET not in f"{caught.value!r}"
+
+
+def test_no_secret_in_the_repr_of_options_and_clients() -> None:
+    given = {**SASL, "sasl_username": "a", "sasl_password": SECRET}
+    options = producer_options(None, {**B, **given})
+    assert SECRET not in repr(options)
+    assert SECRET not in repr(cluster_options(options))
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+def test_every_client_finds_a_wrong_configuration_at_once(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=r"sasl\.mechanism is missing"):
+        kind("localhost:9092", {"security.protocol": "SASL_SSL"})
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (
+            'a.PlainLoginModule required username="a\\"b" password="c\\\\d;=";',
+            {"username": 'a"b', "password": "c\\d;="},
+        ),
+        ("PlainLoginModule required;", {}),
+        ("PlainLoginModule REQUIRED serviceName = kafka ;\n", {"serviceName": "kafka"}),
+        ('PlainLoginModule required password=";";', {"password": ";"}),
+    ],
+)
+def test_jaas(line: str, found: dict[str, str]) -> None:
+    assert parse_jaas(line, "PLAIN") == found
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", ";", "x", 'PlainLoginModule required a="b;', "PlainLoginModule required a b;", "Other required;", "= = ;"],
+)
+def test_malformed_jaas(line: str) -> None:
+    with pytest.raises(ValueError, match=r"must be|quote|not supported"):
+        parse_jaas(line, "PLAIN")
+
+
+@pytest.fixture(scope="module")
+def ours() -> Pair:
+    return authority()
+
+
+def names(context: ssl.SSLContext) -> list[Any]:
+    return [dict(pair[0] for pair in each["subject"])["commonName"] for each in context.get_ca_certs()]
+
+
+def test_stores_in_every_form(tmp_path: Path, ours: Pair) -> None:
+    client = signed_by(ours, "client")
+    certificate, key = client.write(tmp_path, "client", SECRET)
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(ours.certificate_pem)
+    both = tmp_path / "both.pem"
+    both.write_bytes(client.key_pem() + client.certificate_pem)
+    store = tmp_path / "client.p12"
+    store.write_bytes(client.pkcs12(ours, SECRET))
+    trusted = ours.certificate_pem.decode()
+    for given in (
+        {"ssl_ca_location": str(ca), "ssl_certificate_location": str(certificate), "ssl_key_location": str(key),
+         "ssl_key_password": SECRET},
+        {"ssl.truststore.location": str(ca), "ssl.truststore.type": "PEM", "ssl.keystore.location": str(both),
+         "ssl.keystore.type": "PEM"},
+        {"ssl.truststore.location": str(ca), "ssl.keystore.location": str(store), "ssl.keystore.password": SECRET},
+        {"ssl.truststore.certificates": trusted, "ssl.keystore.key": client.key_pem(SECRET).decode(),
+         "ssl.keystore.certificate.chain": client.certificate_pem.decode(), "ssl.key.password": SECRET},
+    ):  # fmt: skip
+        found = security(security_protocol="SSL", **given)
+        assert found.tls is not None
+        assert names(found.tls.context()) == ["test authority"]
+        assert found.tls.context().check_hostname
+    for option, path in (("ssl_keystore_location", store), ("ssl_truststore_location", store)):
+        with pytest.raises(ConfigError, match="password is wrong"):
+            security(security_protocol="SSL", **{option: str(path), f"{option.rpartition('_')[0]}_password": "no"})
+    wrong = {"ssl_certificate_location": str(certificate), "ssl_key_location": str(key)}
+    with pytest.raises(ConfigError, match=r"ssl\.key\.location = .*check ssl\.key\.password"):
+        security(security_protocol="SSL", **wrong)
+    both.write_bytes(b"\xfe\xed\xfe\xed")
+    with pytest.raises(ConfigError, match=r"JKS.*keytool"):
+        security(security_protocol="SSL", ssl_truststore_location=str(both))
+
+
+def test_system_authorities_are_the_default_and_the_name_check_can_be_disabled() -> None:
+    found = security(security_protocol="SSL", **{"ssl.endpoint.identification.algorithm": ""})
+    assert found.tls is not None
+    context = found.tls.context()
+    assert not context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_own_context(tmp_path: Path) -> None:
+    own = ssl.create_default_context()
+    found = security(security_protocol="SSL", ssl_context=own)
+    assert found.tls is not None
+    assert found.tls.context() is own
+    with pytest.raises(ConfigError, match=r"ssl_context and ssl\.truststore\.location"):
+        security(security_protocol="SSL", ssl_context=own, ssl_ca_location="/x")
+
+
+def test_renewed_files_are_loaded_for_the_next_connection(
+    tmp_path: Path, ours: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(ours.certificate_pem)
+    tls = ReloadedTls(TlsFiles(trust=Store("ssl.truststore.location", str(ca))))
+    first = tls.context()
+    assert tls.context() is first
+    ca.write_bytes(b"half a fi")
+    assert tls.context() is first, "a file that is being written does not end the client's trust"
+    assert len(caplog.records) == 1
+    fresh = tmp_path / "fresh"
+    fresh.write_bytes(authority("another").certificate_pem)
+    os.replace(fresh, ca)
+    assert names(tls.context()) == ["another"]
+    ca.unlink()
+    assert names(tls.context()) == ["another"]
