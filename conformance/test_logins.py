@@ -45,7 +45,8 @@ def write_and_read(servers: str, options: dict[str, Any], topic: str) -> None:
         servers, options, group_id=f"{topic}-group", auto_offset_reset="earliest", isolation_level="read_committed"
     ) as consumer:
         consumer.subscribe([topic])
-        deadline, records = time.monotonic() + 30, []
+        records: list[Any] = []
+        deadline = time.monotonic() + 30
         while not records and time.monotonic() < deadline:
             records = list(consumer.poll(1.0))
     assert [record.value for record in records] == [b"value"]
@@ -79,7 +80,7 @@ def test_session_is_renewed_while_the_client_runs(secured: SecuredKafka, mechani
             sent += 1
             time.sleep(0.05)
     with Admin(secured.login, login(secured, mechanism)) as admin:
-        assert sum(admin.end_offsets(topic).values()) == sent
+        assert list(admin.end_offsets([(topic, 0)]).values()) == [sent]
 
 
 def rejected(servers: str, options: dict[str, Any], words: str, secret: str = "\0") -> None:

@@ -77,8 +77,8 @@ def spark_page() -> str:
         + "so these settings of Kafka's clients have no effect: "
         + ", ".join(code(name) for name in sorted(spark.NO_EFFECT))
         + ".\n",
-        f"{code('kafka.security.protocol')} must be {code('PLAINTEXT')}, and so must every "
-        + " and ".join(code(f"{prefix}*") for prefix in spark.PLAINTEXT_ONLY)
-        + ": there is no TLS and no SASL.\n",
+        "## TLS and logins\n",
+        f"{code('kafka.security.protocol')}, {code('kafka.ssl.*')} and {code('kafka.sasl.*')} are the "
+        "[options of the Python clients](client-options.md), with dots.\n",
     ]
     return "\n".join(parts)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from oncelog.spark.reading.offsets import Range, flattened, limited, nested, spl
 from oncelog.spark.reading.options import Patience, Position, Subscription, Trigger, check_options, source_options
 from oncelog.spark.reading.stream import StreamSource
 from oncelog.spark.writing.sink import StreamSink
+from support.certificates import authority
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 FLAT = st.dictionaries(
@@ -92,9 +95,10 @@ def test_defaults_equal_those_of_the_kafka_connector() -> None:
         ({"subscribe": None, "assign": '{"t":[true]}'}, True, "option assign=.*it must be partitions by topic"),
         ({"kafka.bootstrap.servers": None}, True, "kafka.bootstrap.servers is missing"),
         ({"kafka.bootstrap.servers": "localhost"}, True, "kafka.bootstrap.servers='localhost'.*host:port"),
-        ({"kafka.security.protocol": "SSL"}, True, "option kafka.security.protocol.*PLAINTEXT"),
+        ({"kafka.security.protocol": "TLS"}, True, "option kafka.security.protocol.*SASL_SSL"),
+        ({"kafka.security.protocol": "SASL_SSL"}, True, "option kafka.sasl.mechanism is missing"),
         ({"kafka.sasl.mechanism": "PLAIN"}, True, "option kafka.sasl.mechanism"),
-        ({"kafka.sasl.jaas.config": 'password="p";'}, True, "option kafka.sasl.jaas.config: oncelog supports neither"),
+        ({"kafka.sasl.jaas.config": 'password="p";'}, True, "option kafka.sasl.jaas.config has no effect"),
         (
             {"startingOffsets": "first"},
             True,
@@ -158,6 +162,26 @@ def test_misuse_names_the_option(changed: dict[str, str | None], streaming: bool
     given = {name: value for name, value in {**GIVEN, **changed}.items() if value is not None}
     with pytest.raises(MisuseError, match=said):
         source_options(given, streaming=streaming)
+
+
+def test_security_reaches_the_executors_and_no_text(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(authority().certificate_pem)
+    line = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="hunter2";'
+    secured = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.truststore.location": str(ca),
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": line,
+    }
+    options = source_options({**GIVEN, **secured}, streaming=True)
+    sent = pickle.loads(pickle.dumps(options))
+    for each in (options, sent):
+        assert repr(each.client["security"]) == "Security(SASL_SSL, SCRAM-SHA-512)"
+        assert "hunter2" not in repr(each)
+    assert sent.client["security"].tls.context().get_ca_certs()
+    assert sent.client["security"].login.username == "a"
 
 
 def test_load_accepts_options_of_streams_and_of_batch_reads() -> None:

@@ -18,6 +18,7 @@ from oncelog.client.option_readers import optional_text as optional_text
 from oncelog.client.option_readers import text as text
 from oncelog.client.security.options import ALIASES, SECURITY, UNSUPPORTED_SECURITY, security_of
 from oncelog.errors import ConfigError
+from oncelog.net.security import Security
 
 MAX_INT = 2**31 - 1
 
@@ -147,6 +148,18 @@ def read_options(
     if not options["bootstrap_servers"]:
         raise ConfigError("bootstrap_servers is missing; give HOST:PORT of one or more brokers")
     return options, frozenset(explicit)
+
+
+def read_security(given: Mapping[str, Any]) -> Security:
+    """Return the TLS settings and the login of these options, whose names have dots or `_`. Raises ConfigError."""
+    known = {**SECURITY, "bootstrap_servers": COMMON["bootstrap_servers"]}
+    return security_of(read_options(known, None, {"bootstrap_servers": "any", **given})[0])
+
+
+def is_security(name: str) -> bool:
+    """Return whether an option, with dots or `_`, belongs to TLS or the login."""
+    underscored = name.replace(".", "_")
+    return underscored in SECURITY or underscored in ALIASES
 
 
 def advice_for_unsupported(name: str) -> str | None:

@@ -14,7 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oncelog.client.connections.pool import parse_bootstrap
-from oncelog.errors import ConfigError, ConnectionFailedError
+from oncelog.client.options import advice_for_unsupported, is_security, read_security
+from oncelog.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 
 if TYPE_CHECKING:
@@ -263,8 +264,6 @@ FORBIDDEN = {
     "kafka.interceptor.classes": "interceptors are not supported; omit the option",
 }
 
-PLAINTEXT_ONLY = ("kafka.ssl.", "kafka.sasl.")
-
 MAX_LONG = (1 << 63) - 1
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
@@ -288,13 +287,13 @@ class Options:
                 continue
             if small in FORBIDDEN:
                 raise MisuseError(f"option {name}: {FORBIDDEN[small]}")
-            if small == "kafka.security.protocol" or small.startswith(PLAINTEXT_ONLY):
-                if given[name] != "PLAINTEXT":
-                    raise MisuseError(
-                        f"option {name}: oncelog supports neither TLS nor SASL yet; omit it to use PLAINTEXT"
-                    )
-            elif small.startswith("kafka."):
-                if small not in kafka:
+            if small.startswith("kafka."):
+                bare = small.removeprefix("kafka.")
+                if small not in kafka and not is_security(bare):
+                    if bare.startswith(("ssl.", "sasl.")) and (
+                        advice := advice_for_unsupported(bare.replace(".", "_"))
+                    ):
+                        raise MisuseError(f"option {name}: {advice}")
                     near = difflib.get_close_matches(small, kafka, 1)
                     hint = f"; did you mean {near[0]}?" if near else ""
                     raise MisuseError(f"unknown option {name}{hint}")
@@ -374,7 +373,17 @@ class Options:
             value = self.text(name) if kind is str else self.number(name, least=0)
             if value is not None:
                 arguments[argument] = value
+        secured = {name.removeprefix("kafka."): value for name, value in self._given.items() if _is_secured(name)}
+        if secured:
+            try:
+                arguments["security"] = read_security(secured)
+            except ConfigError as error:
+                raise MisuseError(f"option kafka.{error}") from None
         return arguments
+
+
+def _is_secured(name: str) -> bool:
+    return name.startswith("kafka.") and is_security(name.removeprefix("kafka."))
 
 
 def warn_of_unused(given: Mapping[str, str], *users: str) -> None:
@@ -391,9 +400,11 @@ def _warn(what: str) -> None:
 
 
 def reach(cluster: BlockingCluster, servers: str, timeout_ms: int) -> None:
-    """Wait until a broker answers. Raises SinkError that names the option after `timeout_ms`."""
+    """Wait until a broker answers. Raises SinkError that names the option after `timeout_ms`, or if it rejects us."""
     try:
         cluster.reach(timeout_ms)
+    except AuthenticationError as error:
+        raise SinkError(f"option {BOOTSTRAP}={servers}: {error}") from error
     except ConnectionFailedError as error:
         raise SinkError(
             f"option {BOOTSTRAP}={servers}: {error.message} (bootstrapTimeoutMs = {timeout_ms}). Check the addresses, "

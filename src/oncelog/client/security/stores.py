@@ -83,6 +83,9 @@ class ReloadedTls:
         self._stamp = files.stamp()
         self._context = files.load()
 
+    def __reduce__(self) -> tuple[type[ReloadedTls], tuple[TlsFiles]]:
+        return type(self), (self._files,)  # Spark sends it to its executors, which load their own files
+
     def context(self) -> ssl.SSLContext:
         """Return the settings for a new connection. If new files cannot be loaded, log that and keep the old ones."""
         stamp = self._files.stamp()
