@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from oncelog import errors
+from oncelog.cli.client_settings import CONFIG_VARIABLE, PREFIX, client_settings, read_command_config
 
 if TYPE_CHECKING:
     from oncelog import Admin
@@ -42,7 +43,18 @@ def _addresses(_ctx: click.Context, _option: click.Parameter, given: str) -> str
 
 
 def connected(command: Command) -> Command:
-    """Add `-b/--bootstrap-server`."""
+    """Add `-b/--bootstrap-server` and `--command-config`."""
+    configured = click.option(
+        "--command-config",
+        callback=read_command_config,
+        expose_value=False,
+        envvar=CONFIG_VARIABLE,
+        metavar="FILE",
+        help=(
+            "Properties file with the client's settings, such as security.protocol and sasl.password. "
+            f"Default: ${CONFIG_VARIABLE}. Variables such as ${PREFIX}SASL_PASSWORD set the same."
+        ),
+    )(command)
     return click.option(
         *BROKERS_OPTIONS,
         "bootstrap",
@@ -51,7 +63,7 @@ def connected(command: Command) -> Command:
         default=DEFAULT_BROKERS,
         metavar="HOST:PORT,...",
         help=f"Brokers to connect to. Default: ${BROKERS_VARIABLE}, or {DEFAULT_BROKERS}.",
-    )(command)
+    )(configured)
 
 
 def formatted(command: Command) -> Command:
@@ -82,7 +94,8 @@ def open_admin(bootstrap: str) -> Iterator[Admin]:
     """Yield an admin client. Raises ConnectionFailedError if no broker answers within CONTACT_WAIT_MS."""
     from oncelog import Admin
 
-    with quiet(), Admin(bootstrap, client_id="oncelog-cli", default_api_timeout_ms=ANSWER_WAIT_MS) as admin:
+    given = {"client_id": "oncelog-cli", "default_api_timeout_ms": ANSWER_WAIT_MS}
+    with quiet(), Admin(bootstrap, {**client_settings(), **given}) as admin:
         admin.cluster.missing_topic_ms = TOPIC_WAIT_MS
         admin.reach(CONTACT_WAIT_MS / 1000)
         yield admin
@@ -92,10 +105,11 @@ def open_admin(bootstrap: str) -> Iterator[Admin]:
 async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
     """Yield a connected client of the cluster, for commands that read continuously."""
     from oncelog.client.discovery.cluster import ClusterClient
+    from oncelog.client.options import COMMON, cluster_options, read_options
 
-    async with ClusterClient(
-        bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS, missing_topic_ms=TOPIC_WAIT_MS
-    ) as cluster:
+    given = {"bootstrap_servers": bootstrap, "client_id": "oncelog-cli", "default_api_timeout_ms": ANSWER_WAIT_MS}
+    options = cluster_options(read_options(COMMON, client_settings(), given)[0])
+    async with ClusterClient(bootstrap, missing_topic_ms=TOPIC_WAIT_MS, **options) as cluster:
         with quiet():  # after that, log warnings: a user who waits long needs the reason
             await cluster.reach(CONTACT_WAIT_MS)
         yield cluster

@@ -186,12 +186,14 @@ def _read_as_member(
     so that the group has no lag.
     """
     from oncelog import Consumer
+    from oncelog.cli.client_settings import client_settings
 
     with open_admin(bootstrap) as admin:
         admin.describe_topics(topic)  # a consumer would wait until the topic is created
     isolation = "read_committed" if read_committed else "read_uncommitted"
     with Consumer(
         bootstrap,
+        client_settings(),
         client_id="oncelog-cli",
         group_id=group,
         auto_offset_reset=reset,

@@ -55,9 +55,11 @@ def produce(
     it, a file with a bad line is rejected before any record is sent. Of a pipe, the lines before a bad line are sent.
     """
     from oncelog import Producer
+    from oncelog.cli.client_settings import client_settings
 
     pairs = [_header(text) for text in headers]
     options: dict[str, Any] = {
+        **{name.replace(".", "_"): value for name, value in client_settings().items()},
         "client_id": "oncelog-cli",
         "compression_type": compression,
         "max_block_ms": BLOCK_MS,

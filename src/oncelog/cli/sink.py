@@ -29,11 +29,14 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
 
 def _options(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None) -> SinkOptions:
     """Return the sink's options. Raises ConnectionFailedError after a few seconds, unlike Spark's driver."""
+    from oncelog.cli.client_settings import client_settings
+    from oncelog.client.options import is_security
     from oncelog.spark.writing.options import sink_options
 
     with open_admin(bootstrap):
         pass
-    given = {"kafka.bootstrap.servers": bootstrap, "transactionalIdPrefix": prefix}
+    secured = {f"kafka.{name}": value for name, value in client_settings().items() if is_security(name)}
+    given = {"kafka.bootstrap.servers": bootstrap, "transactionalIdPrefix": prefix, **secured}
     if topic is not None:
         given["topic"] = topic
     if decision_topic is not None:

@@ -1,0 +1,58 @@
+"""Read the settings of a command's client: TLS and login, from a properties file and the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from oncelog import errors
+
+CONFIG_VARIABLE = "ONCELOG_COMMAND_CONFIG"
+PREFIX = "ONCELOG_"
+_KEY = "oncelog.client_settings"
+
+
+def client_settings() -> dict[str, str]:
+    """Return the settings of the command that runs, by Kafka's names."""
+    context = click.get_current_context(silent=True)
+    found: dict[str, str] = {} if context is None else context.meta.get(_KEY, {})
+    return found
+
+
+def read_command_config(context: click.Context, _option: click.Parameter, path: str | None) -> None:
+    """Keep the settings of the file and the environment for `client_settings`. Raises BadParameter."""
+    from oncelog.broker.config.properties import parse_properties
+    from oncelog.client.options import COMMON, cluster_options, read_options
+
+    settings = from_environment(os.environ)
+    if path is not None:
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise click.BadParameter(f"{path}: {why}") from None
+        in_file = {name.replace("_", "."): value for name, value in parse_properties(text).items()}
+        if "bootstrap.servers" in in_file:
+            raise click.BadParameter(f"{path}: give bootstrap.servers with -b")
+        settings = {**settings, **in_file}
+    try:
+        cluster_options(read_options(COMMON, settings, {"bootstrap_servers": "any"})[0])
+    except errors.ConfigError as error:
+        raise click.BadParameter(f"{'the environment' if path is None else path}: {error}") from None
+    context.meta[_KEY] = settings
+
+
+def from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of variables such as ONCELOG_SASL_PASSWORD, by Kafka's names."""
+    from oncelog.client.options import is_security
+
+    found = {}
+    for variable, value in variables.items():
+        name = variable.removeprefix(PREFIX).lower()
+        if variable.startswith(PREFIX) and is_security(name):
+            found[name.replace("_", ".")] = value
+    return found
