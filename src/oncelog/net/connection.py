@@ -36,6 +36,8 @@ MAX_RESPONSE_BYTES = 512 * 1024 * 1024
 GROWTH = 16
 """A long response's memory is at most this many times the bytes received, or SCRATCH_BYTES if that is more."""
 SOFTWARE_NAME = "oncelog"
+TLS_ALERT = 0x1503
+"""The first two bytes of a TLS alert, with which a TLS listener answers bytes that are not TLS."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -95,6 +97,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Requests that wait for a new login, in their order; None if there is no login in progress."""
         self._renewal: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._answered = False
+        """Whether the broker has answered any request except ApiVersions."""
         self.ended_by: Exception | None = None
         """The transport's error that ended the connection, if any."""
         self.address = ""
@@ -284,7 +288,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Fail all requests in flight, because the connection has ended."""
         self.ended_by = error
-        self._lose(ConnectionLostError(f"{self.address}: {error or 'the broker closed the connection'}"))
+        why = str(error or "the broker closed the connection")
+        if error is None and self._pending and not self._answered and self._login is None:
+            why += "; a listener that requires TLS or a login does so: check security.protocol"
+        self._lose(ConnectionLostError(f"{self.address}: {why}"))
 
     def pause_writing(self) -> None:
         """Let `call` wait, because the broker reads too slowly."""
@@ -331,10 +338,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         start, end, scratch = 0, self._end, self._scratch
         while end - start >= 4 and self._error is None:
             size: int = _LENGTH.unpack_from(scratch, start)[0]
-            if not 4 <= size <= MAX_RESPONSE_BYTES:
-                self._lose(
-                    ConnectionLostError(f"{self.address} sent a response of {size} bytes; is it a Kafka broker?")
+            tls = size >> 16 == TLS_ALERT and not self._answered
+            if tls or not 4 <= size <= MAX_RESPONSE_BYTES:
+                why = (
+                    "sent bytes of TLS; set security.protocol to SSL or SASL_SSL"
+                    if tls
+                    else (f"sent a response of {size} bytes; is it a Kafka broker?")
                 )
+                self._lose(ConnectionLostError(f"{self.address} {why}"))
                 return
             got = end - start - 4
             if got >= size:
@@ -372,6 +383,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                 item.future.set_exception(failure)
             self._lose(failure)
             return
+        if item.api_key != ApiKey.API_VERSIONS:
+            self._answered = True
         item.future.set_result(response)
 
 

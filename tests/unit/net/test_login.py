@@ -233,5 +233,24 @@ def test_tls_to_a_plaintext_listener() -> None:
         connected(LoginServer(), Security("SSL", Trust(None)))
 
 
+def test_plaintext_to_a_listener_that_requires_a_login() -> None:
+    with pytest.raises(ConnectionLostError, match=r"closed the connection; .* check security\.protocol"):
+        connected(LoginServer("PLAIN"), Security())
+
+
+def test_plaintext_to_a_tls_listener_that_answers_with_an_alert() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(b"\x15\x03\x03\x00\x02\x02\x0a")
+        writer.close()
+
+    async def go() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            with pytest.raises(ConnectionLostError, match=r"bytes of TLS; set security\.protocol"):
+                await connect("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    asyncio.run(go())
+
+
 def test_repr_of_security() -> None:
     assert repr(Security("SASL_SSL", None, Login("PLAIN"))) == "Security(SASL_SSL, PLAIN)"
