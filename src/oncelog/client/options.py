@@ -53,6 +53,7 @@ UNSUPPORTED_OPTIONS: dict[str, str] = {
 }
 """Options of Kafka's Java clients that these clients lack -> the reason, and what to do instead."""
 UNSUPPORTED_PREFIXES = {
+    "sasl_oauthbearer_jwks_endpoint_": "only the broker validates tokens; omit the option",
     "sasl_kerberos_": "Kerberos (GSSAPI) is not supported; use SCRAM-SHA-512 or OAUTHBEARER",
 }
 

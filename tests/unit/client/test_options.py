@@ -84,15 +84,35 @@ metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.repor
 metrics.recording.level metrics.sample.window.ms partitioner.adaptive.partitioning.enable
 partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys receive.buffer.bytes
 reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms
-sasl.jaas.config sasl.mechanism security.protocol security.providers send.buffer.bytes
-socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.keystore.location
+security.protocol security.providers send.buffer.bytes
+socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
 transaction.timeout.ms transaction.two.phase.commit.enable transactional.id value.serializer
 """
-"""ProducerConfig of Apache Kafka 4.3.1, with an example of the groups `sasl` and `ssl`."""
+"""ProducerConfig of Apache Kafka 4.3.1, without SECURITY."""
+
+SECURITY = """
+sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
+sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms sasl.login.read.timeout.ms
+sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism
+sasl.oauthbearer.assertion.file sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer sasl.oauthbearer.header.urlencode
+sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class
+sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name
+sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url ssl.cipher.suites ssl.enabled.protocols
+ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
+ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type
+ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
+ssl.truststore.location ssl.truststore.password ssl.truststore.type
+"""
+"""SaslConfigs and SslConfigs of Apache Kafka, as far as they are a client's."""
 
 
 def test_every_option_of_kafkas_producer_is_known_or_rejected_with_advice() -> None:
-    names = [name.replace(".", "_") for name in KAFKAS.split()]
+    names = [name.replace(".", "_") for name in f"{KAFKAS} {SECURITY}".split()]
     assert [name for name in names if name not in PRODUCER and not advice_for_unsupported(name)] == []
 
 
@@ -127,6 +147,7 @@ def test_every_default_is_a_valid_value() -> None:
         ("key.deserializer", "bytes"),
         ("interceptor.classes", "wrap send() or poll()"),
         ("sasl.login.callback.handler.class", "sasl_oauth_token_provider"),
+        ("sasl.oauthbearer.expected.audience", "only the broker"),
         ("ssl.cipher.suites", "ssl_context"),
         ("sasl.kerberos.service.name", "Kerberos"),
         ("metric.reporters", "omit the option"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from oncelog.client.security.stores import Store
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_JAVA_CLASS = "it names a Java class; use sasl_oauth_token_provider, or the options of the token endpoint"
 STORES = ("JKS", "PKCS12", "PEM")
 
 
@@ -60,6 +61,13 @@ def _context(value: Any) -> Any:
     if not isinstance(value, ssl.SSLContext):
         raise ValueError("it must be an ssl.SSLContext")
     return value
+
+
+def _handler(value: Any) -> str | None:
+    """Accept Kafka's own class, which people have in their OAuth configuration, and reject any other."""
+    if value is not None and str(value).rpartition(".")[2] != "OAuthBearerLoginCallbackHandler":
+        raise ValueError(_JAVA_CLASS)
+    return None
 
 
 def _provider(value: Any) -> Any:
@@ -123,6 +131,9 @@ SECURITY: dict[str, Option] = {
     "sasl_oauthbearer_header_urlencode": Option(
         False, boolean, "Encode client id and secret as RFC 6749 says before they are sent."
     ),
+    "sasl_login_callback_handler_class": Option(
+        None, _handler, "Has no effect: the token endpoint replaces Java's OAuthBearerLoginCallbackHandler."
+    ),
     "sasl_login_read_timeout_ms": Option(10_000, integer(1), "How long one request to the token endpoint may take."),
     "https_ca_location": Option(
         None,
@@ -143,7 +154,6 @@ ALIASES = {
 """librdkafka's name -> Kafka's."""
 
 _OWN = "pass an ssl.SSLContext of your own as ssl_context"
-_JAVA_CLASS = "it names a Java class; use sasl_oauth_token_provider, or the options of the token endpoint"
 UNSUPPORTED_SECURITY: dict[str, str] = {
     **dict.fromkeys(
         ("ssl_cipher_suites", "ssl_curves_list", "ssl_sigalgs_list", "ssl_crl_location", "ssl_protocol"), _OWN
@@ -152,9 +162,32 @@ UNSUPPORTED_SECURITY: dict[str, str] = {
     **dict.fromkeys(("ssl_keymanager_algorithm", "ssl_trustmanager_algorithm"), _OWN),
     "ssl_secure_random_implementation": "Python's ssl has its own random numbers; omit the option",
     "security_providers": "it names Java classes; omit the option",
+    **dict.fromkeys(("sasl_client_callback_handler_class", "sasl_login_class"), _JAVA_CLASS),
+    **dict.fromkeys(("sasl_oauthbearer_jwt_retriever_class", "sasl_oauthbearer_jwt_validator_class"), _JAVA_CLASS),
     **dict.fromkeys(
-        ("sasl_client_callback_handler_class", "sasl_login_callback_handler_class", "sasl_login_class"), _JAVA_CLASS
+        (
+            "sasl_login_refresh_window_factor",
+            "sasl_login_refresh_window_jitter",
+            "sasl_login_refresh_min_period_seconds",
+            "sasl_login_refresh_buffer_seconds",
+        ),
+        "the client gets a new token for the first login after 80 % of the old one's life; omit the option",
     ),
+    **dict.fromkeys(
+        ("sasl_login_retry_backoff_ms", "sasl_login_retry_backoff_max_ms"),
+        "reconnect_backoff_ms and reconnect_backoff_max_ms apply to the token endpoint, too; omit the option",
+    ),
+    **dict.fromkeys(
+        (
+            "sasl_oauthbearer_scope_claim_name",
+            "sasl_oauthbearer_sub_claim_name",
+            "sasl_oauthbearer_clock_skew_seconds",
+            "sasl_oauthbearer_expected_audience",
+            "sasl_oauthbearer_expected_issuer",
+        ),
+        "only the broker validates tokens; omit the option",
+    ),
+    "sasl_oauthbearer_assertion_file": "assertions are not supported; get the token in sasl_oauth_token_provider",
     "sasl_oauthbearer_method": "set sasl_oauthbearer_token_endpoint_url, or sasl_oauth_token_provider; omit the option",
     "oauth_cb": "use sasl_oauth_token_provider, which takes no argument",
     "sasl_oauthbearer_config": "use sasl_oauth_token_provider",
