@@ -394,3 +394,31 @@ def test_send_waits_for_an_added_partition() -> None:
             core.buffer.append("t", b"x", None, -1, 0, ())
 
     with_core(body, ModelCluster(2, lambda: FINE, version=2))
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_rejected_login_fails_waiting_records_at_once(idempotent: bool) -> None:
+    class Guarded(ModelCluster):
+        rejects = False
+
+        def open_connection(self, node: int, purpose: str = "") -> ModelConnection | None:
+            return None if self.rejects else super().open_connection(node, purpose)
+
+        async def connection(self, node: int, purpose: str = "") -> ModelConnection:
+            if self.rejects:
+                raise errors.AuthenticationError("the broker rejected the login")
+            return await super().connection(node, purpose)
+
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        assert isinstance(cluster, Guarded)
+        cluster.rejects = True
+        begun = asyncio.get_running_loop().time()
+        future = core.buffer.append("t", b"x", None, 0, 0, ())
+        assert future is not None
+        while not future.done():
+            await asyncio.sleep(0.01)
+        with pytest.raises(errors.AuthenticationError, match="rejected the login"):
+            future.result(0)
+        assert asyncio.get_running_loop().time() - begun < 5
+
+    with_core(body, Guarded(1, lambda: FINE, version=2), enable_idempotence=idempotent)
