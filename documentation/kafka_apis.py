@@ -1,7 +1,7 @@
 """The APIs that a broker of Apache Kafka serves, with their stable versions.
 
 Source: `common/message/*Request.json` in `kafka-clients-4.3.1.jar`, the requests whose `listeners` include `broker`.
-The table leaves out the last version if `latestVersionUnstable` is set. A test of `scripts/conformance` compares
+The table omits the last version if `latestVersionUnstable` is set. A test of `scripts/conformance` compares
 the table with the jar.
 """
 

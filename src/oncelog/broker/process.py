@@ -44,7 +44,7 @@ NO_LOG_DIRECTORY = 3
 LOCK_FILE = ".oncelog.lock"
 """Locked with flock(2)."""
 KAFKA_LOCK_FILE = ".lock"
-"""Locked with fcntl(2), as Kafka does. On Linux, such locks do not interfere with flock(2). Elsewhere, they do."""
+"""Locked with fcntl(2), as Kafka does. On Linux, it is independent of flock(2); on other systems, the two conflict."""
 PID_FILE = "broker.pid"
 TRACE_VARIABLE = "ONCELOG_TRACE"
 """If this variable is not empty, a start error is shown with its traceback."""

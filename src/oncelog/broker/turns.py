@@ -14,9 +14,9 @@ R = TypeVar("R")
 K = TypeVar("K", bound=Hashable)
 
 ITEMS_A_TURN = 100
-"""The partitions or similar items that a request handles before the loop serves others, within a few ms."""
+"""The partitions or similar items that a request handles before the loop serves other requests, within a few ms."""
 KEYS_A_TURN = 5000
-"""The names or similar keys that a request reads before the loop serves others, within a few ms."""
+"""The names or similar keys that a request reads before the loop serves other requests, within a few ms."""
 NEW_LOG_ITEMS = 20
 """The weight of an append that creates the files of a log: it takes as long as this many other items."""
 
@@ -33,7 +33,7 @@ class Turns:
         self._left = self._items = items
 
     async def next(self, items: int = 1) -> None:
-        """Return at once, or after the loop has served others. Call this before each item, or each few items."""
+        """Return at once, or after the loop has served other requests. Call this before each item or every few."""
         self._left -= items
         if self._left < 0:
             self._left = self._items
@@ -41,7 +41,7 @@ class Turns:
 
 
 async def in_turns(work: Steps[T], items: int = ITEMS_A_TURN) -> T:
-    """Run work that yields after each item, and let the loop serve others in between. Return its result."""
+    """Run work that yields after each item, and let the loop serve other requests in between. Return its result."""
     try:
         while True:
             for _ in range(items):  # cheaper than an await for each item
@@ -53,7 +53,7 @@ async def in_turns(work: Steps[T], items: int = ITEMS_A_TURN) -> T:
 
 
 async def mapped(items: Iterable[T], make: Callable[[T], R]) -> list[R]:
-    """Return `make(item)` of each item of a request, and let the loop serve others in between."""
+    """Return `make(item)` of each item of a request, and let the loop serve other requests in between."""
     turns = Turns()
     made = []
     for item in items:
@@ -63,12 +63,12 @@ async def mapped(items: Iterable[T], make: Callable[[T], R]) -> list[R]:
 
 
 async def listed(items: Iterable[T]) -> list[T]:
-    """Return the items of an iterator, and let the loop serve others in between."""
+    """Return the items of an iterator, and let the loop serve other requests in between."""
     return await mapped(items, lambda item: item)
 
 
 async def counted(keys: Iterable[K]) -> Counter[K]:
-    """Count how often each key occurs in a request, and let the loop serve others in between."""
+    """Count how often each key occurs in a request, and let the loop serve other requests in between."""
     turns = Turns(KEYS_A_TURN)
     named: Counter[K] = Counter()
     for key in keys:
@@ -78,7 +78,7 @@ async def counted(keys: Iterable[K]) -> Counter[K]:
 
 
 async def by_key(items: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
-    """Return the last item of each key of a request, and let the loop serve others in between."""
+    """Return the last item of each key of a request, and let the loop serve other requests in between."""
     turns = Turns(KEYS_A_TURN)
     found: dict[K, T] = {}
     for item in items:

@@ -10,7 +10,7 @@ import click
 
 
 def examples(*lines: str) -> str:
-    """Return the examples that `--help` prints below the options, one command a line."""
+    """Return the examples that `--help` prints below the options, one command per line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 

@@ -99,7 +99,7 @@ class PartitionTailer:
         return {number: item.offset for (_, number), item in found.items()}
 
     async def read(self, ends: dict[int, int] | None = None) -> AsyncIterator[tuple[int, Record | Marker]]:
-        """Yield (partition, record), for ever, or up to `ends`.
+        """Yield (partition, record), forever or up to `ends`.
 
         Raises TimedOutError if there are `ends`, and no partition has advanced for `PROGRESS_S`.
         """
@@ -178,7 +178,7 @@ class PartitionTailer:
         return []
 
     def _items(self, data: PartitionData) -> Iterator[Record | Marker]:
-        """Yield the records and, if wanted, the markers of one answer, without aborted transactions."""
+        """Yield the records and, if wanted, the markers of one response, without aborted transactions."""
         number = data.partition_index
         aborted = data.aborted_transactions if self._isolation == READ_COMMITTED else None
         hidden = AbortedTransactions((item.first_offset, item.producer_id) for item in aborted or ())

@@ -1,7 +1,7 @@
 """`oncelog txn find-hanging` and `oncelog txn abort`: find and end hanging transactions (KIP-664).
 
 A transaction hangs if it is open in a partition for longer than the largest timeout, and no coordinator knows that it
-has to end it there. Consumers with read_committed then wait for ever.
+has to end it there. Consumers with read_committed then wait forever.
 """
 
 from __future__ import annotations

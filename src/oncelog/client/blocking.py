@@ -50,7 +50,7 @@ class LoopThread:
         while True:
             try:
                 self.loop.run_forever()
-            except (KeyboardInterrupt, SystemExit):  # without the loop, every later call would block for ever
+            except (KeyboardInterrupt, SystemExit):  # without the loop, every later call would block forever
                 log.exception(
                     "a callback raised this in the client's own thread; ignoring it, so that the client continues"
                 )

@@ -54,7 +54,7 @@ def read(store: MetadataStore, path: str) -> dict[str, str]:
 def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
     """Return the dynamic settings by broker id. The key None holds the settings of all brokers.
 
-    Settings that cannot be read are logged and left out.
+    Settings that cannot be read are logged and omitted.
     """
     found: dict[int | None, dict[str, str]] = {}
     for name in store.children(BROKERS):

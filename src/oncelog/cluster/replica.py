@@ -20,7 +20,7 @@ class Flush(Protocol):
     """Sync logs outside the event loop, and report through `Replica.synced`."""
 
     def now(self, replica: Replica, /) -> None:
-        """Sync the log soon, because an append waits for it."""
+        """Start a sync of the log, because an append waits for it."""
 
     def later(self, replica: Replica, /) -> None:
         """Sync the log within `flush.ms`. No append waits for it."""

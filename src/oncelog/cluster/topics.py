@@ -12,7 +12,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 TOPIC_NAME_MAX = 249
 MAX_NEW_PARTITIONS = 10_000
-"""The most partitions that one request may create, over all its topics. Beyond it: POLICY_VIOLATION, as in Kafka."""
+"""The maximum number of partitions that one request may create. Beyond it: POLICY_VIOLATION, as in Kafka."""
 NO_LEADER = -1
 """The leader id in responses for a partition that has no leader."""
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

@@ -55,8 +55,8 @@ class Avro:
     `schema` is a dict, or its JSON text. Values are written with it, and read with it unless `schemas` is given.
 
     With `schemas`, the values to read are framed by the schema registry (Confluent's wire format: a zero byte, then an
-    id of four bytes). `schemas` is a mapping or a callable from an id to the schema that values were written with. It
-    is asked once for each id. If `schema` is also given, values are converted to it by Avro's rules of resolution.
+    id of four bytes). `schemas` is a mapping or a callable from an id to the schema that values were written with.
+    Each id is looked up once. If `schema` is also given, values are converted to it by Avro's rules of resolution.
 
     With `schema_id`, the written values are framed with this id. The values to read are framed, too, and `schema` is
     the schema with this id. `keep_bad` works as in `Json`. A union may have only null and one other type.

@@ -1,7 +1,7 @@
 """Decode record batches from Fetch responses to Arrow tables, without a Python loop over records.
 
-The columns are those of Spark's Kafka source. Like Kafka's consumer (`CompletedFetch`), this module leaves out all
-control batches. If it reads committed records, it leaves out the batches of aborted transactions, too.
+The columns are those of Spark's Kafka source. Like Kafka's consumer (`CompletedFetch`), this module omits all
+control batches. If it reads committed records, it omits the batches of aborted transactions, too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def decode_batches(
     """Return a table of the records from `start_offset` on and before `end_offset`, and the next offset to read.
 
     `chunks` are the records of Fetch responses of one partition, in order. An incomplete batch at the end of a chunk is
-    left out. `aborted` has the (producer id, first offset) of each aborted transaction, or is None to read uncommitted
+    omitted. `aborted` has the (producer id, first offset) of each aborted transaction, or is None to read uncommitted
     records. With `max_bytes`, the table ends with the batch that brings the decompressed records to this many bytes.
     For the rest, call this again with the same chunks and the returned offset. Raises ProtocolError (CORRUPT_MESSAGE,
     INVALID_RECORD) for damaged batches.

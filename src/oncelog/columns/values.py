@@ -14,7 +14,7 @@ FRAME = 5
 """Bytes before a framed value: the magic byte and the schema's id, a big-endian int32 (Confluent's wire format)."""
 
 Schemas = Mapping[int, Any] | Callable[[int], Any]
-"""A mapping or a function from an id to its schema. It is asked once for each id."""
+"""A mapping or a function from an id to its schema. Each id is looked up once."""
 
 
 class Bad(NamedTuple):

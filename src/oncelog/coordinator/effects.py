@@ -32,7 +32,7 @@ class CoordinatorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to the request with this `token`, which is opaque to the coordinator."""
+    """The response to the request with this `token`, which is opaque to the coordinator."""
 
     token: Any
     response: Any

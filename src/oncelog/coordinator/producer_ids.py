@@ -93,7 +93,7 @@ def next_block(data: bytes, broker: int) -> ProducerIdBlock:
 def acquire_block(store: BlockStore, broker: int) -> ProducerIdBlock:
     """Allocate the next block to `broker`. Other brokers may do the same at the same time.
 
-    If another broker was faster, this starts over. If the answer to a write is lost, the write has succeeded if the
+    If another broker was faster, this starts over. If the result of a write is unknown, the write has succeeded if the
     node holds exactly these bytes in the next version. Otherwise, this starts over. Other errors of the store are
     raised.
     """

@@ -6,7 +6,7 @@ import heapq
 from typing import NamedTuple
 
 _SLACK = 64
-"""Outdated entries, beside one for each key, with which the heap is rebuilt."""
+"""The heap is rebuilt if it has more than two entries per key, and this many more."""
 
 
 class Now(NamedTuple):

@@ -1,4 +1,4 @@
-"""Kafka's checkpoint files: a version, the number of entries, one entry a line.
+"""Kafka's checkpoint files: a version, the number of entries, one entry per line.
 
 Used for ``leader-epoch-checkpoint`` in a partition's folder, and for ``recovery-point-offset-checkpoint``,
 ``log-start-offset-checkpoint`` and ``replication-offset-checkpoint`` of a whole log directory.
@@ -21,7 +21,7 @@ class CorruptCheckpointError(Exception):
 
 
 def encode_checkpoint(lines: Iterable[str]) -> bytes:
-    """Return the content of a checkpoint file with one entry a line."""
+    """Return the content of a checkpoint file with one entry per line."""
     entries = list(lines)
     return "".join(f"{line}\n" for line in (_VERSION, len(entries), *entries)).encode()
 

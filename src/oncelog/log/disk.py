@@ -168,14 +168,14 @@ class OsDisk:
         next(iter(self._open)).close()
 
     def attach(self, file: OsFile, fd: int) -> None:
-        """Note that ``file`` holds descriptor ``fd``, and close the oldest one if there are too many."""
+        """Record that ``file`` holds descriptor ``fd``, and close the oldest one if there are too many."""
         self._may_reuse = True
         self._open[file] = fd
         if len(self._open) > self._max_open:
             next(iter(self._open)).close()
 
     def touch(self, file: OsFile) -> None:
-        """Note a use of ``file``."""
+        """Record a use of ``file``."""
         self._open.move_to_end(file)
 
     def detach(self, file: OsFile) -> None:

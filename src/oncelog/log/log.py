@@ -213,7 +213,7 @@ class Log:
         """Return the guard of an append after the coordinator has confirmed the transaction (KIP-890).
 
         Return None if the transaction is already open here, and needs no confirmation. A marker that arrives before the
-        confirmation makes the guard void. Raises INVALID_PRODUCER_EPOCH for a stale epoch.
+        confirmation invalidates the guard. Raises INVALID_PRODUCER_EPOCH for a stale epoch.
         """
         return self._state.start_verification(
             producer_id, producer_epoch, sequence, strict=transaction_version >= 2, now_ms=now_ms
@@ -307,7 +307,7 @@ class Log:
         self._state.expiration_ms = config.producer_id_expiration_ms
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Note that all records before ``offset`` are committed. A lower offset changes nothing."""
+        """Record that all records before ``offset`` are committed. A lower offset changes nothing."""
         if offset > self.high_watermark:
             self.high_watermark = min(offset, self.log_end_offset)
         self._state.advance_high_watermark(self.high_watermark)
@@ -362,7 +362,7 @@ class Log:
         return end, self._files.sync_paths(self.recovery_point, end)
 
     def mark_synced(self, offset: int) -> None:
-        """Note that the files of `pending_sync` are on the device."""
+        """Record that the files of `pending_sync` are on the device."""
         self.recovery_point = max(self.recovery_point, offset)
 
     def flush(self) -> None:
@@ -379,9 +379,9 @@ class Log:
             self.discard()
 
     def finish(self) -> list[str]:
-        """Do the part of `close` that writes. Return the paths to `sync`. Then call `mark_synced` and `discard`.
+        """Do the part of `close` that writes, and return the paths to sync.
 
-        Thus the caller may sync several logs at the same time.
+        The caller then calls `sync`, `mark_synced` and `discard`. So it can sync several logs at the same time.
         """
         if self.closed or not self.has_files:
             return []
@@ -398,7 +398,7 @@ class Log:
             return self._files.sync_paths(self.recovery_point, self.log_end_offset)
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Sync files of this log. May be called from a worker thread. Raises KAFKA_STORAGE_ERROR."""
+        """Sync these files of the log. May be called from a worker thread. Raises KAFKA_STORAGE_ERROR."""
         if paths:
             with self._access.to("flush"):
                 self._files.sync(paths)

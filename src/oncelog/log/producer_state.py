@@ -306,8 +306,8 @@ class ProducerAppend:
         # Compare on the circle. Kafka compares the numbers, so it never accepts the sequences before a wrapped 0.
         if is_before(verification.lowest_sequence, sequence):
             raise OutOfOrderSequenceError(
-                f"producer id {self.current.producer_id}: sequence {sequence}, but the verification of the transaction "
-                f"of sequence {verification.lowest_sequence} is still running",
+                f"producer id {self.current.producer_id}: sequence {sequence}, but the coordinator has not yet "
+                f"verified the transaction that starts with sequence {verification.lowest_sequence}",
                 expected=verification.lowest_sequence,
                 sequence=sequence,
             )
@@ -405,7 +405,7 @@ class ProducerState:
         return verification.guard
 
     def is_verified(self, producer_id: int, guard: int) -> bool:
-        """Return whether ``guard`` belongs to the current verification. A marker makes it void."""
+        """Return whether ``guard`` belongs to the current verification. A marker invalidates it."""
         verification = self._verifications.get(producer_id)
         return verification is not None and verification.guard == guard
 

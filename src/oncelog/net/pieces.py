@@ -1,11 +1,11 @@
-"""Choose the pieces of an answer to join before the write to a transport."""
+"""Choose the pieces of a response to join before the write to a transport."""
 
 from __future__ import annotations
 
 import asyncio
 
 MANY_PIECES = 1024
-"""The system accepts no more in one call (IOV_MAX). uvloop silently drops an answer of more than a million pieces."""
+"""The system accepts no more in one call (IOV_MAX). uvloop silently drops a response of more than a million pieces."""
 SMALL_PIECE = 4096
 JOINED_BYTES = 64 * 1024
 
@@ -34,7 +34,7 @@ def in_few_pieces(pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
 
 
 def needs_join(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the pieces of an answer must be joined before the write to a transport of this event loop.
+    """Return whether the pieces of a response must be joined before the write to a transport of this event loop.
 
     asyncio's own `writelines` joins them up to Python 3.11. From 3.12 on it does not, and has two bugs. It never pauses
     a writer (CVE-2024-12254, until 3.12.9 and 3.13.2). It never sends an empty last piece: the loop spins, and the

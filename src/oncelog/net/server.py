@@ -1,6 +1,6 @@
 """Accept connections, and answer the requests of each connection in order, one at a time.
 
-`net.frames` cuts the bytes of a connection into frames. This module passes them to a handler and writes the answers.
+`net.frames` cuts the bytes of a connection into frames. This module passes them to a handler and writes the responses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Chunks = list[bytes | memoryview]
 
 
 class Holds(NamedTuple):
-    """An answer that has to wait, and still reads the request's bytes while it waits."""
+    """A response that has to wait, and still reads the request's bytes while it waits."""
 
     answer: Awaitable[Any]
 
@@ -32,9 +32,9 @@ class Holds(NamedTuple):
 Handler = Callable[[memoryview, "Peer"], Chunks | Awaitable[Chunks | None] | Holds | None]
 
 WRITE_BYTES = 64 * 1024
-"""Answers to pipelined requests are gathered up to this size before they are written."""
+"""Responses to pipelined requests are gathered up to this size before they are written."""
 JOIN_BYTES = 16 * 1024
-"""Answers of up to this size are joined into one chunk before they are written."""
+"""Responses of up to this size are joined into one chunk before they are written."""
 FRAMES_A_TURN = 64
 """Frames of one connection that are answered before other connections get a turn."""
 SWEEPS = 8
@@ -79,14 +79,14 @@ class Limits:
     idle_ms: int = 600_000
     """The server closes connections that are idle for this long. If it is negative, they stay open.
 
-    A connection is idle if it sends neither a whole frame nor a part of a long one, and reads no waiting answers.
+    A connection is idle if it sends neither a whole frame nor a part of a long one, and reads no waiting responses.
     """
     max_connections: int = 2**31 - 1
     """Largest number of connections. The server closes further ones at once."""
     backlog: int = 1024
     """Number of connections that the kernel queues until the server accepts them."""
     max_unsent_bytes: int = 64 * 1024 * 1024
-    """Memory for answers that clients have not read, for all connections together. -1: no limit. See `Unsent`."""
+    """Memory for responses that clients have not read, for all connections together. -1: no limit. See `Unsent`."""
     drain_ms: int = 500
     """How long `close` waits for requests in progress."""
 
@@ -114,7 +114,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._peer = Peer("", 0, 0, listener=listener)
         self._frames = FrameReader(server.buffers, server.limits.max_request_size)
         self._busy = False
-        """A request waits for its answer."""
+        """A request waits for its response."""
         self._turn_pending = False
         self._write_paused = False
         self._reading = True
@@ -125,7 +125,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- called by the event loop ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection, or close it if the server refuses it."""
+        """Register a new connection, or close it if the server rejects it."""
         self._transport = cast(asyncio.Transport, transport)
         connection_id = self._server.admit(self)
         name = transport.get_extra_info("peername") or ("", 0)
@@ -139,7 +139,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the memory of the connection. An answer in progress is dropped."""
+        """Release the memory of the connection. A response in progress is dropped."""
         self._closing = True
         self._server.unsent.all_read(self)
         self._server.unsent.drop_draft(self._peer.connection_id)
@@ -148,7 +148,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.gone(self)
 
     def eof_received(self) -> bool:
-        """Note that the client sends no more. Return True to keep the connection open while an answer is due."""
+        """Record that the client sends no more. Return True to keep the connection open while a response is due."""
         self._eof = True
         self._notify_disconnect()
         return self._busy or self._turn_pending or self._write_paused
@@ -171,11 +171,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._quiet_sweeps = 0  # a long frame makes progress
 
     def pause_writing(self) -> None:
-        """Serve no more requests, because the client reads its answers too slowly."""
+        """Serve no more requests, because the client reads its responses too slowly."""
         self._write_paused = True
 
     def resume_writing(self) -> None:
-        """Serve requests again, because the client has read its answers."""
+        """Serve requests again, because the client has read its responses."""
         self._write_paused = False
         self._server.unsent.all_read(self)
         self._quiet_sweeps = 0
@@ -189,13 +189,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._disconnect()
 
     def abort(self) -> None:
-        """Close the connection without sending the rest of its answers."""
+        """Close the connection without sending the rest of its responses."""
         self._closing = True
         self._server.unsent.all_read(self)
         self._transport.abort()
 
     def abort_unread(self, size: int) -> None:
-        """Close the connection: the client does not read its answers, and they take too much memory."""
+        """Close the connection: the client does not read its responses, and they take too much memory."""
         _log.warning(
             "closing %s:%d: it has %d bytes of unread answers, and all connections together exceed twice "
             "queued.max.response.bytes",
@@ -313,7 +313,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.unsent.add_unread(self, taken)
 
     def _fail(self, error: Exception, out: Chunks, size: int) -> None:
-        """Close the connection, because a request cannot be answered. Send the answers to earlier requests first."""
+        """Close the connection, because a request cannot be answered. Send the responses to earlier requests first."""
         if not self._closing:
             expected = isinstance(error, BadFrameError)
             message = str(error) if expected else f"a request failed: {error!r}"
@@ -332,7 +332,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 
 def _add(out: Chunks, chunks: Chunks) -> int:
-    """Append one answer with its length in front. Return the number of bytes added."""
+    """Append one response with its length in front. Return the number of bytes added."""
     size = sum(map(len, chunks))
     out.append(_LENGTH.pack(size))
     out += chunks
@@ -345,10 +345,10 @@ class Server:
     def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
         """Create a server. `listen` binds its addresses.
 
-        `handler(frame, peer)` gets a writable view of one request, without its length. It returns the answer as chunks,
-        without the length; or None for no answer; or an awaitable of either. The chunks must not be slices of the
-        frame. The frame is valid until the handler returns or first waits, and until the answer if the handler returns
-        `Holds`. If the handler raises, the connection is closed.
+        `handler(frame, peer)` gets a writable view of one request, without its length. It returns the response as
+        chunks, without the length. It returns None if there is no response, or an awaitable of either. The chunks must
+        not be slices of the frame. The frame is valid until the handler returns or first waits. If the handler returns
+        `Holds`, the frame is valid until the response. If the handler raises, the connection is closed.
         """
         limits = limits or Limits()
         self.handler = handler
@@ -356,7 +356,7 @@ class Server:
         self.connections: set[ServerConnection] = set()
         self.loop = asyncio.get_running_loop()
         self.joins = needs_join(self.loop)
-        """Whether the pieces of an answer are joined before they are written."""
+        """Whether the pieces of a response are joined before they are written."""
         self.unsent = Unsent(limits.max_unsent_bytes, copies=self.joins)
         self.ports: dict[str, int] = {}
         """The port of each listener, by name."""

@@ -22,12 +22,12 @@ class _Count:
 
 
 def enter(program: str) -> None:
-    """Note that a program begins."""
+    """Record that a program begins."""
     _Count.program, _Count.sent = program, 0
 
 
 def reach(operation: str) -> None:
-    """Note that an operation is about to be sent. Kill the process if a test wants it here."""
+    """Record that an operation is about to be sent. Kill the process if a test wants it here."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted.startswith("@"):
         named = Path(wanted[1:])

@@ -14,7 +14,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
 
 MOST_SETTINGS = 1000
-"""The most settings of one resource in a request. They are checked in one step, while other clients wait."""
+"""The maximum number of settings of one resource in a request. One step checks them, while other clients wait."""
 
 Wanted = Callable[[Mapping[str, str], Key], dict[str, str]]
 """Map the current settings of a resource to the requested ones. The `Key` finds the broker's key of a setting.
@@ -62,7 +62,7 @@ async def alter_each(
 
 
 def answered(answer: Callable[..., A], outcome: tuple[Resource, ErrorCode, str | None]) -> A:
-    """Return the answer for one resource. `answer` is its class."""
+    """Return the result for one resource. `answer` is its class."""
     resource, code, message = outcome
     return answer(
         error_code=code,

@@ -13,7 +13,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
 
 VALUE_MAX = 32_767
-"""The most characters of a value (Kafka's limit)."""
+"""The maximum number of characters of a value (Kafka's limit)."""
 
 NOT_SERVED: dict[int, str] = {
     ResourceType.CLIENT_METRICS: "oncelog does not support client metrics (KIP-714)",

@@ -24,7 +24,7 @@ zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
 """
 
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
-"""Kafka's keys that are ignored here. Ignoring them does no harm."""
+"""Kafka's keys that oncelog ignores, because they do not change what clients see."""
 
 UNUSED = frozenset(
     {

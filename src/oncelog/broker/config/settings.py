@@ -70,7 +70,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # connections
     max_connections: Int1 = INT_MAX
-    """Most connections at a time. The broker closes new ones above the limit."""
+    """Maximum number of connections at a time. The broker closes new ones above the limit."""
     connections_max_idle_ms: Long = 600_000
     """Close connections without a request for this time."""
     socket_request_max_bytes: Int1 = 100 * 1024 * 1024
@@ -102,7 +102,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     replica_lag_time_max_ms: Long = 30_000
     """No effect: there is a single broker."""
     max_request_partition_size_limit: Int1 = 2000
-    """The most partitions in one response to DescribeTopicPartitions."""
+    """The maximum number of partitions in one response to DescribeTopicPartitions."""
 
     # logs; most are the default of a topic's setting, see `TOPIC_KEYS` in `broker.config.topics`
     message_max_bytes: Int0 = 1_048_588
@@ -134,7 +134,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_cleaner_io_buffer_load_factor: Ratio = 0.9
     """Part of `log.cleaner.dedupe.buffer.size` that is used for keys."""
     log_cleaner_io_max_bytes_per_second: float = float_info.max
-    """Most bytes that the log cleaner reads and writes per second."""
+    """Maximum number of bytes that the log cleaner reads and writes per second."""
     log_cleaner_delete_retention_ms: Long0 = _DAY_MS
     log_cleaner_min_compaction_lag_ms: Long0 = 0
     log_cleaner_max_compaction_lag_ms: Long1 = LONG_MAX
@@ -153,7 +153,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     fetch_max_bytes: Annotated[int, Meta(ge=1024, le=INT_MAX)] = 55 * 1024 * 1024
     """Largest answer to a fetch, whatever the client asks for. A single larger batch is returned anyway."""
     max_incremental_fetch_session_cache_slots: Int0 = 1000
-    """Most fetch sessions (KIP-227)."""
+    """Maximum number of fetch sessions (KIP-227)."""
 
     # producer ids and transactions
     producer_id_expiration_ms: Int1 = _DAY_MS
@@ -193,7 +193,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a new group waits for more members before its first rebalance. Kafka waits 3 s, which is too long on a
     laptop."""
     group_max_size: Int1 = INT_MAX
-    """Most members of a group."""
+    """Maximum number of members of a group."""
     offset_metadata_max_bytes: Int = 4096
     """Longest metadata of a committed offset."""
     offsets_retention_minutes: Int1 = 7 * 24 * 60

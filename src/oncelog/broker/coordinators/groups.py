@@ -173,7 +173,7 @@ class GroupService:
         return response
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Answer Heartbeat. While the coordinator is loading, the answer has no error."""
+        """Answer Heartbeat. While the coordinator is loading, the response has no error."""
         try:
             shard = self.shell.shard(self._coordinator_partition(request.group_id))
         except ProtocolError as error:
@@ -210,7 +210,7 @@ class GroupService:
     ) -> OffsetCommitResponse:
         """Commit offsets of existing topics, given with their names and ids. An empty group id is valid.
 
-        The broker writes many offsets in parts, and serves other requests in between. If one part fails, the answer
+        The broker writes many offsets in parts, and serves other requests in between. If one part fails, the response
         carries its error, although the parts before it are committed: the client commits all offsets again.
         Before each part, `existing(topics)` returns the part's topics that still exist. The caller answers the others.
         """
@@ -257,7 +257,7 @@ class GroupService:
     async def _verify(
         self, coordinator_partition: int, transactional_id: str, producer: tuple[int, int], version: int
     ) -> int | None:
-        """Return the guard of the append. A marker that arrives during the verification makes it void."""
+        """Return the guard of the append. A marker that arrives during the verification invalidates it."""
         replica = self._partitions.get(CONSUMER_OFFSETS, coordinator_partition)
         if replica is None:
             message = f"this broker no longer coordinates {CONSUMER_OFFSETS}-{coordinator_partition}"
@@ -426,7 +426,10 @@ class GroupService:
 
 
 async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return the known names of a filter, in lower case. If all are unknown, return one, so that no group passes."""
+    """Return the known names of a filter, in lower case.
+
+    If all are unknown, return one of them, because an empty filter would let all groups pass.
+    """
     found = await counted(name.strip().lower() for name in names)
     return [name for name in known if name in found] or list(found)[:1]
 

@@ -38,7 +38,7 @@ LOAD_BYTES = 256 << 10
 """Bytes of an internal topic that are loaded in one step, before other requests have their turn."""
 
 RECORD_OVERHEAD = 21
-"""The most bytes of a record besides key and value: length, attributes, deltas, lengths, number of headers."""
+"""The maximum size of a record besides key and value: length, attributes, deltas, lengths, number of headers."""
 
 RETRY_MS = 1000
 RETRY_MAX_MS = 60_000
@@ -152,7 +152,7 @@ class CoordinatorShell(Generic[S]):
     def check_loaded(self) -> None:
         """Raise COORDINATOR_LOAD_IN_PROGRESS if a partition that this broker leads is not loaded yet.
 
-        A partition that could not be loaded does not count, as in Kafka: lists of groups and transactions leave it out.
+        A partition that could not be loaded does not count, as in Kafka: lists of groups and transactions omit it.
         """
         info = self._cache.image.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
@@ -200,7 +200,7 @@ class CoordinatorShell(Generic[S]):
         return answer
 
     async def settled(self) -> None:
-        """Wait until the current state of all coordinators is committed, so that results of earlier reads last."""
+        """Wait until the current state of all coordinators is committed. Earlier reads may have returned it."""
         for partition in tuple(self._shards):
             if partition in self._shards:
                 await self.read(partition, lambda _: None)
@@ -345,7 +345,7 @@ class CoordinatorShell(Generic[S]):
     # -- loading ----------------------------------------------------------------------------------------------------
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
-        """Return `load` if the topic of the coordinators was created, otherwise None."""
+        """Return `load` for the caller to run if the topic of the coordinators was created, otherwise None."""
         return self.load if any(topic.name == self.topic for topic in delta.created_topics) else None
 
     async def load(self) -> None:

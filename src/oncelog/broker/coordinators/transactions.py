@@ -193,7 +193,7 @@ class TransactionService:
         """Return an error for each partition that is not in the transaction; `implicit` (KIP-890) adds them first.
 
         If the markers of the producer's previous transaction are still being written, wait a short time. As in Kafka's
-        `AddPartitionsToTxnManager`, PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH, which producers expect in answers
+        `AddPartitionsToTxnManager`, PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH, which producers expect in responses
         to Produce and TxnOffsetCommit.
         """
         wanted = tuple(partitions)

@@ -31,7 +31,7 @@ _BATCHED = 4
 _KNOWS_PRODUCER_FENCED = 2
 _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
 _TRANSACTIONS_AT_ONCE = 20
-"""The most transactions of one request that wait for their coordinators at the same time."""
+"""The maximum number of transactions of one request that wait for their coordinators at the same time."""
 
 Partition = tuple[str, int]
 Results = list[AddPartitionsToTxnTopicResult]

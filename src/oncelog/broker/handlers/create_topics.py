@@ -31,7 +31,7 @@ TOPICS_A_TURN = 10
 """Topics that the handler checks before the event loop serves other requests."""
 
 MAX_SHOWN = 8
-"""The most broker ids of a rejected assignment that an error message shows."""
+"""The maximum number of broker ids of a rejected assignment that an error message shows."""
 RESERVED = "__cluster_metadata"
 """The log of Kafka's own metadata. No topic may have its name."""
 
@@ -84,7 +84,7 @@ class CreateTopics:
         return CreateTopicsResponse(topics=results)
 
     def _partitions(self, topic: CreatableTopic) -> int:
-        """Return the number of requested partitions. An illegal negative count must not hide a large one."""
+        """Return the number of requested partitions. An illegal negative number counts as 0 in the sum."""
         if topic.assignments:
             return len(topic.assignments)
         return self.config.current.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)

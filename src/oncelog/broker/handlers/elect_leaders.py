@@ -39,7 +39,7 @@ async def handle(
 ) -> ElectLeadersResponse:
     """Return ELECTION_NOT_NEEDED for each named partition that has a leader.
 
-    A request without topics means every partition. The response then leaves out partitions that have a leader, as in
+    A request without topics means every partition. The response then omits partitions that have a leader, as in
     Kafka.
     """
     ctx.authorize(Operation.ALTER, *CLUSTER)
@@ -75,7 +75,7 @@ async def handle(
 async def _results(
     topic: str, indexes: Iterable[int], elect: Callable[[int], Elected | None], turns: Turns
 ) -> ReplicaElectionResult:
-    """Return the results of a topic. Leave out the partitions for which `elect` returns None."""
+    """Return the results of a topic. Omit the partitions for which `elect` returns None."""
     await turns.next()
     result = ReplicaElectionResult(topic=topic, partition_result=[])
     for index in indexes:

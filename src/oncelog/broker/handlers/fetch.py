@@ -70,7 +70,7 @@ def _can_answer(request: FetchRequest, context: FetchContext, reads: list[_Read]
 
 
 def _forgotten(request: FetchRequest) -> Iterator[Key]:
-    """Return the forgotten partitions. If there are too many for a session, return one too many."""
+    """Return the forgotten partitions, at most one more than a session may have: more make no difference."""
     keys = (
         partition_key(topic.topic, topic.topic_id, partition)
         for topic in request.forgotten_topics_data

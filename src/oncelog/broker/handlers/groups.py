@@ -22,7 +22,7 @@ from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 _PROTOCOL_NAME_MAY_BE_NULL = 7
 _NAMES_PROTOCOL = 5
 MOST_PROTOCOLS = 1000
-"""The most protocols of one member. A group compares the protocols of all its members, while other clients wait."""
+"""The maximum number of protocols of one member. A group compares those of all members, while other clients wait."""
 
 
 async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:

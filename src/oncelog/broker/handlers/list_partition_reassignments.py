@@ -12,7 +12,7 @@ from oncelog.protocol.messages.list_partition_reassignments import (
 
 
 def handle(_request: ListPartitionReassignmentsRequest, ctx: RequestContext) -> ListPartitionReassignmentsResponse:
-    """Return no topics: Kafka leaves out unknown topics and partitions that are not reassigned."""
+    """Return no topics: Kafka omits unknown topics and partitions that are not reassigned."""
     ctx.authorize(Operation.DESCRIBE, *CLUSTER)
     return ListPartitionReassignmentsResponse()
 

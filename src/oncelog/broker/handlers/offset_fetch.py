@@ -79,7 +79,7 @@ async def _fetch(
 
 
 def _with_ids(cache: MetadataCache, topics: list[OffsetFetchResponseTopics]) -> Steps[list[OffsetFetchResponseTopics]]:
-    """Fill in the topic ids. Leave out deleted topics, because they have no ids."""
+    """Fill in the topic ids. Omit deleted topics, because they have no ids."""
     existing = []
     for topic in topics:
         yield
@@ -93,9 +93,9 @@ def _with_ids(cache: MetadataCache, topics: list[OffsetFetchResponseTopics]) -> 
 def _take_refused(
     cache: MetadataCache, asked: OffsetFetchRequestGroup, by_id: bool, may_describe: Callable[[str], bool]
 ) -> Steps[list[OffsetFetchResponseTopics]]:
-    """Fill in the topic names. Remove refused topics from the request, and return their results.
+    """Fill in the topic names. Remove rejected topics from the request, and return their results.
 
-    Refused are topics with unknown ids, and topics that the client may not describe.
+    Rejected are topics with unknown ids, and topics that the client may not describe.
     """
     known, refused = [], []
     for topic in asked.topics or ():

@@ -272,7 +272,7 @@ class ProduceHandler:
             refused.log(self._logger, "rejected Produce")
         if request.acks == 0:
             if refused is not None:
-                # The client reads no answer. The closed connection makes it look up the leader again.
+                # The client reads no response. The closed connection makes it look up the leader again.
                 raise BadFrameError(f"Produce with acks=0 failed: {message}")
             late = []
         if late:

@@ -40,7 +40,7 @@ IMPORTED_PATH = "/oncelog/kafka_metadata"
 _IMPORTED_FILE = "oncelog.imported"
 """The file in a log directory with the same position. It outlives the tree."""
 _MAX_NAMED = 5
-"""The most topics that an error message names."""
+"""The maximum number of topics that an error message names."""
 PRODUCER_ID_GAP = 1000 * BLOCK_SIZE
 """The number of producer ids to skip if only the logs show which ids were allocated."""
 _EPOCHS = "leader-epoch-checkpoint"
@@ -227,7 +227,7 @@ class LogDirectoryImport:
         return topics
 
     def _next_producer_id(self) -> int:
-        """Return an id above all ids that may have been allocated. Ids that have not written are not in the logs."""
+        """Return an id above all allocated ids. The logs show only the ids of producers that have written."""
         return max(self._producer_ids(), default=0) // BLOCK_SIZE * BLOCK_SIZE + PRODUCER_ID_GAP
 
     def _producer_ids(self) -> Iterator[int]:
@@ -257,7 +257,7 @@ def note_imported(store: MetadataStore, directory: DataDirectory) -> None:
 
 
 def mark_imported(store: MetadataStore, directories: Iterable[DataDirectory]) -> None:
-    """Note the import in the directories with Kafka's metadata, for the case that oncelog's metadata is lost.
+    """Record the import in the directories with Kafka's metadata, in case oncelog's metadata is lost.
 
     Call this when the tree is complete. A directory that cannot be written goes offline.
     """

@@ -98,7 +98,7 @@ class MetadataLoader:
             try:
                 yield self._log
             except Exception:
-                with suppress(StoreError):  # the change may have been made, and only the answer was lost
+                with suppress(StoreError):  # the change may have been made, and only the response was lost
                     await self._publish()
                 raise
             try:

@@ -89,7 +89,7 @@ class SettingsAdministration:
 
 
 def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Raise INVALID_REQUEST if the broker settings are illegal together, for a topic without its own settings."""
+    """Raise INVALID_REQUEST if a topic without settings of its own would get an illegal combination from the broker."""
     try:
         check_topic_configs(config.resulting(of_all, own), {})
     except ProtocolError as error:

@@ -45,7 +45,7 @@ class RequestContext:
             raise ProtocolError(REFUSED_AS[resource], message)
 
     def may(self, operation: Operation, resource: Resource, name: str) -> bool:
-        """Return whether the client may do the operation, for a list that leaves out other items."""
+        """Return whether the client may do the operation, for a list that omits other items."""
         return self.authorizer.allows(self.principal, operation, resource, name)
 
 

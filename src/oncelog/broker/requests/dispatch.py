@@ -68,7 +68,7 @@ class Dispatcher:
         self._routes: dict[tuple[int, int], _Route] = {}
 
     def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
-        """Answer one frame. Raises BadFrameError if it has no answer; the server then closes the connection."""
+        """Answer one frame. Raises BadFrameError if it has no response; the server then closes the connection."""
         try:
             header, position = decode_request_header(frame)
         except DecodeError as error:
@@ -113,7 +113,7 @@ class Dispatcher:
                 return self._encode(response, context)
         except BadFrameError:
             raise
-        except Exception as error:  # noqa: BLE001 - no error may discard the earlier answers of the connection
+        except Exception as error:  # noqa: BLE001 - no error may discard the earlier responses of the connection
             code = self._failed(error, request, context)
             return self._encode(error_answer(request, version, code), context)
         if isinstance(response, Holds):

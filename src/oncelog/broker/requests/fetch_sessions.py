@@ -15,7 +15,7 @@ from oncelog.protocol.errors import ErrorCode
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MOST_IN_SESSION = 20_000
-"""The most partitions of one session. They are processed in one step of some 10 ms, while other clients wait."""
+"""The maximum number of partitions of one session. One step of some 10 ms processes them, while other clients wait."""
 _MAX_EPOCH = 2**31 - 1
 EVICTION_MS = 120_000
 """If the cache is full, a new session replaces one that was not used for this long."""

@@ -89,7 +89,7 @@ def has_many_items(message: Message) -> bool:
 
 
 def _left(cls: type[Message], messages: list[Message], left: int) -> int:
-    """Subtract the elements of the arrays of all messages, which have one type. Return a negative number early."""
+    """Return `left` minus the number of array elements in all messages, which have one type. Stop below 0."""
     for get, element in _arrays(cls):
         count = sum(map(len, filter(None, map(get, messages))))
         left -= count

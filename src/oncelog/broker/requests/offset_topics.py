@@ -1,4 +1,4 @@
-"""Refuse partitions that do not exist or may not be read, for OffsetCommit, TxnOffsetCommit and OffsetDelete.
+"""Reject partitions that do not exist or may not be read, for OffsetCommit, TxnOffsetCommit and OffsetDelete.
 
 The topics of these requests have `name` and `partitions`, and the partitions have `partition_index`. A request may
 have many of them, so each function is a generator that pauses after each (`broker.turns.in_turns`).
@@ -75,7 +75,7 @@ def still_existing(
 
 
 def answered(refused: Iterable[Refused], answer: type[Message]) -> Steps[list[Any]]:
-    """Return the response's topics for refused partitions. `answer` is their class."""
+    """Return the response's topics for rejected partitions. `answer` is their class."""
     partition: Any = answer.FIELDS["partitions"].element
     topics = []
     for each in refused:

@@ -48,7 +48,7 @@ REFUSED_AS = {
     Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     Resource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
-"""The error of a refused operation, by the kind of its resource."""
+"""The error of a rejected operation, by the kind of its resource."""
 
 _CONFIGURED = {ResourceType.TOPIC: Resource.TOPIC, ResourceType.GROUP: Resource.GROUP}
 

@@ -91,7 +91,7 @@ Unverified = tuple[int, int, list[Target]]
 
 
 def check(request: ProduceRequest, admitted: Admitted) -> bool:
-    """Check the request as a whole. If it is invalid, refuse all partitions, and return False."""
+    """Check the request as a whole. If it is invalid, reject all partitions, and return False."""
     found = admitted.transactional
     if request.transactional_id is None and found is not None:
         message = f"transactional records for {found.topic}-{found.data.index}, but the request has no transactional id"
@@ -112,7 +112,7 @@ def is_transactional(records: bytes | bytearray | memoryview | None) -> bool:
 def unverified(admitted: Admitted, version: int, now_ms: int) -> Generator[None, None, Unverified | None]:
     """Find the partitions whose logs do not know the open transaction yet. Pause after each partition.
 
-    If the request holds the transactional batches of several producers, refuse all partitions.
+    If the request holds the transactional batches of several producers, reject all partitions.
     """
     try:
         return (yield from _unverified(admitted, version, now_ms))

@@ -1,4 +1,4 @@
-"""Log the refused items of one request in one line: a small request may have a hundred thousand of them."""
+"""Log the rejected items of one request in one line: a small request may have a hundred thousand of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 
 class RefusedItems:
-    """Count the refused items of one request, and keep the first one for the log."""
+    """Count the rejected items of one request, and keep the first one for the log."""
 
     __slots__ = ("_count", "_first")
 
@@ -15,13 +15,13 @@ class RefusedItems:
         self._first = ""
 
     def add(self, item: str, *arguments: object) -> None:
-        """Count one refused item. `item` is a format string that describes it, with its reason."""
+        """Count one rejected item. `item` is a format string that describes it, with its reason."""
         if not self._count:
             self._first = item % arguments
         self._count += 1
 
     def log(self, logger: logging.Logger, what: str, level: int = logging.INFO) -> None:
-        """Log the first item, and how many others were refused. `what` names the request and what failed."""
+        """Log the first item, and how many others were rejected. `what` names the request and what failed."""
         if self._count == 1:
             logger.log(level, "%s: %s", what, self._first)
         elif self._count:

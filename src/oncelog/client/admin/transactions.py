@@ -1,7 +1,7 @@
 """Describe and end transactions, through their coordinators and the leaders of partitions (KIP-664, 994, 1152).
 
 A transaction hangs if it is open in a partition for longer than the largest timeout, and no coordinator will end it
-there. Consumers with read_committed then wait for ever.
+there. Consumers with read_committed then wait forever.
 """
 
 from __future__ import annotations

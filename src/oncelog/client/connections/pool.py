@@ -53,9 +53,9 @@ class Connections:
     """The connections of one client, on one event loop.
 
     If an attempt fails, or a new connection is lost at once, the next attempt waits for `reconnect_backoff_ms`. The
-    wait doubles with each failure up to `reconnect_backoff_max_ms`, with a jitter of 20 %. An idle connection that
-    waits for no answer is closed after `max_idle_ms`; a negative number disables this. `chance` returns random numbers
-    in [0, 1).
+    wait doubles with each failure up to `reconnect_backoff_max_ms`, with a jitter of 20 %. A connection without a
+    request in flight is closed if it was idle for `max_idle_ms`; a negative number disables this. `chance` returns
+    random numbers in [0, 1).
     """
 
     def __init__(

@@ -245,7 +245,7 @@ class ClassicMember(Member[ClassicMembership]):
 
     @property
     def _awaits_member_id(self) -> bool:
-        """Whether the next answer has our member id. Without it, this member cannot leave."""
+        """Whether the next response has our member id. Without it, this member cannot leave."""
         connection = self._connection
         if connection is None or connection.closed or not self.membership.awaits_member_id:
             return False

@@ -3,8 +3,8 @@
     UNJOINED -> JOINING -> SYNCING -> STABLE -> (rebalance) JOINING
         ^___________ member id unknown, generation gone, left ______|
 
-`join_request` and `sync_request` return the next request; `joined` and `synced` apply its answer and return what to do
-next. The driver sends the heartbeats; `heartbeat_answered` applies their answers while STABLE.
+`join_request` and `sync_request` return the next request. `joined` and `synced` apply its response, and return what to
+do next. The driver sends the heartbeats. `heartbeat_answered` applies their responses while STABLE.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MemberState(Enum):
 
 
 class Followup(Enum):
-    """What the driver does after an answer."""
+    """What the driver does after a response."""
 
     PROCEED = "send the next request"
     BACK_OFF = "retry the request after a back-off"
@@ -137,7 +137,7 @@ class ClassicMembership:
         )
 
     def joined(self, response: JoinGroupResponse) -> Followup:
-        """Apply the answer to JoinGroup. Raise KafkaError if a retry would not help."""
+        """Apply the response to JoinGroup. Raise KafkaError if a retry would not help."""
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.NONE:
             self.generation_id, self.member_id = response.generation_id, response.member_id
@@ -180,7 +180,7 @@ class ClassicMembership:
         )
 
     def synced(self, response: SyncGroupResponse) -> Followup:
-        """Apply the answer to SyncGroup. Raise KafkaError if a retry would not help."""
+        """Apply the response to SyncGroup. Raise KafkaError if a retry would not help."""
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.NONE:
             self.assignment = decode_assignment(response.assignment)
@@ -227,7 +227,7 @@ class ClassicMembership:
         )
 
     def heartbeat_answered(self, code: ErrorCode, generation_id: int) -> Followup:
-        """Apply the answer to a heartbeat of this generation. Raises FencedMemberError."""
+        """Apply the response to a heartbeat of this generation. Raises FencedMemberError."""
         if code is ErrorCode.NONE or generation_id != self.generation_id:
             return Followup.PROCEED
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -237,7 +237,7 @@ class ClassicMembership:
 
     @property
     def awaits_member_id(self) -> bool:
-        """Whether the coordinator may have created this member, and only its next answer has our id (KIP-394)."""
+        """Whether the coordinator may have created this member, and only its next response has our id (KIP-394)."""
         return self.state is MemberState.JOINING and self.instance_id is None and not self.member_id
 
     def leave_request(self) -> Message | None:

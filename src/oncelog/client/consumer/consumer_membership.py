@@ -1,8 +1,8 @@
 """A member of a consumer group with a server-side assignor, without any I/O (KIP-848; 1082 for its own member id).
 
-The coordinator assigns the partitions, and returns each member's target assignment in answers to heartbeats. The member
-first revokes the partitions that are not in it (listener, commit), then adds the new ones, and reports what it owns.
-Meanwhile the other members continue.
+The coordinator assigns the partitions, and returns each member's target assignment in responses to heartbeats. The
+member first revokes the partitions that are not in it (listener, commit), then adds the new ones, and reports what it
+owns. Meanwhile, the other members continue.
 
     epoch 0 (joining) -> epoch n (a member) -> fenced: epoch 0 again, partitions lost -> ... -> left (-1, static -2)
 """
@@ -46,7 +46,7 @@ class _Reported(NamedTuple):
 
 
 class HeartbeatResult(Enum):
-    """What an answer means for the driver."""
+    """What a response means for the driver."""
 
     ACCEPTED = "send the next heartbeat after the interval"
     RETRY = "retry the heartbeat after a back-off"
@@ -128,7 +128,7 @@ class ConsumerMembership:
         self._everything = True
 
     def answered(self, response: ConsumerGroupHeartbeatResponse, sent_epoch: int) -> HeartbeatResult:
-        """Apply the answer to a heartbeat of this epoch. Raise KafkaError if a retry would not help."""
+        """Apply the response to a heartbeat of this epoch. Raise KafkaError if a retry would not help."""
         if sent_epoch != self.epoch:
             return HeartbeatResult.ACCEPTED
         code = ErrorCode.of(response.error_code)
@@ -175,7 +175,7 @@ class ConsumerMembership:
     def leave_request(self) -> ConsumerGroupHeartbeatRequest | None:
         """Return the request that leaves the group; None if the coordinator cannot know this member.
 
-        Send it over the connection of the heartbeats, so that it follows a heartbeat without an answer.
+        Send it over the connection of the heartbeats, so that it follows a heartbeat without a response.
         """
         if not self._asked:
             return None

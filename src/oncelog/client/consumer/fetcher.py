@@ -175,7 +175,7 @@ class Fetcher:
             self.send_fetches()
 
     def _refuse(self, tp: TopicPartition, node: int, target: FetchTarget) -> None:
-        """Do not repeat this fetch before a pause (retry.backoff.ms, growing). Another leader is asked at once."""
+        """Delay the next attempt of this fetch by retry.backoff.ms, which grows. Another leader gets it at once."""
         state = self._subscription.partitions[tp]
         backoff = self._new_backoff()
         backoff.failures = state.refusals
@@ -191,7 +191,7 @@ class Fetcher:
             self._empty_until.pop(tp, None)
 
     def _remember_empty(self, node: int, targets: Mapping[TopicPartition, FetchTarget]) -> None:
-        """Note the partitions without records, for as long as a request could have waited for some."""
+        """Record the partitions without records, for as long as a request could have waited for some."""
         until = self._now() + max(self._options["fetch_max_wait_ms"], 1) / 1000
         for tp, target in targets.items():
             state = self._subscription.partitions.get(tp)
@@ -324,7 +324,7 @@ class Fetcher:
             self._take_records(tp, state, item)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._back_to_leader(tp):
-                return  # a follower may lag behind: only the leader's answer counts
+                return  # a follower may lag behind: only the leader's response counts
             try:
                 why = f"offset {state.position} is not in the log of {tp[0]}-{tp[1]}"
                 # Not `subscription.seek_to_time`: records that a loop still has were in the log when they were read.

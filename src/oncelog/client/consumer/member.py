@@ -109,7 +109,7 @@ class Member(Generic[M]):
     # -- for the protocols ----------------------------------------------------------------------------------------
 
     async def _call(self, request: Message, timeout_ms: float | None = None) -> Any:
-        """Return the coordinator's answer on the group's own connection, after one attempt.
+        """Return the coordinator's response on the group's own connection, after one attempt.
 
         Return None if the coordinator cannot be reached; the next call looks it up again. Raise NoCommonVersionError,
         and KafkaError if a retry would not help.

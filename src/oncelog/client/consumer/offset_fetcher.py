@@ -181,7 +181,7 @@ class OffsetFetcher:
     # -- validation -----------------------------------------------------------------------------------------------
 
     async def validate_positions(self, node: int, asked: Validations) -> None:
-        """Request from a leader where the leader epochs ended in which the partitions were read.
+        """Check positions against the end offsets of the leader epochs in which the partitions were read.
 
         If the log was truncated, go back to its new end. Raise LogTruncatedError without a reset policy, and KafkaError
         if a retry would not help.
@@ -225,7 +225,7 @@ class OffsetFetcher:
         return response
 
     def _validated(self, tp: TopicPartition, state: PartitionState, leader_epoch: int, item: EpochEndOffset) -> bool:
-        """Apply the answer about one partition. Return False if the request must be repeated."""
+        """Apply the result for one partition. Return False if the request must be repeated."""
         code = ErrorCode.of(item.error_code)
         if code is not ErrorCode.NONE:
             if code in LEADER_MOVED or code.retriable:

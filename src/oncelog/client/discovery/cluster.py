@@ -348,7 +348,7 @@ class ClusterClient:
         return found if found in self.topology.brokers else None
 
     def learn_coordinator(self, kind: str, key: str, answer: Any) -> None:
-        """Cache a coordinator and its address from an answer to FindCoordinator."""
+        """Cache a coordinator and its address from a response to FindCoordinator."""
         self.topology.brokers[answer.node_id] = (answer.host, answer.port)
         self._coordinators[KINDS[kind], key] = answer.node_id
 

@@ -25,7 +25,7 @@ LEADER_MOVED = frozenset(
 """Errors after which the metadata may be outdated."""
 
 NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""From a leader, an outdated topology is the cause; from any other broker, this is the answer."""
+"""If a leader returns one of these, the topology is outdated. If any other broker returns one, the error is final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Topology:
         self.version = 0
         """Grows with every change, so that callers can cache what follows from the topology."""
         self._seen: dict[str, Topic] = {}
-        """The last answer about each topic, forgotten or not (lastSeenLeaderEpochs of Kafka's Metadata)."""
+        """The last metadata of each topic, forgotten or not (lastSeenLeaderEpochs of Kafka's Metadata)."""
 
     def update(self, response: MetadataResponse, *, everything: bool = False) -> None:
         """Process a response. With `everything`, it lists all topics, so other topics no longer exist."""

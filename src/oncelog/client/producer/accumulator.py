@@ -149,7 +149,7 @@ class Accumulator:
         *,
         mute: bool = False,
     ) -> Drained:
-        """Take the batches that can be sent now: at most one a partition, and max.request.size a broker.
+        """Take the batches that can be sent now: at most one per partition, and max.request.size per broker.
 
         `leader(topic, partition)` returns a node id or -1. `may_send(node)` returns whether the broker takes another
         request. `holds_back` and `assign` are the transaction manager's. With `mute` (one request in flight a

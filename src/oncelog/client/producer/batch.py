@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from oncelog.client.types import Headers, TopicPartition
 
 RECORD_OVERHEAD: Final = 21
-"""The most bytes that a record takes besides key, value and headers (KIP-98)."""
+"""The maximum number of bytes that a record takes besides key, value and headers (KIP-98)."""
 
 
 def _varint(value: int) -> bytes:
@@ -59,11 +59,11 @@ def headers_size(headers: Headers) -> int:
 
 
 class Batch:
-    """Records of one partition, from the first record until the broker's answer.
+    """Records of one partition, from the first record until the broker's response.
 
     `base_sequence` is -1 until the batch is drained. `closed`: no record can be added. `in_retry`: it waits to be sent
-    again. `done`: its outcome is known. `in_doubt`: a request with it has no final answer, so a copy may be in the log
-    or in flight; it must not get other sequences. `size` is its share of the buffer memory. `serial` orders the
+    again. `done`: its outcome is known. `in_doubt`: a request with it has no final response, so a copy may be in the
+    log or in flight, and it must not get other sequences. `size` is its share of the buffer memory. `serial` orders the
     producer's batches, and within a partition their sequences, too. `parts`: the batches into which it was split,
     because it was too large.
     """

@@ -18,7 +18,7 @@ from oncelog.client.producer.transaction_manager import ManagerState, Transactio
 from oncelog.protocol.errors import ErrorCode
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-"""A batch of several records may be accepted in parts."""
+"""Errors after which a batch of several records is split, because the broker may accept its parts."""
 
 Outcomes = list[Callable[[], None]]
 
@@ -95,7 +95,7 @@ class Completion:
         self._drop_for_error(self._manager)
 
     def _give_up(self, batch: Batch) -> None:
-        """Give up a batch whose sequences are void: a copy may be in the log, and new sequences could duplicate it."""
+        """Give up a batch whose sequences are invalid now: a copy may be in the log, so a retry could duplicate it."""
         self._accumulator.withdraw(batch)
         error = errors.DeliveryTimeoutError(
             f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]} were sent, but the response was lost, and their "
@@ -115,7 +115,7 @@ class Completion:
     # -- answers --------------------------------------------------------------------------------------------------
 
     def answers(self, now: int, answers: Iterable[Answer]) -> set[str]:
-        """Process the answers of a request. Return the topics whose leaders have to be looked up again."""
+        """Process the results in a response. Return the topics whose leaders have to be looked up again."""
         stale: set[str] = set()
         for batch, code, text, where in answers:
             self._accumulator.unmute(batch.tp)

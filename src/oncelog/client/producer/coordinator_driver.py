@@ -1,6 +1,6 @@
 """Send a producer's requests to its coordinators, one at a time, beside the sender's turns.
 
-`coordinator_requests` decides what to send, and what the answers mean.
+`coordinator_requests` decides what to send, and what the responses mean.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CoordinatorDriver:
         self._max_backoff_ms = max_backoff_ms
         self._going_on = False
         self.trouble = ""
-        """Why the last request has no final answer; empty if it has one."""
+        """Why the last request has no final response; empty if it has one."""
 
     def go_on(self) -> None:
         """Send the next requests, unless a task is already doing so."""

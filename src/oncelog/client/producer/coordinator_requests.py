@@ -1,7 +1,8 @@
-"""The requests of a producer to its coordinators, and the meaning of the answers. No I/O.
+"""The requests of a producer to its coordinators, and the meaning of the responses. No I/O.
 
 `next_request(manager, drained)` returns the next request, if there is one. `handle(manager, asked, response)` processes
-its answer. Only one request is in flight at a time. What an error code means for each request is the table `VERDICTS`.
+its response. Only one request is in flight at a time. The table `VERDICTS` has the meaning of each error code for each
+request.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ RECOVERABLE_ABORT = frozenset(
         _C.TRANSACTION_ABORTABLE,
     }
 )
-"""Answers to an abort that mean that the coordinator has already ended the transaction, usually by its timeout.
+"""Responses to an abort that mean that the coordinator has already ended the transaction, usually by its timeout.
 InitProducerId with the old epoch then decides whether this producer may continue (KIP-360): it rejects a producer that
 another one has fenced.
 """
@@ -252,7 +253,7 @@ def not_found(manager: TransactionManager, error: errors.KafkaError) -> None:
 
 
 def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Message) -> ErrorCode | None:
-    """Process an answer. Return the error code if the request has to be sent again, otherwise None."""
+    """Process a response. Return the error code if the request has to be sent again, otherwise None."""
     code, text = next(iter(sorted(error_codes(response), key=lambda found: found[0].retriable)), (_C.NONE, None))
     request = asked.request
     if code is _C.NONE and _is_complete(request, response):

@@ -189,7 +189,7 @@ class ProducerCore:
 
     @ends_when_closed
     async def abort(self, timeout_ms: float | None = None) -> None:
-        """Abort: drop the batches that wait, and wait for the answers about the others."""
+        """Abort: drop the batches that were not sent, and wait for the responses to the others."""
         await self._abort(timeout_ms)
 
     async def _abort(self, timeout_ms: float | None) -> None:

@@ -14,8 +14,8 @@ from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import decode_control, iter_batches
 
 MIN_BYTES, MAX_BYTES = 1 << 18, 1 << 23
-"""Bytes of one Fetch: for a partition beside many others, and in all. A marker has 78 bytes; other producers' records
-may lie around it."""
+"""Bytes of one Fetch: for a partition beside many others, and in all. A marker has 78 bytes; records of other producers
+may precede it."""
 PARTITIONS_AT_ONCE = 1_000
 """Partitions in one round of requests."""
 

@@ -91,7 +91,7 @@ class Sticky:
         return (partition + 1) % partitions if partition == last and partitions > 1 else partition
 
     def _next_in_turn(self, topic: str, last: int | None, partitions: int) -> int:
-        """Choose by smooth weighted round robin: each turn credits every partition its share; the highest one pays."""
+        """Choose by smooth weighted round robin: each partition gains its share, and the one with the most pays 1."""
         weights = self._weights(topic, partitions) or [1] * partitions
         held = self._credits.get(topic, [])
         if len(held) != partitions:

@@ -1,4 +1,4 @@
-"""Build Produce requests from batches, and assign the answers to the batches. No I/O."""
+"""Build Produce requests from batches, and match the results in a response with the batches. No I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAY_BE_APPENDED = frozenset(
 
 
 class BatchAnswer(NamedTuple):
-    """The broker's answer about a batch. Unknown numbers are -1. `record_errors`: (index, text) of rejected records."""
+    """The broker's result for a batch. Unknown numbers are -1. `record_errors`: (index, text) of rejected records."""
 
     base_offset: int
     append_time: int
@@ -85,7 +85,7 @@ def build(
 
 
 def match(sent: list[Batch], response: ProduceResponse, topology: Topology) -> list[Answer]:
-    """Return each batch with its answer. A batch that the response does not contain counts as not answered."""
+    """Return each batch with its result. A batch that the response does not contain counts as not answered."""
     answers: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic in response.responses:
         name = topic.name or topology.names.get(topic.topic_id, "")

@@ -1,4 +1,4 @@
-"""The loop that sends: turn the accumulator's batches into Produce requests, and the answers into outcomes.
+"""The loop that sends: turn the accumulator's batches into Produce requests, and the responses into outcomes.
 
 A turn of the sender: expire old batches, settle sequences in doubt, drain batches, send them. Requests to coordinators
 (`coordinator_driver`) and lookups of leaders and connections (`routes`) run in tasks beside the turns.
@@ -63,7 +63,7 @@ class Sender:
     def _turn(self) -> None:
         try:
             self._take_turn()
-        except Exception as fault:  # noqa: BLE001 without an outcome, every call that waits would wait for ever
+        except Exception as fault:  # noqa: BLE001 without an outcome, every call that waits would wait forever
             self._fail(fault)
 
     def _fail(self, fault: Exception) -> None:
@@ -170,7 +170,7 @@ class Sender:
         self._settle(answers)
 
     def _settle(self, answers: Iterable[produce.Answer]) -> None:
-        """Process the answers of a request: some batches are done, others are sent again."""
+        """Process the results in a response: some batches are done, others are sent again."""
         with self._buffer.settling() as completion:
             stale = completion.answers(self._turns.now_ms(), answers)
         for topic in stale:

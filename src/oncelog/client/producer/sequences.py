@@ -1,10 +1,11 @@
-"""Sequence numbers of an idempotent producer: one count a partition and producer epoch, and the batches in flight.
+"""Sequence numbers of an idempotent producer: one count per partition and producer epoch, and the batches in flight.
 
-A batch gets its sequences when it is drained and keeps them for every retry. If they become unusable (a batch expired
-without an answer, the broker lost its state), the producer raises its epoch and numbers that partition's batches from 0
-again. Other partitions keep the old epoch until none of their batches is in flight. Java's producer renumbers a batch
-whose copy may still arrive, and so can duplicate it. This producer waits for the answers that can still arrive before
-it uses the new epoch, then fails the batches that are in doubt.
+A batch gets its sequences when it is drained, and keeps them for every retry. If they become unusable (a batch expired
+without a response, or the broker lost its state), the producer raises its epoch, and numbers that partition's batches
+from 0 again. Other partitions keep the old epoch until none of their batches is in flight.
+
+Java's producer renumbers a batch whose copy may still arrive, and so can duplicate it. This producer waits for the
+responses that can still arrive before it uses the new epoch, then fails the batches that are in doubt.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class Sequences:
         return self._unresolved.get(batch.tp) == batch.base_sequence
 
     def mark_unresolved(self, batch: Batch) -> None:
-        """Record that a batch was sent, and given up without an answer."""
+        """Record that a batch was sent, and given up without a response."""
         partition = self._partitions.get(batch.tp)
         if partition is None or (batch.producer_id, batch.producer_epoch) != (partition.producer_id, partition.epoch):
             return
@@ -194,7 +195,7 @@ class Sequences:
         self._bump.add(tp)
 
     def bump_if_requested(self) -> list[Batch]:
-        """Raise the epoch for the partitions that have requested it and wait for no answer, and renumber their batches.
+        """Raise the epoch for partitions that have requested it and wait for no response. Renumber their batches.
 
         If the epochs are used up, set `producer_id` to -1: the producer needs a new one. Return the batches that are
         given up, because a copy of each may be in the log, or get there under the old sequences.

@@ -14,9 +14,11 @@ PREPARED is between IN_TRANSACTION and the end: no record can be added, and any 
 transaction.
 
 The table `LEGAL` has the legal transitions. In `coordinator_requests`, `next_request` returns what to send to the
-coordinator, and `handle` processes its answers. With transaction.version 2 ("TV2"), partitions join a transaction when
-a record is written to them, each end of a transaction brings a new epoch, and an empty commit is not sent. Before that
-("TV1"), a request adds partitions, and InitProducerId renews the epoch after an error.
+coordinator, and `handle` processes its responses.
+
+With transaction.version 2 ("TV2"), partitions join a transaction when a record is written to them. Each end of a
+transaction returns a new epoch, and an empty commit is not sent. Before that ("TV1"), a request adds partitions, and
+InitProducerId renews the epoch after an error.
 """
 
 from __future__ import annotations
@@ -458,7 +460,7 @@ class TransactionManager:
         return f"usually because of {holder}transaction_timeout_ms = {self.timeout_ms}"
 
     def initialized(self, producer_id: int, epoch: int) -> None:
-        """Set producer id and epoch, the answer to `initialize`."""
+        """Set producer id and epoch, the response to `initialize`."""
         self.sequences.set_producer(producer_id, epoch)
         self.bump_required = False
         self.error = None

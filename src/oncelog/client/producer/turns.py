@@ -31,7 +31,7 @@ class Turns:
         self._take = take
 
     def wake(self) -> None:
-        """Have a turn run soon."""
+        """Run a turn soon."""
         if self._scheduled:
             return
         self._scheduled = True
@@ -39,7 +39,7 @@ class Turns:
             self.loop.call_soon_threadsafe(self._turn)
 
     def wake_at(self, at: int, now: int) -> None:
-        """Have a turn run at the time `at`, or earlier."""
+        """Run a turn at the time `at`, or earlier."""
         if self._timer is not None:
             if self._timer_at <= at:
                 return

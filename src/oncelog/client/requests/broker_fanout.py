@@ -28,7 +28,7 @@ class BrokerFanout(Generic[K, A]):
     """How to divide keys by broker, ask about them, and read the answers."""
 
     where: Callable[[K], Awaitable[int | None]]
-    """The node to ask: below 0 if there is none at the moment, None to leave the key out. May raise KafkaError."""
+    """The node to ask: below 0 if there is none at the moment, None to skip the key. May raise KafkaError."""
     make: Callable[[list[K]], Request]
     """Return the request about these keys."""
     read: Callable[[Any], Iterable[tuple[K, ErrorCode, A]]]

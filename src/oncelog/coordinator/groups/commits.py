@@ -67,7 +67,7 @@ def check_transactional_commit(group: Group | None, request: TxnOffsetCommitRequ
 def accept(
     request: OffsetCommitRequest, metadata_max_bytes: int, now_ms: int
 ) -> tuple[OffsetCommitResponse, list[CoordinatorRecord]]:
-    """Return the answer to an OffsetCommit, and the records of the offsets that it accepts."""
+    """Return the response to an OffsetCommit, and the records of the offsets that it accepts."""
     expire_ms = None
     if request.retention_time_ms != NO_RETENTION_TIME:
         expire_ms = min(now_ms + request.retention_time_ms, _LATEST_MS)
@@ -90,7 +90,7 @@ def accept(
 def accept_transactional(
     request: TxnOffsetCommitRequest, metadata_max_bytes: int, now_ms: int
 ) -> tuple[TxnOffsetCommitResponse, list[CoordinatorRecord]]:
-    """Return the answer to a TxnOffsetCommit, and the records of the offsets that it accepts."""
+    """Return the response to a TxnOffsetCommit, and the records of the offsets that it accepts."""
     response = TxnOffsetCommitResponse()
     records = []
     for topic in request.topics:

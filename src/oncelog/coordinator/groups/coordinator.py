@@ -92,7 +92,7 @@ class GroupCoordinator:
         return operation.effects
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> HeartbeatResponse:
-        """Handle Heartbeat. It never writes, so it returns the answer instead of Effects."""
+        """Handle Heartbeat. It never writes, so it returns the response instead of Effects."""
         group = self.groups.get(request.group_id)
         if group is None:
             return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
@@ -131,7 +131,7 @@ class GroupCoordinator:
         return Effects(records, [Reply(token, response)])
 
     def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
-        """Yield tombstones for the offsets of a deleted topic, and None where the caller may pause."""
+        """Yield tombstones for the offsets of a deleted topic, and None when the caller may pause."""
         return deletion.offsets_of_deleted_topic(self.offsets, topic, topic_id)
 
     # -- deletion -----------------------------------------------------------------------------------------------

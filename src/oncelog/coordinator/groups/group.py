@@ -77,7 +77,7 @@ class Member:
 
     @property
     def heartbeat_satisfied(self) -> bool:
-        """Return whether the member need not send heartbeats, because its request waits for an answer.
+        """Return whether the member need not send heartbeats, because its request waits for a response.
 
         A new member may expire all the same.
         """
@@ -107,7 +107,7 @@ class InitialDelay:
 
 
 class Group:
-    """The state and the members of a group. `GroupOperation` has the answers and the timers."""
+    """The state and the members of a group. `GroupOperation` has the responses and the timers."""
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id

@@ -107,7 +107,7 @@ def _join_new(operation: GroupOperation, joining: Joining) -> None:
         return
     instance = request.group_instance_id
     member_id = f"{joining.client_id if instance is None else instance}-{operation.registry.new_uuid()}"
-    if len(member_id.encode()) > MAX_STRING:  # no answer or record can contain it; Kafka fails to encode them
+    if len(member_id.encode()) > MAX_STRING:  # no response or record can contain it; Kafka fails to encode them
         replies.append(joining.refusal(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
     elif instance is None and joining.version >= NEEDS_KNOWN_MEMBER_ID:
         due_ms = operation.now.steady_ms + request.session_timeout_ms
@@ -135,14 +135,14 @@ def _join_known(operation: GroupOperation, joining: Joining) -> None:
         return
     if _starts_rebalance(group, member, joining):
         if member.joining is not None and member.joining is not joining.token:
-            # A retry over another connection: the client no longer reads the answer to its first request.
+            # A retry over another connection: the client no longer reads the response to its first request.
             operation.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
         group.update(member, joining.protocols, joining.token)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         operation.rebalance_or_complete_join()
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
-        # A retry after a lost answer: send the answer again.
+        # A retry after a lost response: send the response again.
         with_members = group.state is GroupState.COMPLETING_REBALANCE and group.leader == member.member_id
         operation.reply(joining.token, join_response(group, member.member_id, with_members=with_members))
     else:

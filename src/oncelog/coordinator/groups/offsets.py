@@ -157,7 +157,7 @@ class OffsetStore:
 
 
 def no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
-    """Return the answer for a partition without a committed offset, or with an error."""
+    """Return the result for a partition without a committed offset, or with an error."""
     return OffsetFetchResponsePartitions(
         partition_index=index, committed_offset=-1, committed_leader_epoch=-1, metadata="", error_code=error
     )

@@ -42,7 +42,7 @@ class GroupOperation:
     def write(self, record: CoordinatorRecord, then: Callable[[], None] | None = None) -> None:
         """Write a record of the group. `then` changes the group when the record is in the log.
 
-        `then` must not refer to the operation: after a refused append, only the garbage collector could free both.
+        `then` must not refer to the operation: after a rejected append, only the garbage collector could free both.
         """
         self.effects.records.append(replace(record, replayed=then or _nothing))
 
@@ -224,7 +224,7 @@ class GroupOperation:
 
 
 def join_response(group: Group, member_id: str, *, with_members: bool | None = None) -> JoinGroupResponse:
-    """Return the answer to a member of the current generation. By default, only the leader gets the members."""
+    """Return the response to a member of the current generation. By default, only the leader gets the members."""
     if with_members is None:
         with_members = group.leader == member_id
     return JoinGroupResponse(
@@ -251,7 +251,7 @@ def joined_members(group: Group, members: Iterable[Member]) -> list[JoinGroupRes
 
 
 def sync_response(group: Group, assignment: bytes) -> SyncGroupResponse:
-    """Return the answer with a member's assignment."""
+    """Return the response with a member's assignment."""
     return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment)
 
 

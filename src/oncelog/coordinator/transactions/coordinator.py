@@ -395,7 +395,7 @@ def _created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: i
 
 
 def expected_producer(request: InitProducerIdRequest) -> tuple[int, int] | ErrorCode | None:
-    """Return the (producer id, epoch) that continues, or None for a new session. Half of it is INVALID_REQUEST."""
+    """Return the (producer id, epoch) that continues, None for a new session, INVALID_REQUEST if one is missing."""
     absent = (request.producer_id == NO_PRODUCER_ID, request.producer_epoch == NO_EPOCH)
     if all(absent):
         return None

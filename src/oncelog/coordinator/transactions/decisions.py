@@ -1,4 +1,4 @@
-"""Decide what each request does to a transaction. A function returns the next state, or the error code of the answer.
+"""Decide what each request does to a transaction. A function returns the next state, or the error code of the response.
 
 Source: `TransactionCoordinator` of Kafka 4.3.1. Clients rely on its order of checks. Deliberate differences:
 
@@ -61,7 +61,7 @@ def init_producer_id(
     if expected is None or expected[1] == epoch:
         return transaction.with_new_epoch(epoch + 1, timeout_ms, now_ms)
     if expected[1] == last_epoch:
-        return transaction.with_new_epoch(epoch, timeout_ms, now_ms)  # a retry after a lost answer
+        return transaction.with_new_epoch(epoch, timeout_ms, now_ms)  # a retry after a lost response
     return ErrorCode.PRODUCER_FENCED
 
 
@@ -229,7 +229,7 @@ def end_transaction_2(
 
 
 class MarkerResult(Enum):
-    """What a partition's answer to a marker means for the transaction."""
+    """What a partition's response to a marker means for the transaction."""
 
     WRITTEN = auto()
     """The partition has the marker, or needs none."""

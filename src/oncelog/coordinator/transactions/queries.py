@@ -31,7 +31,7 @@ def selected(
 
 
 def matching(transactions: Iterable[TransactionMetadata], text: str) -> Iterator[TransactionMetadata | None]:
-    """Yield each transaction whose whole id matches the pattern `text`, and None where the caller may pause.
+    """Yield each transaction whose whole id matches the pattern `text`, and None when the caller may pause.
 
     Raises INVALID_REGULAR_EXPRESSION.
     """
@@ -54,7 +54,7 @@ def matching(transactions: Iterable[TransactionMetadata], text: str) -> Iterator
 def list_response(
     transactions: Iterable[TransactionMetadata], request: list_transactions.ListTransactionsRequest
 ) -> list_transactions.ListTransactionsResponse:
-    """Return the answer with these transactions."""
+    """Return the response with these transactions."""
     return list_transactions.ListTransactionsResponse(
         unknown_state_filters=[text for text in request.state_filters if text not in STATES_BY_TEXT],
         transaction_states=[

@@ -168,7 +168,7 @@ class TransactionRequests:
             await asyncio.sleep(POLL_SECONDS)
 
     def note_produce(self, owner: Owner) -> None:
-        """Note when the first Produce of this owner is sent: `EndTxn.within_ms` counts from then on."""
+        """Record when the first Produce of this owner is sent: `EndTxn.within_ms` counts from then on."""
         self._proposed.setdefault(owner.id, time.monotonic())
 
     def end(self, o: op.EndTxn) -> op.Ended:

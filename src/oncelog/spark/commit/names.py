@@ -58,7 +58,7 @@ def task_id(prefix: str, plan: int, attempt: Attempt, turn: int = 0) -> str:
 
     Of two attempts that share an id, the later one fences the earlier one. If the driver has the earlier one's report,
     C1b finds its transaction ended, and Spark replays the batch. An attempt that does K1 before the decision and K2
-    after C1b aborts a transaction of the decision. This tears the batch. Each later plan refuses a torn batch, so no
+    after C1b aborts a transaction of the decision. This tears the batch. Each later plan rejects a torn batch, so no
     row is lost or doubled unnoticed (test_explorer.py, attempts that share an id).
 
     `turn`: 0 for the attempt's first id, 1 to TURNS - 1 for later ones.

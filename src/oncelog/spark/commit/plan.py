@@ -1,4 +1,4 @@
-"""Plan(b): what the driver does once a batch, before any task starts. Steps P0 to P4."""
+"""Plan(b): what the driver does once per batch, before any task starts. Steps P0 to P4."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Skipped(NamedTuple):
     total: int
     batch: int
     carried: Carried | None = None
-    """The task's plan, if the commit has to note the call of foreachBatch in the record; then `call` names it."""
+    """The task's plan, if the commit has to add the call of foreachBatch to the record; then `call` names it."""
     call: str = ""
 
 
