@@ -1,4 +1,4 @@
-"""Run one broker in a process: lock its folder, write the pid file, run the event loop, handle signals, and exit.
+"""Run one broker in a process: lock its log directories, write the pid file, run the event loop, handle signals, exit.
 
 `oncelog up` runs this module as `python -m oncelog.broker.process`, with a `Launch` as JSON in its only argument;
 `oncelog broker` calls `run`. The exit status is 0 after a clean stop. If the broker cannot start or continue, the
@@ -98,7 +98,7 @@ class StartError(Exception):
 
 
 class UnusableFolderError(StartError):
-    """A folder cannot be created or written."""
+    """A directory cannot be created or written."""
 
 
 class DiskFailureError(Exception):
@@ -106,13 +106,13 @@ class DiskFailureError(Exception):
 
 
 class FolderLock:
-    """Lock a folder against other oncelog processes and Apache Kafka, until `release` or the end of this process."""
+    """Lock a directory against other oncelog processes and Apache Kafka, until `release` or the end of this process."""
 
     def __init__(self, folder: str, wait_s: float = 0.0) -> None:
         """Take the lock, and wait up to `wait_s` for another process to release it.
 
-        Raises StartError, which names the other process, if the folder stays locked. Raises UnusableFolderError if the
-        folder cannot be created or written.
+        Raises StartError, which names the other process, if the directory stays locked. Raises UnusableFolderError if
+        the directory cannot be created or written.
         """
         self._folder = folder
         self._fds: list[int] = []
@@ -155,7 +155,7 @@ class FolderLock:
         return fd
 
     def release(self) -> None:
-        """Unlock the folder. The end of the process unlocks it too."""
+        """Unlock the directory. The end of the process unlocks it too."""
         while self._fds:
             os.close(self._fds.pop())
 
@@ -197,7 +197,7 @@ def check_apart(folders: Sequence[str]) -> None:
     """Raise StartError if two log directories are the same, or if one contains another.
 
     Kafka would not start on the outer directory (`parseTopicPartitionName`). If the inner one is named like a
-    partition's folder, Kafka would load it as a log.
+    partition directory, Kafka would load it as a log.
     """
     for inner, outer in itertools.permutations(folders, 2):
         below, above = os.path.realpath(inner), os.path.realpath(outer)

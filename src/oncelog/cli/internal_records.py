@@ -23,7 +23,7 @@ _OF_TOPIC = {CONSUMER_OFFSETS: DECODERS["offsets"], TRANSACTION_STATE: DECODERS[
 
 
 def decoder_of(path: str) -> Decoder | None:
-    """Return the decoder for a file, by the topic in its folder's name. Return None for other topics."""
+    """Return the decoder for a file, by the topic in the name of its directory. Return None for other topics."""
     return _OF_TOPIC.get(os.path.basename(os.path.dirname(os.path.abspath(path))).rpartition("-")[0])
 
 

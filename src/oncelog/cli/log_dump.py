@@ -185,7 +185,7 @@ KINDS: dict[str, Callable[[str, memoryview, Records], Iterator[Row]]] = {
 @click.option(
     "--decode",
     type=click.Choice(tuple(DECODERS)),
-    help="Decode the records as those of this topic. Default: by the folder's name.",
+    help="Decode the records as those of this topic. Default: by the name of the files' directory.",
 )
 @formatted
 def dump(files: tuple[str, ...], records: bool, decode: str | None, form: str) -> None:

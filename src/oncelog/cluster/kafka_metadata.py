@@ -37,7 +37,7 @@ from oncelog.protocol.schema import DecodeError, Message
 
 FOLDER = "__cluster_metadata-0"
 BOOTSTRAP = "bootstrap.checkpoint"
-"""The file that Kafka reads if that folder is missing or empty."""
+"""The file that Kafka reads if `FOLDER` is missing or empty."""
 METADATA_FEATURE = "metadata.version"
 METADATA_VERSION = 30
 """`metadata.version` of Apache Kafka 4.3."""
@@ -138,7 +138,7 @@ def position(disk: Disk, folder: str) -> dict[str, int] | None:
     """Return the `end_offset` of the log in a `__cluster_metadata-0`, and the `crc` of its last batch.
 
     The CRC distinguishes the log from another one of the same length. Records are not decoded. Return None if the
-    folder has neither a batch nor a snapshot, and -1 for both values if the last segment is damaged. Raises OSError.
+    directory has neither a batch nor a snapshot, and -1 for both values if the last segment is damaged. Raises OSError.
     """
     names = disk.listdir(folder)
     snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))

@@ -1,10 +1,10 @@
 """Compile kernels to machine code with numba, once on each machine. After that, llvmlite alone loads them.
 
 numba's own cache needs all of numba to load a kernel. This takes 0.75 s of CPU and 70 MB in every Python worker that
-Spark starts, ten times as much as llvmlite. The files are in the folder that NUMBA_CACHE_DIR names, otherwise both
-beside this module and in the user's cache folder. A lock file lets one process compile while others wait for its
-result. If no folder can be written, each process compiles for itself. A file's name has a digest of everything that
-its code depends on: the kernels' source, llvmlite's version and the processor.
+Spark starts, ten times as much as llvmlite. The files are in the directory that NUMBA_CACHE_DIR names. Otherwise, they
+are both beside this module and in the user's cache directory. A lock file lets one process compile while others wait
+for its result. If no directory can be written, each process compiles for itself. A file's name has a digest of
+everything that its code depends on: the kernels' source, llvmlite's version and the processor.
 
 A kernel releases the interpreter's lock, so that the client's loop can receive records while another thread builds a
 table.
@@ -70,7 +70,7 @@ def kernel(name: str) -> Kernel:
 
 
 def _find(name: str, place: str) -> Kernel | None:
-    """Return a kernel from its file, or None if no folder has a complete file."""
+    """Return a kernel from its file, or None if no directory has a complete file."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             found = _load(name, (folder / place).read_bytes())
@@ -147,7 +147,7 @@ def _folders() -> Iterator[Path]:
 
 @cache
 def _writable() -> Path | None:
-    """Return the first folder in which files can be written, or None."""
+    """Return the first directory in which files can be written, or None."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -209,7 +209,7 @@ def _log_once() -> None:
 
 
 def _keep(place: str, contents: bytes) -> None:
-    """Write a file to each writable folder. Other installations of this version find it in the user's cache.
+    """Write a file to each writable directory. Other installations of this version find it in the user's cache.
 
     A reader sees either the complete file or none.
     """

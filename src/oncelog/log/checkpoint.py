@@ -1,6 +1,6 @@
 """Kafka's checkpoint files: a version, the number of entries, one entry per line.
 
-Used for ``leader-epoch-checkpoint`` in a partition's folder, and for ``recovery-point-offset-checkpoint``,
+Used for ``leader-epoch-checkpoint`` in a partition directory, and for ``recovery-point-offset-checkpoint``,
 ``log-start-offset-checkpoint`` and ``replication-offset-checkpoint`` of a whole log directory.
 """
 
@@ -60,7 +60,7 @@ def write_offset_checkpoint(
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """Return the content of ``partition.metadata``, which contains the topic id of a folder."""
+    """Return the content of ``partition.metadata``, which contains the topic id of a partition directory."""
     text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
     return f"version: {_VERSION}\ntopic_id: {text}\n".encode()
 

@@ -105,7 +105,7 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or folder. Replace a file of that name."""
+        """Rename a file or directory. Replace a file of that name."""
         ...
 
     def remove(self, path: str) -> None:
@@ -113,19 +113,19 @@ class Disk(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder of that name exists."""
+        """Return whether a file or directory of that name exists."""
         ...
 
     def listdir(self, path: str) -> list[str]:
-        """Return the sorted names in a folder, an empty list if the folder does not exist."""
+        """Return the sorted names in a directory, an empty list if the directory does not exist."""
         ...
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents. An existing folder is not an error."""
+        """Create a directory and its parents. An existing directory is not an error."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and its content. A missing folder is not an error."""
+        """Remove a directory and its content. A missing directory is not an error."""
         ...
 
 
@@ -264,7 +264,7 @@ class OsDisk:
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
-        except FileNotFoundError:  # a folder above it is missing
+        except FileNotFoundError:  # a directory above it is missing
             os.makedirs(path, exist_ok=True)
 
     def remove_tree(self, path: str) -> None:

@@ -31,7 +31,7 @@ class FileAccess:
         """`name` is for messages: topic and partition."""
         self._name = name
         self.closed = False
-        """Whether the log is closed. Its folder may already belong to a new topic of the same name."""
+        """Whether the log is closed. Its directory may already belong to a new topic of the same name."""
         self.failed = False
         """Whether a write was torn. Only a restart recovers the files."""
 

@@ -1,4 +1,4 @@
-"""Handle files in a partition's folder that are no longer, or not yet, part of the log.
+"""Handle files in a partition directory that are no longer, or not yet, part of the log.
 
 Compaction writes ``.cleaned`` files, and renames them to ``.swap`` when they are complete. It marks the segments that
 they replace as ``.deleted``. Finally, it gives the ``.swap`` files their final names. Unlinking a large file takes

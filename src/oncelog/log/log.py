@@ -43,7 +43,7 @@ class Log:
         """The segments, oldest first."""
         self.unlink = files.unlink
         self.unsynced = files.unsynced
-        """Small files that were written. A caller that syncs them, and the folder, removes them from the list."""
+        """Small files that were written. A caller that syncs them, and the directory, removes them from the list."""
         self._files = files
         self._access = FileAccess(f"{topic}-{partition}")
         self._epochs = loaded.epochs
@@ -246,7 +246,7 @@ class Log:
         self._state.end_offset = self.log_end_offset = last.next_offset
 
     def creation(self, folder: str) -> Callable[[], None]:
-        """Return work for a worker thread: it creates the first files of this log in another folder."""
+        """Return work for a worker thread: it creates the first files of this log in another directory."""
         return self._files.creation(folder)
 
     def take_files(self, folder: str) -> bool:

@@ -1,4 +1,4 @@
-"""The files of one log: segments, leader epochs and producer snapshots in its folder. Source: Kafka's LocalLog.
+"""The files of one log: segments, leader epochs and producer snapshots in its directory. Source: Kafka's LocalLog.
 
 `LogFiles` raises OSError. `Log` decides whether the files may be used, and what a failure means (`file_access`).
 """
@@ -42,7 +42,7 @@ class LogFiles:
         self.exist = loaded.exists
         """The first append creates the files, which takes longer than other appends."""
         self.unsynced = loaded.epochs.unsynced
-        """Small files that were written. A caller that syncs them, and the folder, removes them from the list."""
+        """Small files that were written. A caller that syncs them, and the directory, removes them from the list."""
         self.unlink = unlink
         self._disk = disk
         self._topic_id = topic_id
@@ -68,7 +68,7 @@ class LogFiles:
             self.unsynced.append(_metadata_path(self.directory))
 
     def creation(self, folder: str) -> Callable[[], None]:
-        """Return work for a worker thread: it creates the first files of this log in another folder."""
+        """Return work for a worker thread: it creates the first files of this log in another directory."""
         return partial(create_files, self._disk, folder, self._topic_id, self.segments.active.base_offset)
 
     def take(self, folder: str) -> bool:
@@ -114,7 +114,7 @@ class LogFiles:
     # --- syncing ---
 
     def sync_paths(self, start: int, end: int) -> list[str]:
-        """Return what to sync so that the offsets in ``[start, end)`` are on the device: files, then the folder."""
+        """Return what to sync so that the offsets in ``[start, end)`` are on the device: files, then the directory."""
         segments = [segment for segment in self.segments.holding(start) if segment.base_offset < end]
         paths = [path for segment in segments for path in segment.sync_paths()]
         paths += self._snapshots.paths_from(start)
@@ -128,7 +128,7 @@ class LogFiles:
         self.epochs.flush()
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Return when these files and folders are on the device. May be called from a worker thread."""
+        """Return when these files and directories are on the device. May be called from a worker thread."""
         for path in paths:
             self._disk.sync(path)
 
@@ -186,14 +186,14 @@ class LogFiles:
 
 
 def create_folder(disk: Disk, folder: str, topic_id: uuid.UUID | None) -> None:
-    """Create the folder of a log, without a segment. Raises OSError."""
+    """Create the directory of a log, without a segment. Raises OSError."""
     disk.mkdir(folder)
     if topic_id is not None:
         disk.atomic_write(_metadata_path(folder), encode_partition_metadata(topic_id))
 
 
 def create_files(disk: Disk, folder: str, topic_id: uuid.UUID | None, base_offset: int) -> None:
-    """Create a folder with the files of an empty log. No other code may use the folder meanwhile. Raises OSError.
+    """Create a directory with the files of an empty log. No other code may use the directory meanwhile. Raises OSError.
 
     A worker thread may call this.
     """

@@ -1,4 +1,4 @@
-"""Open a partition's folder: find its segments, truncate damaged data, and restore the producer state.
+"""Open a partition directory: find its segments, truncate damaged data, and restore the producer state.
 
 After a clean stop, this reads only names, the newest snapshot, and the last batches of the active segment. After a
 crash, it reads and checks the segments from the recovery point on, batch by batch. The first damaged batch ends the
@@ -46,7 +46,7 @@ SEGMENT_FINISHED = 60
 
 @dataclass(slots=True)
 class Loaded:
-    """The contents of a folder, after recovery if that was necessary."""
+    """The contents of a partition directory, after recovery if that was necessary."""
 
     segments: list[Segment]
     snapshots: Snapshots
@@ -97,7 +97,7 @@ def rebuilding(
 
 
 class Loader:
-    """Open one partition's folder."""
+    """Open one partition directory."""
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, now_ms: int) -> None:
         self._disk = disk
@@ -112,7 +112,7 @@ class Loader:
         self._on_failure = ExitStack()
 
     def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Steps[Loaded]:
-        """Return the folder's content. Pause if there is much to read.
+        """Return the directory's content. Pause if there is much to read.
 
         If this fails, or is closed in a pause because the topic was deleted, close the files that it has opened.
 

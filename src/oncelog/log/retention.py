@@ -38,7 +38,7 @@ def apply_retention(log: Log, now_ms: int) -> int:
     """Drop segments that exceed the retention time or size, and return their number.
 
     Drops at most `SEGMENTS_AT_ONCE` segments: call it until it returns 0. It does not change a closed log, because
-    its folder may have another name now, or belong to a new topic. Raises KAFKA_STORAGE_ERROR.
+    its directory may have another name now, or belong to a new topic. Raises KAFKA_STORAGE_ERROR.
     """
     if log.closed:
         return 0

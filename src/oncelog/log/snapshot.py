@@ -90,7 +90,7 @@ def _entry(
 
 
 class Snapshots:
-    """The producer snapshots of a folder, by their offsets."""
+    """The producer snapshots of a partition directory, by their offsets."""
 
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk

@@ -156,7 +156,7 @@ class SimDisk:
 
     @property
     def folders(self) -> dict[str, None]:
-        """All folders by path."""
+        """All directories by path."""
         return self._folders
 
 
@@ -255,7 +255,7 @@ class Mount:
             content.synced, content.durable = before.synced, before.durable
 
     def sync(self, path: str) -> None:
-        """See `Disk.sync`. The sync of a folder makes the names in it durable."""
+        """See `Disk.sync`. The sync of a directory makes the names in it durable."""
         if path in self._live().folders:
             self._disk.check("sync", path)
             self.change(f"sync {path}/")

@@ -93,7 +93,7 @@ def _serves(java: Path) -> bool:
 
 
 def make_home(java: Path) -> Path:
-    """Return a private JAVA_HOME whose `bin/java` is the launcher; it is kept in the user's cache folder."""
+    """Return a private JAVA_HOME whose `bin/java` is the launcher. It is in the user's cache directory."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         folder = root / "oncelog" / "java" / java.parents[1].name / "bin"

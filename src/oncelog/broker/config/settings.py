@@ -59,8 +59,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     controller_listener_names: TextList = ""
     """Names in `listeners` that are not for clients. The broker does not bind them."""
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
-    """Log directories: folders for the data of partitions, with commas between them. Kafka's default is in /tmp, which
-    the system may clean up."""
+    """Log directories: the directories that hold the partitions, with commas between them. Kafka's default is in /tmp,
+    which the system may clean up."""
     log_dir: TextList = ""
     """Log directories, if `log.dirs` is not given."""
     lost_log_dirs: tuple[str, ...] = ()

@@ -80,7 +80,7 @@ def _set_aside(directory: DataDirectory, now_ms: int) -> str:
     """Rename a metadata log, and return its new path.
 
     Kafka would read this log instead of the bootstrap file. Outside the first directory, it would keep Kafka from
-    starting. The folder stays in the directory, because the directory may be a mount point. Kafka's `LogManager` treats
+    starting. The log stays in its log directory, which may be a mount point. Kafka's `LogManager` treats
     the new name as a stray log of the metadata topic, and ignores it.
     """
     folder = f"{directory.path}/{FOLDER}"

@@ -1,8 +1,8 @@
 """Create a new cluster on existing log directories: adopt the topics, ids, settings and producer ids found in them.
 
-The source is Apache Kafka's `__cluster_metadata-0` if it exists, otherwise the partitions' folders. If oncelog has
-written the directories, its own metadata is missing. In this case, the broker uses the folders only if
-`restore.metadata` is set. The same applies to Kafka's metadata that oncelog has imported before, because topics may
+The source is Apache Kafka's `__cluster_metadata-0` if it exists, otherwise the partition directories. If oncelog has
+written the log directories, its own metadata is missing. In this case, the broker uses the partition directories only
+if `restore.metadata` is set. The same applies to Kafka's metadata that oncelog has imported before, because topics may
 have changed since. All of this happens before the tree contains a cluster id, and starts again after an interruption.
 """
 
@@ -107,9 +107,9 @@ class LogDirectoryImport:
         self._logger.warning("created new metadata, and added these topics from the log directories: %s", names)
         if lost:
             self._logger.warning(
-                "Settings of topics and brokers, and topics without a folder, are lost. Records of restored topics do "
-                "not expire (retention.ms=-1). Set the settings again with `oncelog topic alter`; the decision topic "
-                "PREFIX-commits of each Spark sink needs `--config cleanup.policy=compact`"
+                "Settings of topics and brokers, and topics without a directory, are lost. Records of restored topics "
+                "do not expire (retention.ms=-1). Set the settings again with `oncelog topic alter`; the decision "
+                "topic PREFIX-commits of each Spark sink needs `--config cleanup.policy=compact`"
             )
         return initial
 
@@ -125,7 +125,7 @@ class LogDirectoryImport:
             f"the metadata is missing, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: "
             f"{names}). Restore metadata.sqlite from a backup, or rebuild it from the log directories with "
             "`--set restore.metadata=true`. This restores the records of these topics, committed offsets and "
-            "transactions, but not the settings of topics and brokers, nor topics without a folder",
+            "transactions, but not the settings of topics and brokers, nor topics without a directory",
         )
 
     def _without_retention(self, topics: list[TopicInfo]) -> list[TopicInfo]:
@@ -190,14 +190,14 @@ class LogDirectoryImport:
         for what in sorted(found.not_read):
             self._logger.warning("not importing %s: all clients have all permissions", what)
 
-    # -- folders ----------------------------------------------------------------------------------------------------
+    # -- partition directories --------------------------------------------------------------------------------------
 
     def _from_folders(self) -> list[TopicInfo]:
-        """Return the topics that the folder names and `partition.metadata` files describe.
+        """Return the topics that the names of partition directories and their `partition.metadata` files describe.
 
-        A partition that was never written to has no folder. It is added if a later partition has one, or if the
-        settings require it for an internal topic. Raises INCONSISTENT_CLUSTER_ID if the folders of a name belong to
-        several topics. Raises OSError.
+        A partition that was never written to has no directory. It is added if a later partition has one, or if the
+        settings require it for an internal topic. Raises INCONSISTENT_CLUSTER_ID if the directories of one topic name
+        have different topic ids. Raises OSError.
         """
         counts = {
             CONSUMER_OFFSETS: self._config.offsets_topic_num_partitions,
@@ -211,7 +211,7 @@ class LogDirectoryImport:
                 if topic_id is not None and ids.setdefault(topic, topic_id) != topic_id:
                     raise ProtocolError(
                         ErrorCode.INCONSISTENT_CLUSTER_ID,
-                        f"the folders of topic {topic} have different topic ids. Keep the folders of one id, "
+                        f"the partition directories of topic {topic} have different topic ids. Keep those of one id, "
                         "and move the others out of the log directories",
                     )
                 epochs[topic, partition] = _latest_epoch(directory, topic, partition) + 1

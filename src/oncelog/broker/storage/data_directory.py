@@ -72,9 +72,9 @@ class DataDirectory:
         self.clean = False
         """Whether the last broker process that used the directory closed all its logs. Set by `open`."""
         self.deleted: list[str] = []
-        """Folders of deleted topics that `open` found. The broker has to remove them."""
+        """Partition directories of deleted topics that `open` found. The broker has to remove them."""
         self.found: set[tuple[str, int]] = set()
-        """The partitions whose folders `open` found."""
+        """The partitions whose directories `open` found."""
         self.recovery_points: Offsets = {}
         """(topic, partition) -> offset up to which the log was synced when the broker started."""
         self.start_offsets: Offsets = {}
@@ -131,10 +131,10 @@ class DataDirectory:
     def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known_id: UUID | None = None) -> None:
         """Check the owner of the directory, and remove the clean-shutdown mark until the next clean stop.
 
-        Afterwards, `deleted` names the folders of topics whose deletion was interrupted. `known_id` is the directory id
-        that the broker has stored for this path. If it is given and the directory is empty, the directory goes offline.
-        Raises OSError if the directory is offline, and INCONSISTENT_CLUSTER_ID if it belongs to another cluster or
-        broker, or has a newer format.
+        Afterwards, `deleted` names the partition directories of topics whose deletion was interrupted. `known_id` is
+        the directory id that the broker has stored for this path. If it is given and the directory is empty, the
+        directory goes offline. Raises OSError if the directory is offline, and INCONSISTENT_CLUSTER_ID if it belongs to
+        another cluster or broker, or has a newer format.
         """
         self.disk.mkdir(self.path)
         if known_id is not None and not self.identity() and not self.list_partitions():
@@ -202,16 +202,16 @@ class DataDirectory:
     # -- partitions -------------------------------------------------------------------------------------------------
 
     def list_partitions(self) -> list[tuple[str, int]]:
-        """Return the partitions that have a folder in this directory. Raises OSError."""
+        """Return the partitions that have a directory in this log directory. Raises OSError."""
         names = (_FOLDER.fullmatch(name) for name in self.disk.listdir(self.path))
         return [(name["topic"], int(name["partition"])) for name in names if name and name["topic"] != _METADATA_TOPIC]
 
     def folder(self, topic: str, partition: int) -> str:
-        """Return the path of a partition's folder in this directory."""
+        """Return the path of a partition directory in this log directory."""
         return self._file(f"{topic}-{partition}")
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
-        """Return the id of the topic that a partition's folder belongs to. Raises OSError.
+        """Return the id of the topic that a partition directory belongs to. Raises OSError.
 
         Return None if `partition.metadata` does not exist or is damaged.
         """
@@ -226,7 +226,7 @@ class DataDirectory:
             return None
 
     def write_topic_id(self, topic: str, partition: int, topic_id: UUID) -> None:
-        """Write the topic id into a partition's folder. Raises OSError.
+        """Write the topic id into a partition directory. Raises OSError.
 
         The file is not synced. If it is lost, the broker writes it again when it opens the log.
         """

@@ -145,7 +145,7 @@ def _is_closed(replica: Replica) -> bool:
 
 
 def _sync_each(disk: GuardedDisk, paths: list[str]) -> None:
-    """Sync files and folders. Skip missing ones, because their topic was deleted. Blocks. Raises OSError."""
+    """Sync files and directories. Skip missing ones, because their topic was deleted. Blocks. Raises OSError."""
     for path in paths:
         with suppress(FileNotFoundError):
             disk.sync(path)

@@ -1,7 +1,6 @@
 """Assign partitions to the log directories of a broker, and keep using the others if one fails (KIP-112).
 
-A new partition gets the directory with the fewest partitions. An existing partition stays in the directory that has its
-folder.
+A new partition gets the log directory with the fewest partitions. An existing partition stays in its log directory.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Partition = tuple[str, int]
 NAME_MAX = 200
-"""The characters of a topic's name that a renamed folder keeps. A folder name has at most 255 characters."""
+"""The characters of a topic's name that a renamed partition directory keeps. A file system allows 255 in a name."""
 
 
 class LogDirectories:
@@ -100,11 +99,12 @@ class LogDirectories:
         return {**known, **here}
 
     def locate(self, topics: MetadataImage) -> None:
-        """Find the directory of each partition.
+        """Find the log directory of each partition.
 
-        If a partition is in two directories, the log with another topic id is set aside. Raises INCONSISTENT_CLUSTER_ID
-        if the topic ids do not decide between the two. While a directory is offline, all partitions without a folder
-        count as offline, because they may be in it. Otherwise the broker would create empty logs for them.
+        If a partition is in two log directories, the log with another topic id is set aside. Raises
+        INCONSISTENT_CLUSTER_ID if the topic ids do not decide between the two. While a log directory is offline, all
+        partitions that are in no other one count as offline, because they may be in it. Otherwise, the broker would
+        create empty logs for them.
         """
         for directory in self.online:
             for partition in sorted(directory.found):
@@ -173,7 +173,7 @@ class LogDirectories:
     def set_aside(
         self, directory: DataDirectory, topic: str, partition: int, topic_id: UUID | None, suffix: str
     ) -> str:
-        """Rename a partition's folder, so that it is no longer a log. Return its new path. Raises OSError."""
+        """Rename a partition directory, so that it is no longer a log. Return its new path. Raises OSError."""
         aside = f"{directory.path}/{topic[:NAME_MAX]}-{partition}.{topic_id.hex if topic_id else ''}{suffix}"
         directory.disk.rename(directory.folder(topic, partition), aside)
         return aside

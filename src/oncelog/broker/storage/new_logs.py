@@ -1,9 +1,9 @@
 """Create the files of many new logs, outside the event loop.
 
 A file system may take milliseconds to create a file, and longer while it syncs others. A worker thread therefore
-creates the files in a temporary folder, and the event loop renames the folder. Until then, the log has no files: any
-other append may create them, and a deletion of the topic finds none. The name of the temporary folder is that of a
-deleted partition. If the broker dies, the next start of oncelog or Apache Kafka removes the folder.
+creates the files in a temporary directory, and the event loop renames that directory. Until then, the log has no files:
+any other append may create them, and a deletion of the topic finds none. The name of the temporary directory is that of
+a deleted partition. If the broker dies, the next start of oncelog or Apache Kafka removes the directory.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class NewLogs:
                 self._unlinker.folders(self._directories.disk_of(folder), [folder], 0)
 
     def _temporary(self, replica: Replica) -> str:
-        """Return a path that no other folder has or had."""
+        """Return a path that no other directory has or had."""
         root = replica.log.directory.rpartition("/")[0]
         unique = f"{self._now_ms():x}-{next(self._numbers):x}"
         return f"{root}/{replica.topic[:NAME_MAX]}-{replica.partition}.{unique}{DELETE_SUFFIX}"

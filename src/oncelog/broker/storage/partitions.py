@@ -46,7 +46,7 @@ class Deletion:
         self.topic = topic
         self.replicas: dict[int, Replica] = {}
         self.folders: dict[GuardedDisk, list[str]] = {}
-        """The renamed folders that must be removed, by disk."""
+        """The renamed partition directories that must be removed, by disk."""
         self.stale = False
         """Whether the checkpoint files may still hold offsets of the topic. If so, they must be written again."""
 
@@ -229,7 +229,7 @@ class Partitions:
         return replica
 
     def _is_own_folder(self, log_dir: DataDirectory, topic: TopicInfo, partition: int) -> bool:
-        """Return whether the folder holds this topic's log. Set aside the log of a former topic of the same name.
+        """Return whether the directory holds this topic's log. Set aside the log of a former topic of the same name.
 
         An interrupted deletion leaves such a log. It is kept, as in Kafka: if the metadata was lost, it may be the only
         copy of the records. Raises KAFKA_STORAGE_ERROR.
@@ -315,11 +315,11 @@ class Partitions:
                 replica.when_committed(replica.log.log_end_offset - 1, partial(done, key))
 
     def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
-        """Detach the logs of a deleted topic at once, and return the steps that set their folders aside.
+        """Detach the logs of a deleted topic at once, and return the steps that set their directories aside.
 
-        From now on, no request finds these logs, even if a new topic has the same name. Folders are renamed before they
-        are removed, because a partly removed folder could be mistaken for a log. Folders in an offline directory
-        remain.
+        From now on, no request finds these logs, even if a new topic has the same name. A partition directory is
+        renamed before it is removed, because a partly removed one could be mistaken for a log. Partition directories in
+        an offline log directory remain.
         """
         deletion = Deletion(topic)
         for partition in range(topic.partition_count):
@@ -341,7 +341,7 @@ class Partitions:
         return deletion
 
     def _drop_leftover(self, key: tuple[str, int]) -> bool:
-        """Drop a deleted topic's partition of this key, if any, so that a new topic's log can use the folder.
+        """Drop a deleted topic's partition of this key, if any, so that a new topic's log can use its directory.
 
         Return whether the checkpoint files may hold its offsets. Offsets of 0 are ignored, because they do no harm.
         """
@@ -404,7 +404,7 @@ class Partitions:
                 self._reconfigure(newest)
 
     async def _delete(self, topic: TopicInfo, steps: Steps[Deletion]) -> None:
-        """Drop the partitions of a deleted topic, and schedule the removal of their folders."""
+        """Drop the partitions of a deleted topic, and schedule the removal of their directories."""
         try:
             dropped = await in_turns(steps)
         except Exception:
@@ -439,7 +439,7 @@ class Partitions:
         """
         for key in tuple(self._opening):
             self._stop_opening(key)
-        for key in tuple(self._leftovers):  # at the next start, the owners of these folders would be unknown
+        for key in tuple(self._leftovers):  # at the next start, the owners of these directories would be unknown
             self._drop_leftover(key)
         clean = set()
         for directory in self._directories.online:

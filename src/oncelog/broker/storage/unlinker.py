@@ -18,7 +18,7 @@ from oncelog.log.guarded_disk import GuardedDisk
 
 
 class Unlinker:
-    """Unlink files and folders for one broker."""
+    """Unlink files and directories for one broker."""
 
     def __init__(self, workers: Workers, logger: logging.Logger) -> None:
         self._workers = workers
@@ -32,7 +32,7 @@ class Unlinker:
             self._later(disk, disk.remove, paths, delay_ms)
 
     def folders(self, disk: GuardedDisk, paths: Sequence[str], delay_ms: int) -> None:
-        """Remove these folders with all their files after the delay."""
+        """Remove these directories with all their files after the delay."""
         if paths:
             self._later(disk, disk.remove_tree, paths, delay_ms)
 
@@ -57,7 +57,7 @@ class Unlinker:
                 await asyncio.sleep(next(waits))
 
     async def _try(self, remove: Callable[[str], None], path: str) -> bool:
-        """Remove one file or folder. Return False if the caller must retry, because too many files are open."""
+        """Remove one file or directory. Return False if the caller must retry, because too many files are open."""
         try:
             async with self._removing:  # one at a time, because other work needs the worker threads too
                 await self._workers.offload(remove, path)
