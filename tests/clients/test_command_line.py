@@ -184,7 +184,7 @@ def test_ongoing_transaction_is_not_reported_as_hanging(tool: Tool, server: Serv
         assert f"run `oncelog txn terminate {name}`" in said
         numbers = [str(info[key]) for key in ("producer_id", "producer_epoch", "latest_coordinator_epoch")]
         named = dict(zip(("--producer-id", "--producer-epoch", "--coordinator-epoch"), numbers, strict=True))
-        assert "does not hang" in tool.fails(
+        assert "is not hanging" in tool.fails(
             2, "txn", "abort", name, "-p", "0", *(word for pair in named.items() for word in pair)
         )
         assert tool.json("txn", "describe", name)["state"] == "Ongoing"

@@ -28,7 +28,7 @@ def _changes(command: Command) -> Command:
 
 @click.command(epilog=examples("oncelog topic alter orders -p 12", "oncelog topic alter orders --unset retention.ms"))
 @click.argument("name")
-@click.option("-p", "--partitions", type=int, help="New total number of partitions. Must be larger than now.")
+@click.option("-p", "--partitions", type=int, help="New total number of partitions, larger than the current one.")
 @_changes
 @connected
 @formatted

@@ -19,7 +19,7 @@ from oncelog.cli.up import DEFAULT_DATA
 
 @click.command(epilog=examples("oncelog export --data .oncelog"))
 @click.option(
-    "--data", type=click.Path(file_okay=False), help=f"Data folder of `oncelog up`. Default: ./{DEFAULT_DATA}."
+    "--data", type=click.Path(file_okay=False), help=f"Data directory of `oncelog up`. Default: ./{DEFAULT_DATA}."
 )
 @click.option(
     "--config",
@@ -46,7 +46,7 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     config = load(settings)
     metadata = os.path.join(config.log_dirs[0] if config_file and data is None else folder, METADATA_FILE)
     if not os.path.exists(metadata):
-        raise click.ClickException(f"{metadata} does not exist; name the data folder with --data")
+        raise click.ClickException(f"{metadata} does not exist; name the data directory with --data")
     for path in config.log_dirs:
         if not os.path.isdir(path):
             raise click.ClickException(f"log directory {path} does not exist; name it with --set log.dirs=...")
@@ -58,7 +58,7 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     with contextlib.ExitStack() as stack:
         try:
             check_apart(config.log_dirs)
-            # The supervisor locks the folder of the metadata, even while it restarts its broker.
+            # The supervisor locks the directory of the metadata, even while it restarts its broker.
             for path in sorted({os.path.realpath(path) for path in (*config.log_dirs, os.path.dirname(metadata))}):
                 stack.callback(FolderLock(path).release)
         except StartError as error:

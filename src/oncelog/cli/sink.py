@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _common(function: Callable[..., None]) -> Callable[..., None]:
     for decorate in (
         formatted,
-        click.option("--decision-topic", help="The sink's option decisionTopic, if it has one."),
+        click.option("--decision-topic", help="The sink's option decisionTopic, if it is set."),
         click.option("--topic", help="The sink's option topic, if the sink has never committed a batch."),
         connected,
         click.argument("prefix"),

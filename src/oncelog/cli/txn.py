@@ -146,7 +146,7 @@ def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> No
 @click.command(epilog=examples("oncelog txn producers orders -p 0"))
 @click.argument("topic")
 @click.option("-p", "--partition", type=click.IntRange(min=0), required=True, help="The partition of TOPIC.")
-@click.option("--broker", type=int, help="Ask this broker's replica instead of the leader.")
+@click.option("--broker", type=int, help="Query this broker's replica instead of the leader.")
 @connected
 @formatted
 def producers(topic: str, partition: int, broker: int | None, bootstrap: str, form: str) -> None:

@@ -149,7 +149,7 @@ def _require_hanging(admin: Admin, topic: str, partition: int, producer_id: int)
     for known in admin.coordinated_transactions([producer_id]):
         if (topic, partition) in known.partitions:
             raise click.UsageError(
-                f"this transaction does not hang: the coordinator of {known.transactional_id!r} knows of it, and its "
+                f"this transaction is not hanging: the coordinator of {known.transactional_id!r} knows of it, and its "
                 f"state is {known.state}. To abort it in all its partitions, run `oncelog txn terminate "
                 f"{known.transactional_id}`; to abort it in this partition only, add --yes"
             )

@@ -28,8 +28,8 @@ DEFAULT_DATA = ".oncelog"
 @click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients connect to. Default: that of --host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on. Default: 9092. 0: any free port.")
-@click.option("--data", type=click.Path(file_okay=False), help=f"Folder for all data. Default: ./{DEFAULT_DATA}.")
-@click.option("--ephemeral", is_flag=True, help="Keep all data in a temporary folder, and delete it at the end.")
+@click.option("--data", type=click.Path(file_okay=False), help=f"Directory for all data. Default: ./{DEFAULT_DATA}.")
+@click.option("--ephemeral", is_flag=True, help="Keep all data in a temporary directory, and delete it at the end.")
 @click.option(
     *("--topic", "topics"),
     multiple=True,
@@ -101,7 +101,7 @@ def up(
 
 
 def _mention_data_above(folder: str) -> None:
-    """Print a line if the default folder has no data, but the default folder in a parent directory has."""
+    """Print a line if the default directory has no data, but the default directory below a parent has."""
     if os.path.exists(os.path.join(folder, METADATA_FILE)):
         return
     above = os.path.dirname(os.path.dirname(folder))

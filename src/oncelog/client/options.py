@@ -40,7 +40,7 @@ UNSUPPORTED_OPTIONS: dict[str, str] = {
     "config_providers": "config providers are not supported; read the values in Python",
     "send_buffer_bytes": _SOCKET,
     "receive_buffer_bytes": _SOCKET,
-    "socket_connection_setup_timeout_max_ms": "every attempt has socket_connection_setup_timeout_ms; omit the option",
+    "socket_connection_setup_timeout_max_ms": "socket_connection_setup_timeout_ms limits each attempt; omit the option",
     "client_dns_lookup": "the client tries all addresses of a host name; omit the option",
     "metadata_recovery_strategy": "the client tries bootstrap_servers if no known broker answers; omit the option",
     "metadata_recovery_rebootstrap_trigger_ms": (
@@ -73,7 +73,7 @@ COMMON: dict[str, Option] = {
     "request_timeout_ms": Option(
         30_000,
         integer(1, MAX_INT),
-        "How long to wait for the answer to one request before the client retries it or fails.",
+        "How long to wait for the response to one request before the client retries it or fails.",
     ),
     "default_api_timeout_ms": Option(
         60_000, integer(1, MAX_INT), "How long a call retries before it raises, unless the call has a `timeout`."

@@ -54,7 +54,7 @@ def require_answers(asked: Iterable[str | TopicPartition], answered: Iterable[ob
     unanswered = set(asked).difference(answered)
     names = ", ".join(sorted(each if isinstance(each, str) else f"{each[0]}-{each[1]}" for each in unanswered))
     if unanswered:
-        raise errors.ServerError(f"{what}: the broker's response has no answer for {names}")
+        raise errors.ServerError(f"{what}: the broker's response does not contain {names}")
 
 
 def partition_answer(topics: Sequence[Any], at: TopicPartition, what: str) -> Any:

@@ -202,9 +202,9 @@ def _log_compiling(lock: int | None) -> None:
 def _log_once() -> None:
     folder = _writable()
     log.warning(
-        "compiling the table kernels for this processor; this takes some seconds, once. Caching them %s "
+        "compiling the table kernels for this processor; this takes some seconds, once. %s "
         "(set NUMBA_CACHE_DIR to use another directory)",
-        "nowhere, because no cache directory is writable" if folder is None else f"in {folder}",
+        "Not caching them, because no cache directory is writable" if folder is None else f"Caching them in {folder}",
     )
 
 

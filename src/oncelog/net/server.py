@@ -197,7 +197,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def abort_unread(self, size: int) -> None:
         """Close the connection: the client does not read its responses, and they take too much memory."""
         _log.warning(
-            "closing %s:%d: it has %d bytes of unread answers, and all connections together exceed twice "
+            "closing %s:%d: it has %d bytes of unread responses, and all connections together exceed twice "
             "queued.max.response.bytes",
             self._peer.host,
             self._peer.port,

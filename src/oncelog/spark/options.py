@@ -73,7 +73,7 @@ SOURCE_OPTIONS: dict[str, SparkOption] = {
         "error",
         "What to do if a partition has no record at or after the time: `error`, or `latest` (begin at the end).",
     ),
-    "maxOffsetsPerTrigger": SparkOption("", "Most offsets that a micro-batch reads, over all partitions."),
+    "maxOffsetsPerTrigger": SparkOption("", "Maximum number of offsets that a micro-batch reads, over all partitions."),
     "minOffsetsPerTrigger": SparkOption(
         "",
         (
@@ -84,8 +84,10 @@ SOURCE_OPTIONS: dict[str, SparkOption] = {
     "maxTriggerDelay": SparkOption(
         "15m", "Longest time that `minOffsetsPerTrigger` delays a micro-batch: `200ms`, `30s`, `15m`, `2h`, `1d`."
     ),
-    "minPartitions": SparkOption("", "Least number of Spark tasks to read with: large partitions are divided."),
-    "maxRecordsPerPartition": SparkOption("", "Most offsets that one Spark task reads: larger partitions are divided."),
+    "minPartitions": SparkOption("", "Minimum number of Spark tasks to read with: large partitions are divided."),
+    "maxRecordsPerPartition": SparkOption(
+        "", "Maximum number of offsets per Spark task: larger partitions are divided."
+    ),
     "failOnDataLoss": SparkOption(
         "true",
         (
@@ -103,7 +105,7 @@ SOURCE_OPTIONS: dict[str, SparkOption] = {
         ),
     ),
     "fetchOffset.numRetries": SparkOption(
-        "3", "How often a query asks again if brokers report less than it has already seen."
+        "3", "How often a query looks up the end offsets if brokers report lower ones than it has already read."
     ),
     "fetchOffset.retryIntervalMs": SparkOption("1000", "Pause between these attempts, in ms."),
     "kafkaConsumer.pollTimeoutMs": SparkOption("120000", "How long a task waits for records that must exist, in ms."),
@@ -200,7 +202,7 @@ KAFKA_OPTIONS: dict[str, SparkOption] = {
     ),
     "kafka.group.id": SparkOption("", "Streams: the same as `groupIdPrefix`, and takes precedence over it."),
     "kafka.max.partition.fetch.bytes": SparkOption(
-        "8388608", "Source: most bytes of one partition in the answer to a fetch."
+        "8388608", "Source: maximum bytes of one partition in the response to a fetch."
     ),
     "kafka.transaction.timeout.ms": SparkOption(
         "900000",
@@ -212,7 +214,7 @@ KAFKA_OPTIONS: dict[str, SparkOption] = {
     "kafka.compression.type": SparkOption("none", "Sink: codec of batches: none, gzip, snappy, lz4 or zstd."),
     "kafka.max.request.size": SparkOption("1048576", "Sink: largest request, and therefore largest record, in bytes."),
     "kafka.client.id": SparkOption("oncelog", "Name of the client in requests."),
-    "kafka.request.timeout.ms": SparkOption("30000", "How long to wait for the answer to one request."),
+    "kafka.request.timeout.ms": SparkOption("30000", "How long to wait for the response to one request."),
     "kafka.default.api.timeout.ms": SparkOption("60000", "How long a call retries before it fails."),
     "kafka.retry.backoff.ms": SparkOption(
         "50", "Pause before the first retry of a request. It doubles with each retry."

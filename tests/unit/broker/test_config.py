@@ -68,7 +68,7 @@ def test_defaults_without_settings() -> None:
         ("log.dirs", " , ", "log.dirs must name at least one directory"),
         ("listeners", "9092", "listeners must look like PLAINTEXT://HOST:PORT, not '9092'"),
         ("listeners", "PLAINTEXT://:99999", "listeners must look like PLAINTEXT://HOST:PORT, not 'PLAINTEXT://:99999'"),
-        ("listeners", "SSL://h:1", "listeners requests protocol SSL, but oncelog supports only PLAINTEXT"),
+        ("listeners", "SSL://h:1", "listeners uses protocol SSL, but oncelog supports only PLAINTEXT"),
         (
             "listeners",
             "PLAINTEXT://h:1,X://h:2",
@@ -99,7 +99,7 @@ def test_defaults_without_settings() -> None:
         (
             "listener.security.protocol.map",
             "PLAINTEXT:SASL_SSL",
-            "listeners requests protocol SASL_SSL, but oncelog supports only PLAINTEXT",
+            "listeners uses protocol SASL_SSL, but oncelog supports only PLAINTEXT",
         ),
     ],
 )

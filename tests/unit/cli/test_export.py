@@ -28,7 +28,7 @@ def test_running_broker_and_unclean_stop_prevent_export(tmp_path: Path) -> None:
         of_its_directory = run(tmp_path / "copy", *log_dirs)
         assert f"broker-1 is in use by process {cluster.broker_pid()}" in of_its_directory.stderr
         elsewhere = run(tmp_path / "other", *log_dirs)
-        assert "does not exist; name the data folder" in elsewhere.stderr
+        assert "does not exist; name the data directory" in elsewhere.stderr
         assert not (tmp_path / "other").exists()
         assert not (cluster.data / "broker-1" / "bootstrap.checkpoint").exists()
     finally:

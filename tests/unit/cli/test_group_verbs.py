@@ -115,7 +115,7 @@ def test_invalid_seeks_are_reported(tool: Tool, server: Server, wire: Wire, grou
     both = tool.fails(2, "group", "seek", group, "--to-latest", "--to-offset", "1")
     assert "given: --to-latest and --to-offset" in both
     shift = tool.fails(1, "group", "seek", group, "-t", group, "--shift-by", "1")
-    assert f"cannot shift the offset of {group}-1: the group has none there" in shift
+    assert f"cannot shift the offset of {group}-1: the group has no committed offset" in shift
     assert "has no partition 9" in tool.fails(2, "group", "seek", group, "-t", f"{group}:9", "--to-latest")
     assert "--topic takes TOPIC or TOPIC:0,2" in tool.fails(
         2, "group", "seek", group, "-t", f"{group}:x", "--to-latest"

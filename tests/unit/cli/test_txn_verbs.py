@@ -132,7 +132,7 @@ def test_old_transaction_that_its_coordinator_knows_is_not_hanging(tool: Tool, w
     who = write_old(wire, name, 12)
     assert tool.json("txn", "find-hanging", "--topic", name) == []
     refused = tool.fails(2, "txn", "abort", name, "-p", "0", "--start-offset", "0")
-    assert f"does not hang: the coordinator of '{name}' knows of it, and its state is Ongoing" in refused
+    assert f"is not hanging: the coordinator of '{name}' knows of it, and its state is Ongoing" in refused
     ended(wire, name, who, commit=False)
 
 

@@ -35,7 +35,7 @@ def test_commit_without_an_answer_is_not_a_success() -> None:
     answered = OffsetCommitResponseTopic(name="t", partitions=[OffsetCommitResponsePartition(partition_index=0)])
     cluster = coordinator(OffsetCommitResponse(topics=[answered]))
     asyncio.run(offsets.commit(cluster, GroupMetadata("g"), {("t", 0): 1}))
-    with pytest.raises(errors.KafkaError, match="response has no answer for t-1, u-0"):
+    with pytest.raises(errors.KafkaError, match="response does not contain t-1, u-0"):
         asyncio.run(offsets.commit(cluster, GroupMetadata("g"), {("t", 0): 1, ("u", 0): 1, ("t", 1): 1}))
 
 
@@ -45,5 +45,5 @@ def test_partition_without_an_answer_may_have_a_committed_offset() -> None:
     cluster = coordinator(OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=[topic])]))
     assert asyncio.run(offsets.fetch_committed(cluster, "g", [("t", 0), ("t", 1)])) == {("t", 1): 0}
     assert asyncio.run(offsets.fetch_committed(cluster, "g")) == {("t", 1): 0}
-    with pytest.raises(errors.KafkaError, match="response has no answer for t-2"):
+    with pytest.raises(errors.KafkaError, match="response does not contain t-2"):
         asyncio.run(offsets.fetch_committed(cluster, "g", [("t", 1), ("t", 2)]))

@@ -95,7 +95,7 @@ def test_process_without_a_cache_folder_compiles_its_kernels(monkeypatch: pytest
     heavy, log_text = used(monkeypatch, taken)
     assert heavy == "numba"
     assert log_text.endswith(
-        "Caching them nowhere, because no cache directory is writable (set NUMBA_CACHE_DIR to use another directory)"
+        "Not caching them, because no cache directory is writable (set NUMBA_CACHE_DIR to use another directory)"
     )
 
 

@@ -52,7 +52,7 @@ async def alter_each(
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             if len(resource.configs) > MOST_SETTINGS:
                 count = len(resource.configs)
-                message = f"a request may change at most {MOST_SETTINGS} settings of a resource, but has {count}"
+                message = f"a request may change at most {MOST_SETTINGS} settings of a resource, not {count}"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
             await change(resource)
         except ProtocolError as error:

@@ -17,7 +17,7 @@ VALUE_MAX = 32_767
 
 NOT_SERVED: dict[int, str] = {
     ResourceType.CLIENT_METRICS: "oncelog does not support client metrics (KIP-714)",
-    ResourceType.GROUP: "group settings are for the consumer, share and streams protocols, which oncelog lacks",
+    ResourceType.GROUP: "oncelog has no group settings, which only the consumer, share and streams protocols use",
 }
 """Kafka's kinds of resources that have no settings here, with the reason."""
 

@@ -84,7 +84,7 @@ def _listener(bound: _Address, published: _Address | None, protocols: dict[str, 
     if protocol is None:
         raise ConfigError(f"listeners names {bound.name}, but listener.security.protocol.map has no protocol for it")
     if protocol != PLAINTEXT:
-        raise ConfigError(f"listeners requests protocol {protocol}, but oncelog supports only PLAINTEXT")
+        raise ConfigError(f"listeners uses protocol {protocol}, but oncelog supports only PLAINTEXT")
     if published is None:
         return Listener(bound.name, protocol, bound.host, bound.port)
     return Listener(bound.name, protocol, bound.host, bound.port, published.host, published.port)

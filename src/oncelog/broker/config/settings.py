@@ -53,7 +53,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     listeners: TextList = DEFAULT_LISTENERS
     """Addresses that the broker binds, as `NAME://HOST:PORT` with commas between them."""
     advertised_listeners: TextList = ""
-    """Addresses that clients get from the broker, by the names in `listeners`. By default, those that it binds."""
+    """Addresses that clients get from the broker, by the names in `listeners`. The default is those of `listeners`."""
     listener_security_protocol_map: str = ""
     """Protocols of listeners with a name of their own, as `NAME:PROTOCOL`. Only PLAINTEXT is supported."""
     controller_listener_names: TextList = ""
@@ -64,7 +64,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_dir: TextList = ""
     """Log directories, if `log.dirs` is not given."""
     lost_log_dirs: tuple[str, ...] = ()
-    """oncelog only: log directories that are lost for good. Their partitions start again without records."""
+    """oncelog only: log directories that are lost for good. Their partitions start empty."""
     restore_metadata: bool = False
     """oncelog only: if the metadata is lost, restore it from the log directories as far as possible."""
 
@@ -151,7 +151,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # fetch
     fetch_max_bytes: Annotated[int, Meta(ge=1024, le=INT_MAX)] = 55 * 1024 * 1024
-    """Largest answer to a fetch, whatever the client asks for. A single larger batch is returned anyway."""
+    """Largest response to a fetch, even if the client requests more. A single larger batch is returned anyway."""
     max_incremental_fetch_session_cache_slots: Int0 = 1000
     """Maximum number of fetch sessions (KIP-227)."""
 

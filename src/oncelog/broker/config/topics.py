@@ -56,7 +56,7 @@ TOPIC_KEYS: dict[str, TopicKey] = {
             "compression.type",
             "Codec of stored batches; `producer` keeps the codec that the producer chose.",
         ),
-        TopicKey("compression.zstd.level", "compression.zstd.level", "Level when compression.type is zstd."),
+        TopicKey("compression.zstd.level", "compression.zstd.level", "Compression level for compression.type=zstd."),
         TopicKey(
             "delete.retention.ms",
             "log.cleaner.delete.retention.ms",

@@ -123,7 +123,7 @@ async def _find(
         return found
     if hidden:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
-        message = f"{replica!r}: records from before the last start are not committed yet (KIP-207); retry"
+        message = f"{replica!r}: records that it had before the last start are not committed yet (KIP-207); retry"
         raise ProtocolError(code, message)
     return _NOTHING
 

@@ -85,7 +85,7 @@ class SettingsAdministration:
         async with self._loader.changing() as log:
             await self._workers.offload(lambda: features.update(log, wanted, SUPPORTED, validate_only=validate_only))
         if not validate_only:
-            self.logger.info("the levels of features are now %s", dict(self._cache.image.feature_levels))
+            self.logger.info("feature levels are now %s", dict(self._cache.image.feature_levels))
 
 
 def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Mapping[str, str]) -> None:

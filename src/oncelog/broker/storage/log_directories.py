@@ -94,7 +94,7 @@ class LogDirectories:
                 raise ProtocolError(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
                     f"this broker also has logs in {path} (directory.id={topic_id_text(key)}). Add it to log.dirs, or, "
-                    "if it is lost, to lost.log.dirs. Lost partitions start again, without their records",
+                    "if it is lost, to lost.log.dirs. The partitions in a lost directory start empty",
                 )
         return {**known, **here}
 

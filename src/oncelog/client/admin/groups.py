@@ -185,7 +185,9 @@ async def _aims(
         missing = [tp for tp in wanted if tp not in committed]
         if missing and target.shift:
             topic, partition = missing[0]
-            raise errors.UsageError(f"cannot shift the offset of {topic}-{partition}: the group has none there")
+            raise errors.UsageError(
+                f"cannot shift the offset of {topic}-{partition}: the group has no committed offset"
+            )
         return {tp: committed[tp] + target.shift if tp in committed else None for tp in wanted}
     assert target.timestamp is not None
     listed = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, target.timestamp))

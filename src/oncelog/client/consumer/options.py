@@ -45,7 +45,7 @@ def _possibly_empty_text(value: Any) -> str:
 
 CONSUMER: dict[str, Option] = COMMON | {
     "allow_auto_create_topics": Option(
-        False, boolean, "Whether a subscribed topic that is missing is created, if the broker also allows it."
+        False, boolean, "Whether to create a subscribed topic that does not exist. The broker must also allow it."
     ),
     "auto_commit_interval_ms": Option(
         5_000, integer(0, MAX_INT), "Time between two commits if `enable_auto_commit` is true."
@@ -70,11 +70,11 @@ CONSUMER: dict[str, Option] = COMMON | {
             "commit records before they are processed."
         ),
     ),
-    "exclude_internal_topics": Option(True, boolean, "Whether a subscribed pattern leaves out internal topics."),
+    "exclude_internal_topics": Option(True, boolean, "Whether a subscribed pattern excludes internal topics."),
     "fetch_max_bytes": Option(
         52_428_800,
         integer(0, MAX_INT),
-        "Largest answer to a fetch, in bytes. A single larger batch is returned anyway.",
+        "Largest response to a fetch, in bytes. A single larger batch is returned anyway.",
     ),
     "fetch_max_wait_ms": Option(
         500,
@@ -94,7 +94,7 @@ CONSUMER: dict[str, Option] = COMMON | {
     "group_protocol": Option(
         "classic",
         _choice("classic", "consumer"),
-        "`classic`, or `consumer` (KIP-848) with brokers that have it. Oncelog's broker has only `classic`.",
+        "`classic`, or `consumer` (KIP-848) with brokers that support it. Oncelog's broker supports only `classic`.",
     ),
     "group_remote_assignor": Option(None, optional_text, "Assignor of the broker, with `group_protocol` = `consumer`."),
     "heartbeat_interval_ms": Option(
@@ -110,14 +110,14 @@ CONSUMER: dict[str, Option] = COMMON | {
     "max_partition_fetch_bytes": Option(
         1_048_576,
         integer(0, MAX_INT),
-        "Most bytes of one partition in the answer to a fetch. A single larger batch is returned anyway.",
+        "Maximum bytes of one partition in the response to a fetch. A single larger batch is returned anyway.",
     ),
     "max_poll_interval_ms": Option(
         300_000,
         integer(1, MAX_INT),
         "Longest time between two polls. After it, the consumer leaves the group, and others get its partitions.",
     ),
-    "max_poll_records": Option(500, integer(1, MAX_INT), "Most records that one `poll` returns."),
+    "max_poll_records": Option(500, integer(1, MAX_INT), "Maximum number of records that one `poll` returns."),
     "partition_assignment_strategy": Option(
         ("range", "cooperative-sticky", "roundrobin"),
         _choices(*sorted(ASSIGNORS)),

@@ -47,13 +47,13 @@ PRODUCER: dict[str, Option] = COMMON | {
         ),
     ),
     "allow_auto_create_topics": Option(
-        True, boolean, "Whether a missing topic is created, if the broker also allows it."
+        True, boolean, "Whether to create a topic that does not exist. The broker must also allow it."
     ),
     "batch_size": Option(16_384, integer(0, MAX_INT), "Send a batch of one partition when it has this many bytes."),
     "buffer_memory": Option(
         33_554_432,
         integer(0),
-        "Bytes of records that wait for their answer. If the buffer is full, `send` waits up to `max_block_ms`.",
+        "Bytes of records that are not acknowledged yet. If the buffer is full, `send` waits up to `max_block_ms`.",
     ),
     "compression_gzip_level": Option(
         None, _level(-1, 9), "Level if `compression_type` is gzip: -1 to 9; -1 is zlib's default."
@@ -81,7 +81,9 @@ PRODUCER: dict[str, Option] = COMMON | {
         ),
     ),
     "max_in_flight_requests_per_connection": Option(
-        5, integer(1, MAX_INT), "Produce requests without an answer per connection. Idempotence needs 5 or less."
+        5,
+        integer(1, MAX_INT),
+        "Maximum number of Produce requests in flight per connection. Idempotence needs 5 or less.",
     ),
     "max_request_size": Option(
         1_048_576, integer(0, MAX_INT), "Largest request, and therefore largest record, in bytes."
@@ -93,8 +95,9 @@ PRODUCER: dict[str, Option] = COMMON | {
         "default",
         anything,
         (
-            "Partition of a record that names none. `default` (or `murmur2`): by the key's hash as Java's client, or "
-            "in batches if there is no key. `round_robin`, or a callable (topic, key, value, partitions) -> partition."
+            "How to choose the partition if `send` names none. `default` (or `murmur2`): by the key's hash, as Java's "
+            "client does, or in batches if there is no key. `round_robin`, or a callable (topic, key, value, "
+            "partitions) -> partition."
         ),
     ),
     "partitioner_adaptive_partitioning_enable": Option(
@@ -103,11 +106,9 @@ PRODUCER: dict[str, Option] = COMMON | {
     "partitioner_availability_timeout_ms": Option(
         0,
         integer(0),
-        "Send no records without a key to a broker that has not taken a batch for this time; 0 turns this off.",
+        "Choose no partition of a broker that has accepted no batch for this time, for records without a key. 0: off.",
     ),
-    "partitioner_ignore_keys": Option(
-        False, boolean, "Whether the default partitioner treats records with a key as if they had none."
-    ),
+    "partitioner_ignore_keys": Option(False, boolean, "Whether the default partitioner ignores the keys of records."),
     "retries": Option(
         MAX_INT,
         integer(0, MAX_INT),

@@ -190,7 +190,8 @@ def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
     except (pa.ArrowException, TypeError) as error:
         raise errors.UsageError(f"this {type(data).__name__} is Arrow data, but not a table: {error}") from error
     raise errors.UsageError(
-        f"a table must have Arrow's PyCapsule interface (pyarrow, polars, DuckDB, pandas), but {type(data)} has not"
+        f"{type(data).__name__} is not Arrow data (no PyCapsule interface); pass a table of pyarrow, polars, DuckDB "
+        "or pandas"
     )
 
 
