@@ -183,7 +183,7 @@ def run(launch: Launch) -> int:
             pid_file = os.path.join(usable[0], PID_FILE)
             try:
                 _write_pid(pid_file)
-                _run_loop(_live(config, launch))
+                _run_loop(_run_until_stopped(config, launch))
             finally:
                 with contextlib.suppress(OSError):  # its disk may have failed
                     os.unlink(pid_file)
@@ -244,7 +244,7 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-async def _live(config: BrokerConfig, launch: Launch) -> None:
+async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
     import asyncio
 
     stop = asyncio.Event()

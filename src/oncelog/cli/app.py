@@ -58,7 +58,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         status = oncelog.main(args=arguments, prog_name="oncelog", standalone_mode=False)
         sys.stdout.flush()
     except click.UsageError as error:
-        _hinted(error).show()
+        _with_hint(error).show()
         _end(2)
     except click.ClickException as error:
         _fail(error, error.format_message())
@@ -71,7 +71,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     _end(status if isinstance(status, int) else 0)
 
 
-def _hinted(error: click.UsageError) -> click.UsageError:
+def _with_hint(error: click.UsageError) -> click.UsageError:
     """Extend the error for `oncelog -b HOST:PORT topic list`: say that the option comes after the command."""
     from oncelog.cli.common import BROKERS_OPTIONS
 

@@ -79,7 +79,7 @@ def seek(
     if to_offset is not None:
         choices["--to-offset"] = calls.Target(offset=to_offset)
     if to_datetime is not None:
-        choices["--to-datetime"] = calls.Target(timestamp=_moment(to_datetime))
+        choices["--to-datetime"] = calls.Target(timestamp=_parse_time(to_datetime))
     if by_duration is not None:
         choices["--by-duration"] = calls.Target(timestamp=_now_ms() - _duration_ms(by_duration))
     if shift_by is not None:
@@ -161,7 +161,7 @@ def _now_ms() -> int:
     return int(datetime.now(UTC).timestamp() * 1000)
 
 
-def _moment(text: str) -> int:
+def _parse_time(text: str) -> int:
     """Parse a time to ms since the epoch. A time without a zone is UTC, as in Kafka's tool."""
     try:
         moment = datetime.fromisoformat(text)

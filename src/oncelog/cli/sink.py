@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from oncelog.spark.writing.options import SinkOptions
 
 
-def _common(function: Callable[..., None]) -> Callable[..., None]:
+def _common_options(function: Callable[..., None]) -> Callable[..., None]:
     for decorate in (
         formatted,
         click.option("--decision-topic", help="The sink's option decisionTopic, if it is set."),
@@ -53,7 +53,7 @@ def sink() -> None:
 
 
 @sink.command("list", epilog=examples("oncelog sink list etl"))
-@_common
+@_common_options
 def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, form: str) -> None:
     """Show the last decision and the open transactions of the sink with PREFIX. Change nothing."""
     from oncelog.spark.commit.record import NO_SOURCE
@@ -79,16 +79,16 @@ def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | 
 
 
 @sink.command(epilog=examples("oncelog sink settle etl"))
-@_common
+@_common_options
 def settle(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, form: str) -> None:
     """Commit the transactions of the decided batch and abort all others. Fence a driver that still writes to PREFIX."""
     from oncelog.spark.writing.driver import settle as run
 
-    _print(_done(prefix, run(_options(prefix, bootstrap, topic, decision_topic))), form)
+    _print(_result(prefix, run(_options(prefix, bootstrap, topic, decision_topic))), form)
 
 
 @sink.command(epilog=examples("oncelog sink abort etl --yes"))
-@_common
+@_common_options
 @click.option("--yes", is_flag=True, help="Confirm that a decided batch is to be aborted.")
 @click.option("--accept-loss", is_flag=True, help="Abort even if part of the batch is visible already.")
 def abort(
@@ -116,10 +116,10 @@ def abort(
             f"`oncelog sink settle {prefix}` to commit it"
         )
     done = undo_decision(options, accept_loss=accept_loss)
-    _print(_done(prefix, done), form)
+    _print(_result(prefix, done), form)
 
 
-def _done(prefix: str, planned: Any) -> dict[str, Any]:
+def _result(prefix: str, planned: Any) -> dict[str, Any]:
     record = planned.carried().record
     return {
         "prefix": prefix,

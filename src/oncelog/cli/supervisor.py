@@ -96,7 +96,7 @@ class Supervisor:
             if key.fileobj is wakeup:
                 self._signalled(wakeup.recv(64))
             else:
-                self._hear()
+                self._read_link()
         if self._parent is not None and os.getppid() != self._parent:
             print("oncelog: stopping, because the parent process has ended", file=sys.stderr, flush=True)
             self._stopping, self._parent = True, None
@@ -141,7 +141,7 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ)
         self._started_at = time.monotonic()
 
-    def _hear(self) -> None:
+    def _read_link(self) -> None:
         """Read from the broker's socket: a line when the broker is ready, the end of the stream when it has ended."""
         assert self._link is not None
         with contextlib.suppress(ConnectionError):
@@ -232,7 +232,7 @@ class Supervisor:
             if self._link is not None:
                 self._link.setblocking(False)
                 with contextlib.suppress(BlockingIOError):
-                    self._hear()
+                    self._read_link()
         status = self._process.returncode
         if self._held and status == -signal.SIGKILL:
             return 0

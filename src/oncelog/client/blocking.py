@@ -239,8 +239,8 @@ class BlockingCluster(Blocking[ClusterClient]):
 
     def run_many(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Run coroutines of `self.cluster` concurrently. Return their results in order, or raise the first error."""
-        return self._thread.run(_together(calls))
+        return self._thread.run(_gather(calls))
 
 
-async def _together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def _gather(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return list(await asyncio.gather(*calls))

@@ -164,7 +164,7 @@ class _Column:
         if column is None:
             self.rows, self.ends, self.valid, self.data = 0, _NO_ENDS, _NO_BYTES, _NO_BYTES
             return
-        array = _one(column)
+        array = _single_array(column)
         kind = array.type
         if pa.types.is_null(kind):
             array = array.cast(pa.binary())
@@ -209,7 +209,7 @@ class _Headers:
         if column is None:
             self.rows, self.names, self.values = _NO_ENDS, _Column(None, ""), _Column(None, "")
             return
-        array = _one(column)
+        array = _single_array(column)
         if pa.types.is_map(array.type):
             pair = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
             array = array.cast(pa.list_(pair))
@@ -228,7 +228,7 @@ class _Headers:
             raise ValueError("a header has no key")
 
 
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _single_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -251,7 +251,7 @@ def _timestamps(timestamps: Any, rows: int) -> Any:
     if isinstance(timestamps, int):
         return np.full(rows, timestamps, np.int64)
     if isinstance(timestamps, pa.Array | pa.ChunkedArray):
-        array = _one(timestamps)
+        array = _single_array(timestamps)
         if array.null_count:
             raise ValueError(f"{array.null_count} of {len(array)} timestamps are null")
         if pa.types.is_timestamp(array.type):

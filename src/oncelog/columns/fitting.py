@@ -24,7 +24,7 @@ def fitted(kind: pa.DataType, given: pa.DataType, whose: str, path: str = "", *,
         if missing and complete:
             raise ValueError(f"the {whose} schema has {', '.join(missing)}, but the columns do not")
         kept = [field for field in kind if field.name in there]
-        return pa.struct([_with(field, given.field(field.name).type, whose, path, complete) for field in kept])
+        return pa.struct([_fitted_field(field, given.field(field.name).type, whose, path, complete) for field in kept])
     lists = t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given)
     if t.is_list(kind) and lists:
         return pa.list_(
@@ -36,7 +36,7 @@ def fitted(kind: pa.DataType, given: pa.DataType, whose: str, path: str = "", *,
     return kind
 
 
-def _with(field: pa.Field, given: pa.DataType, whose: str, path: str, complete: bool) -> pa.Field:
+def _fitted_field(field: pa.Field, given: pa.DataType, whose: str, path: str, complete: bool) -> pa.Field:
     return field.with_type(fitted(field.type, given, whose, f"{path}{field.name}.", complete=complete))
 
 

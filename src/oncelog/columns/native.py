@@ -54,7 +54,7 @@ def kernel(name: str) -> Kernel:
     found = _find(name, place)
     if found is not None:
         return found
-    with _turn() as lock:
+    with _compilation_lock() as lock:
         found = _find(name, place)  # another process or thread has compiled it in the meantime
         if found is not None:
             return found
@@ -157,7 +157,7 @@ def _writable() -> Path | None:
 
 
 @contextlib.contextmanager
-def _turn() -> Iterator[int | None]:
+def _compilation_lock() -> Iterator[int | None]:
     """Hold the compilation lock. Yield its descriptor, or None if the lock is not available.
 
     Otherwise, threads and processes that need the same kernels at the same time would all compile them.

@@ -108,7 +108,7 @@ class StallWatch:
                 return
             if self._beat.wait(self._limit_s):
                 continue
-            self._sample = sample = _where(sys._current_frames().get(self._loop_thread))
+            self._sample = sample = _stack_text(sys._current_frames().get(self._loop_thread))
             while not self._beat.wait(self._limit_s):
                 if self._closed.is_set():
                     return
@@ -117,7 +117,7 @@ class StallWatch:
                 _log.warning("a callback held the event loop for %.0f ms%s", held_ms, sample)
 
 
-def _where(frame: FrameType | None) -> str:
+def _stack_text(frame: FrameType | None) -> str:
     """Return the innermost calls of a stack, as a part of a log line."""
     calls = traceback.extract_stack(frame)[-SAMPLED_FRAMES:] if frame is not None else []
     return "".join(f"; in {call.name} ({call.filename.rpartition('/')[2]}:{call.lineno})" for call in calls)

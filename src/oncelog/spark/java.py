@@ -55,10 +55,10 @@ def ensure_java() -> Path | None:
     there is none. `import oncelog.spark` calls this.
     """
     home = os.environ.get("JAVA_HOME")
-    if home and _serves(Path(home) / "bin" / "java"):
+    if home and _can_start_spark(Path(home) / "bin" / "java"):
         return None
     installed = shutil.which("java")
-    if installed and _serves(Path(installed)):
+    if installed and _can_start_spark(Path(installed)):
         if home:  # Spark's scripts would start this Java nevertheless
             log.warning(
                 "JAVA_HOME=%s has no Java %d or later; using %s for Spark instead", home, LEAST_VERSION, installed
@@ -77,7 +77,7 @@ def ensure_java() -> Path | None:
     return made
 
 
-def _serves(java: Path) -> bool:
+def _can_start_spark(java: Path) -> bool:
     """Return whether this Java can start Spark. A JDK has its version in a file; otherwise, run it."""
     real = java.resolve()
     if not os.access(real, os.X_OK):

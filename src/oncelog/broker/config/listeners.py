@@ -111,13 +111,13 @@ def _address(key: str, text: str) -> _Address:
 def _check_ports(addresses: Sequence[_Address], text: str) -> None:
     """Raise ConfigError if listeners share a port, unless one has an IPv4 address and the other an IPv6 address."""
     for port in {address.port for address in addresses} - {0}:
-        families = [_family(address.host) for address in addresses if address.port == port]
+        families = [_ip_version(address.host) for address in addresses if address.port == port]
         if len(families) > 1 and sorted(families) != [4, 6]:
             message = f"listeners must give each listener its own port, but {text!r} has {port} more than once"
             raise ConfigError(message)
 
 
-def _family(host: str) -> int:
+def _ip_version(host: str) -> int:
     """Return 4 or 6 for an IPv4 or IPv6 address, 0 for a name or if the host means every interface."""
     if ":" in host:
         return 6

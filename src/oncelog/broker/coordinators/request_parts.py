@@ -38,12 +38,12 @@ def parts_of(request: M, outer: str, inner: str, most: int = ITEMS_A_PART) -> It
             first += left
             left -= max(1, len(getattr(taken, inner)))
             if left <= 0:
-                yield _with(request, outer, part)
+                yield _with_part(request, outer, part)
                 part, left = [], most
             if not items:
                 break
     if part:
-        yield _with(request, outer, part)
+        yield _with_part(request, outer, part)
 
 
 def joined(answers: list[M], outer: str, inner: str) -> M:
@@ -59,7 +59,7 @@ def joined(answers: list[M], outer: str, inner: str) -> M:
     return first
 
 
-def _with(request: M, outer: str, part: list[Message]) -> M:
+def _with_part(request: M, outer: str, part: list[Message]) -> M:
     changed = copy(request)
     setattr(changed, outer, part)
     return changed

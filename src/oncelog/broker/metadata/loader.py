@@ -74,7 +74,7 @@ class MetadataLoader:
 
     def load(self) -> None:
         """Read the whole image, and watch the store. Blocks."""
-        self._end_watch = self._store.watch(changes.PATH, self._notice)
+        self._end_watch = self._store.watch(changes.PATH, self._mark_stale)
         self._cache.image = read_image(self._store)
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class MetadataLoader:
             self._is_stale = True
             raise
 
-    def _notice(self, _path: str) -> None:
+    def _mark_stale(self, _path: str) -> None:
         self._is_stale = True
 
     async def _follow(self) -> None:

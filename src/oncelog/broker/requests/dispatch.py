@@ -102,7 +102,7 @@ class Dispatcher:
             else:
                 request, _ = route.decode_at_most(frame, position, FEW_ITEMS)
         except TooManyItemsError:
-            return self._elsewhere(route, frame, position, context)
+            return self._decode_in_thread(route, frame, position, context)
         except DecodeError as error:
             raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         try:
@@ -120,7 +120,7 @@ class Dispatcher:
             return Holds(self._later(response.answer, request, context))
         return self._later(response, request, context)
 
-    def _elsewhere(
+    def _decode_in_thread(
         self, route: _Route, frame: memoryview, position: int, context: RequestContext
     ) -> Awaitable[Chunks | None] | Holds:
         produce = context.api_key == ApiKey.PRODUCE  # its records refer to the frame

@@ -145,7 +145,7 @@ class FetchSessions:
         return FetchContext(ErrorCode.NONE, session_id, True, list(session.positions.values()), session)
 
     def _full(self, asked: list[FetchPosition], uses_topic_ids: bool, now_ms: int) -> FetchContext:
-        if not self._room(now_ms):
+        if not self._make_slot(now_ms):
             return FetchContext(positions=asked)
         session_id = self._new_id()
         while session_id in self._sessions or session_id == 0:
@@ -156,7 +156,7 @@ class FetchSessions:
         self._sessions[session_id] = session
         return FetchContext(session_id=session_id, positions=asked, session=session)
 
-    def _room(self, now_ms: int) -> bool:
+    def _make_slot(self, now_ms: int) -> bool:
         if len(self._sessions) < self._slots:
             return True
         oldest = next(iter(self._sessions.values()), None)

@@ -85,16 +85,16 @@ def free(holder: list[Message | None]) -> None:
 
 def has_many_items(message: Message) -> bool:
     """Return whether all arrays of a message together have more than FEW_ITEMS elements."""
-    return _left(type(message), [message], FEW_ITEMS) < 0
+    return _subtract_elements(type(message), [message], FEW_ITEMS) < 0
 
 
-def _left(cls: type[Message], messages: list[Message], left: int) -> int:
+def _subtract_elements(cls: type[Message], messages: list[Message], left: int) -> int:
     """Return `left` minus the number of array elements in all messages, which have one type. Stop below 0."""
     for get, element in _arrays(cls):
         count = sum(map(len, filter(None, map(get, messages))))
         left -= count
         if count and element is not None and left >= 0:
-            left = _left(element, list(chain.from_iterable(filter(None, map(get, messages)))), left)
+            left = _subtract_elements(element, list(chain.from_iterable(filter(None, map(get, messages)))), left)
         if left < 0:
             break
     return left

@@ -84,11 +84,11 @@ class Checkpoints:
                 covered = self._asked
                 waits = islice(pauses(), PAUSES)
                 online = self._directories.online
-                self._written = frozenset([each for each in online if await self._try(each, waits)])
+                self._written = frozenset([each for each in online if await self._write_directory(each, waits)])
                 self._done = covered
             return self._written
 
-    async def _try(self, directory: DataDirectory, waits: Iterator[float]) -> bool:
+    async def _write_directory(self, directory: DataDirectory, waits: Iterator[float]) -> bool:
         """Write the checkpoints of one directory, and return whether they are on the device.
 
         If the process has no free file descriptor, wait and retry. All directories of a round share the ``waits``.

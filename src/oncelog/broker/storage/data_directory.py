@@ -123,9 +123,9 @@ class DataDirectory:
         except OSError:  # the directory is offline
             return
         if found:
-            self._check_identity(found, self._own(cluster_id))
+            self._check_identity(found, self._own_identity(cluster_id))
 
-    def _own(self, cluster_id: str) -> dict[str, str]:
+    def _own_identity(self, cluster_id: str) -> dict[str, str]:
         return {"cluster.id": cluster_id, "node.id": str(self._node_id)}
 
     def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known_id: UUID | None = None) -> None:
@@ -157,7 +157,7 @@ class DataDirectory:
 
     def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
         found = self.identity()
-        own = self._own(cluster_id)
+        own = self._own_identity(cluster_id)
         if found:
             self._check_identity(found, own)
         known = found.get("directory.id")
@@ -173,20 +173,20 @@ class DataDirectory:
         path = self._file(META_PROPERTIES)
         version, mark = found.get("version", "0"), found.get(FORMAT_KEY, "1")
         if version not in VERSIONS:
-            raise _foreign(f"{path} has version {version}, but this oncelog supports only {', '.join(VERSIONS)}")
+            raise _inconsistent(f"{path} has version {version}, but this oncelog supports only {', '.join(VERSIONS)}")
         if not mark.isdecimal() or int(mark) > FORMAT:
-            raise _foreign(
+            raise _inconsistent(
                 f"{path} was written by a newer oncelog (format {mark}; this one reads up to {FORMAT}). Start that "
                 "version, or use another directory"
             )
         found = {"node.id": found.get("broker.id", own["node.id"]), "cluster.id": own["cluster.id"], **found}
         if found["cluster.id"] != own["cluster.id"]:
-            raise _foreign(
+            raise _inconsistent(
                 f"{path} belongs to another cluster: it has cluster.id={found['cluster.id']}, but this broker's "
                 f"metadata has {own['cluster.id']}. Use another directory, or the metadata of that cluster"
             )
         if found["node.id"] != own["node.id"]:
-            raise _foreign(
+            raise _inconsistent(
                 f"{path} has node.id={found['node.id']}, but this broker has {own['node.id']}. Set node.id to "
                 f"{found['node.id']}, or use another directory"
             )
@@ -288,5 +288,5 @@ class DataDirectory:
         return f"{self.path}/{name}"
 
 
-def _foreign(message: str) -> ProtocolError:
+def _inconsistent(message: str) -> ProtocolError:
     return ProtocolError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)

@@ -50,14 +50,14 @@ class Housekeeping:
         """Start the periodic rounds. They end when the broker stops."""
         rounds: list[tuple[str, int, Callable[[Replica], Awaitable[None]], Callable[[], Awaitable[object]]]] = [
             ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, self._sync, self._checkpoints.write),
-            ("retention", config.log_retention_check_interval_ms, self._retain, _nothing),
-            ("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire, _nothing),
+            ("retention", config.log_retention_check_interval_ms, self._retain, _do_nothing),
+            ("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire, _do_nothing),
         ]
         for name, interval_ms, work, after in rounds:
-            self._workers.spawn(self._every(interval_ms, work, after), name)
+            self._workers.spawn(self._run_every(interval_ms, work, after), name)
         self._workers.spawn(self._check_directories(), "presence of log directories")
 
-    async def _every(
+    async def _run_every(
         self,
         interval_ms: int,
         work: Callable[[Replica], Awaitable[None]],
@@ -112,5 +112,5 @@ class Housekeeping:
         replica.log.expire_producers(self._now_ms())
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     """Do nothing after the round."""

@@ -53,10 +53,10 @@ class Unlinker:
     async def _remove(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str]) -> None:
         for path in paths:
             waits = pauses()
-            while disk.failure is None and not await self._try(remove, path):
+            while disk.failure is None and not await self._remove_one(remove, path):
                 await asyncio.sleep(next(waits))
 
-    async def _try(self, remove: Callable[[str], None], path: str) -> bool:
+    async def _remove_one(self, remove: Callable[[str], None], path: str) -> bool:
         """Remove one file or directory. Return False if the caller must retry, because too many files are open."""
         try:
             async with self._removing:  # one at a time, because other work needs the worker threads too

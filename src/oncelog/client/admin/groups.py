@@ -165,7 +165,7 @@ async def _plan_seek(
     wanted = sorted(committed if partitions is None else set(partitions))
     starts = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.EARLIEST))
     ends = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.LATEST))
-    aims = await _aims(cluster, target, wanted, committed)
+    aims = await _target_offsets(cluster, target, wanted, committed)
     seeks = []
     for tp in wanted:
         first, end = starts[tp].offset, ends[tp].offset
@@ -175,7 +175,7 @@ async def _plan_seek(
     return seeks
 
 
-async def _aims(
+async def _target_offsets(
     cluster: ClusterClient, target: Target, wanted: list[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | None]:
     """Return the target offset in each partition. None means the end."""

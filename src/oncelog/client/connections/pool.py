@@ -133,7 +133,7 @@ class Connections:
 
     async def _make_any(self, addresses: Iterable[Address]) -> ClientConnection:
         wanted = list(dict.fromkeys(addresses))
-        rests = {address: rest for address in wanted if (rest := self._rest(address)) > 0}
+        rests = {address: rest for address in wanted if (rest := self._remaining_backoff(address)) > 0}
         if rests and len(rests) == len(wanted):
             wanted = [min(wanted, key=rests.__getitem__)]
         else:
@@ -171,7 +171,7 @@ class Connections:
 
     async def _make(self, address: Address, not_before: float = 0.0) -> ClientConnection:
         loop = asyncio.get_running_loop()
-        rest = max(self._rest(address), not_before - loop.time())
+        rest = max(self._remaining_backoff(address), not_before - loop.time())
         if rest > 0:
             await asyncio.sleep(rest)
         begun = loop.time()
@@ -193,7 +193,7 @@ class Connections:
         backoff, _ = self._failing.get(address) or (Backoff(*self._backoff), 0.0)
         self._failing[address] = backoff, begun + backoff.next_ms(self._chance()) / 1000
 
-    def _rest(self, address: Address) -> float:
+    def _remaining_backoff(self, address: Address) -> float:
         """Return the seconds until the back-off of an address has passed."""
         until = self._failing.get(address, (None, 0.0))[1]
         return until - asyncio.get_running_loop().time() if until else 0.0

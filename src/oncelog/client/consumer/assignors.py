@@ -71,11 +71,11 @@ def sticky_assignor(
                 readers.setdefault(topic, []).append(member)
     kept = _kept(partitions, members, claims)
     if len({frozenset(topics) for topics in members.values()}) == 1:
-        _trim(kept, sum(partitions[topic] for topic in readers))
+        _trim_to_share(kept, sum(partitions[topic] for topic in readers))
     held = {tp for found in kept.values() for tp in found}
     free = [(topic, index) for topic in readers for index in range(partitions[topic]) if (topic, index) not in held]
     _deal_out(kept, sorted(free, key=lambda tp: (len(readers[tp[0]]), tp)), readers)
-    while _improve(kept, readers):
+    while _balance(kept, readers):
         pass
     return {member: sorted(found) for member, found in kept.items()}
 
@@ -117,7 +117,7 @@ def _kept(
     return kept
 
 
-def _trim(kept: dict[str, set[TopicPartition]], total: int) -> None:
+def _trim_to_share(kept: dict[str, set[TopicPartition]], total: int) -> None:
     """Leave each member its share, if all read the same topics. As few members as possible have one partition more."""
     share, more = divmod(total, len(kept))
     for member in sorted(kept, key=lambda member: (-len(kept[member]), member)):
@@ -144,7 +144,7 @@ def _deal_out(
         kept[heap[0][1]].add(tp)
 
 
-def _improve(kept: dict[str, set[TopicPartition]], readers: Mapping[str, Sequence[str]]) -> bool:
+def _balance(kept: dict[str, set[TopicPartition]], readers: Mapping[str, Sequence[str]]) -> bool:
     """Move partitions from one member, through others, to one with at least two fewer. Return whether any moved."""
     least = min(map(len, kept.values()))
     for giver in sorted(kept, key=lambda member: (-len(kept[member]), member)):

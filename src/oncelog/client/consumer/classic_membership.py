@@ -147,7 +147,7 @@ class ClassicMembership:
             if response.leader == response.member_id and not response.skip_assignment:
                 found = {
                     member.member_id: decode_subscription(self.chosen, member.metadata)
-                    for member in sorted(response.members, key=_place)
+                    for member in sorted(response.members, key=_sort_key)
                 }
                 self.members = {member: topics for member, (topics, _) in found.items()}
                 self._claims = {member: claim for member, (_, claim) in found.items()}
@@ -253,7 +253,7 @@ class ClassicMembership:
         )
 
 
-def _place(member: JoinGroupResponseMember) -> tuple[bool, str]:
+def _sort_key(member: JoinGroupResponseMember) -> tuple[bool, str]:
     """Sort static members first, by instance id, so that a restarted one keeps its position (Kafka's MemberInfo)."""
     instance = member.group_instance_id
     return instance is None, member.member_id if instance is None else instance

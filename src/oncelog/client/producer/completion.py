@@ -193,9 +193,9 @@ def _by_record(error: BaseException, batch: Batch, place: BatchAnswer | None) ->
         ErrorCode.INVALID_RECORD,
         f"{name}: the whole batch was rejected because of another record in it: {first.message}",
     )
-    meaning = errors.abortable if isinstance(error, errors.AbortableError) else _itself
+    meaning = errors.abortable if isinstance(error, errors.AbortableError) else _unchanged
     return lambda index: meaning(causes.get(index, others))
 
 
-def _itself(error: errors.KafkaError) -> errors.KafkaError:
+def _unchanged(error: errors.KafkaError) -> errors.KafkaError:
     return error

@@ -54,7 +54,7 @@ class CoordinatorDriver:
         """Send the next requests, unless a task is already doing so."""
         if not self._going_on and self._next_request() is not None:
             self._going_on = True
-            self._turns.spawn(self._talk())
+            self._turns.spawn(self._send_requests())
 
     def _next_request(self) -> coordination.CoordinatorRequest | None:
         with self._lock:
@@ -65,7 +65,7 @@ class CoordinatorDriver:
             self._turns.changed()
         return asked
 
-    async def _talk(self) -> None:
+    async def _send_requests(self) -> None:
         backoff = Backoff(CONCURRENT_BACKOFF_MS, self._max_backoff_ms)
         try:
             while not self._turns.closed and (asked := self._next_request()) is not None:

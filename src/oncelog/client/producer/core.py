@@ -92,7 +92,7 @@ class ProducerCore:
         self.buffer = RecordBuffer(
             self.accumulator,
             self.manager,
-            Completion(options, self.accumulator, self.manager, self._why, random.random),
+            Completion(options, self.accumulator, self.manager, self._why_unreachable, random.random),
             self.lock,
             self._turns,
             partitioner=make_partitioner(options, random.randrange, self._routes.weights),
@@ -125,12 +125,12 @@ class ProducerCore:
         """Whether `close` has ended: nothing is sent any more."""
         return self._turns.closed
 
-    def _why(self) -> str:
+    def _why_unreachable(self) -> str:
         """Return why a broker that is needed cannot be reached; empty if no attempt has failed."""
         refused = "" if self._coordinator is None else self._coordinator.trouble
         return self.cluster.unreachable or refused or next(iter(self._routes.trouble.values()), "")
 
-    async def _until(self, condition: Callable[[], bool], timeout_ms: float, what: str) -> None:
+    async def _wait_until(self, condition: Callable[[], bool], timeout_ms: float, what: str) -> None:
         """Wait for a condition. Raises TimedOutError that names `what`."""
         self._turns.wake()
         try:
@@ -138,12 +138,12 @@ class ProducerCore:
                 while not condition():
                     await self._turns.next_change()
         except TimeoutError:
-            why = self._why()
+            why = self._why_unreachable()
             raise errors.TimedOutError(
                 f"{what} did not complete within {timeout_ms:.0f} ms{why and f': {why}'}"
             ) from None
 
-    def _within(self, timeout_ms: float | None) -> float:
+    def _timeout_ms(self, timeout_ms: float | None) -> float:
         """Return a call's timeout, by default max.block.ms."""
         limit: float = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
         return limit
@@ -161,8 +161,8 @@ class ProducerCore:
         manager = self._transactional()
         with self.lock:
             manager.initialize()
-        initialized = self._within(timeout_ms)
-        await self._until(lambda: manager.state is not ManagerState.INITIALIZING, initialized, "init_transactions")
+        initialized = self._timeout_ms(timeout_ms)
+        await self._wait_until(lambda: manager.state is not ManagerState.INITIALIZING, initialized, "init_transactions")
         manager.require_no_error()
 
     def begin(self) -> None:
@@ -209,7 +209,7 @@ class ProducerCore:
         self.accumulator.flushing += 1
         self._ending += 1
         try:
-            await self._until(lambda: end.done, self._within(timeout_ms), "commit" if end.commit else "abort")
+            await self._wait_until(lambda: end.done, self._timeout_ms(timeout_ms), "commit" if end.commit else "abort")
             if manager.end is end:
                 manager.end = None
         finally:
@@ -227,9 +227,9 @@ class ProducerCore:
             manager.begin_prepare()
             self.accumulator.flushing += 1
         try:
-            await self._until(
+            await self._wait_until(
                 lambda: manager.state is not ManagerState.PREPARED or (self.accumulator.empty and manager.joined),
-                self._within(timeout_ms),
+                self._timeout_ms(timeout_ms),
                 "prepare",
             )
         finally:
@@ -250,7 +250,7 @@ class ProducerCore:
             self.accumulator.flushing += 1
         try:
             timeout = float("inf") if timeout_ms is None else timeout_ms
-            await self._until(lambda: all_done(batches), min(timeout, 2**31), "flush")
+            await self._wait_until(lambda: all_done(batches), min(timeout, 2**31), "flush")
         finally:
             self.accumulator.flushing -= 1
 
@@ -272,7 +272,7 @@ class ProducerCore:
         try:
             if self._ending:
                 with contextlib.suppress(errors.TimedOutError):  # the call in progress raises the error
-                    await self._until(lambda: not self._ending, timeout, "close")
+                    await self._wait_until(lambda: not self._ending, timeout, "close")
                 timeout = max(0, until - self._turns.now_ms())
             if manager is None or not transactional:
                 with contextlib.suppress(errors.TimedOutError):  # the remaining records fail, and close() raises that

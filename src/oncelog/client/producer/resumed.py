@@ -104,7 +104,7 @@ class AsyncResumedTransaction:
     @ends_when_closed
     async def outcome(self) -> TransactionOutcome:
         """Return how the transaction ended: `open` (not yet), `committed`, `aborted` or `unknown`. Change nothing."""
-        return await self._look(0)
+        return await self._find_outcome(0)
 
     async def _end(self, commit: bool, timeout: float | None) -> None:
         """Send EndTxn. If it is rejected, find out how the transaction ended."""
@@ -121,7 +121,7 @@ class AsyncResumedTransaction:
         what = f"{'commit' if commit else 'abort'} of the prepared transaction of {self.handle.transactional_id!r}"
         if code not in ENDED_ALREADY:
             raise errors.error_for(code, f"{what}: {code.text}")
-        found = await self._look(_left_ms(until))
+        found = await self._find_outcome(_left_ms(until))
         if found is wanted:
             return
         if found is TransactionOutcome.COMMITTED:
@@ -169,7 +169,7 @@ class AsyncResumedTransaction:
                 f"the prepared transaction of {self.handle.transactional_id!r} could not be ended in time: {why}"
             ) from None
 
-    async def _look(self, wait_ms: float) -> TransactionOutcome:
+    async def _find_outcome(self, wait_ms: float) -> TransactionOutcome:
         """Return how it ended: search for markers, then ask the coordinator, then wait for a marker."""
         if self.handle.empty:
             return TransactionOutcome.ABORTED

@@ -122,7 +122,7 @@ class Sequences:
             return
         self._confirmed[batch.tp] = (batch.producer_id, batch.created_ms)
         last = batch.last_sequence
-        if partition.last_acked == NONE or _after(last, partition.last_acked):
+        if partition.last_acked == NONE or _is_after(last, partition.last_acked):
             partition.last_acked = last
         if base_offset >= 0:
             partition.last_offset = max(partition.last_offset, base_offset + batch.count - 1)
@@ -148,7 +148,7 @@ class Sequences:
     def is_overtaken(self, batch: Batch) -> bool:
         """Return whether a later batch is acknowledged, so that this one cannot be appended any more."""
         acked = self._of(batch.tp).last_acked
-        return acked != NONE and not _after(batch.base_sequence, acked)
+        return acked != NONE and not _is_after(batch.base_sequence, acked)
 
     def last_acked_offset(self, tp: TopicPartition) -> int:
         """Return the offset of the last record known to be in the log, or -1."""
@@ -171,7 +171,7 @@ class Sequences:
             return
         after = next_sequence(batch.base_sequence, batch.count)
         known = self._unresolved.get(batch.tp)
-        if known is None or _after(after, known):
+        if known is None or _is_after(after, known):
             self._unresolved[batch.tp] = after
 
     def resolve(self) -> list[TopicPartition]:
@@ -246,6 +246,6 @@ class Sequences:
             partition.next = next_sequence(partition.next, batch.count)
 
 
-def _after(sequence: int, other: int) -> bool:
+def _is_after(sequence: int, other: int) -> bool:
     """Return whether a sequence comes after another one, modulo 2^31."""
     return sequence != other and (sequence - other) & 0x7FFFFFFF < 0x40000000

@@ -142,11 +142,11 @@ class _Piece:
         caller counts a batch as `sent`.
         """
         if self._parts and self._parts[0].partition == ANYWHERE:
-            for part, batch in chain.from_iterable(map(self._of, self._parts)):
-                part.partition = _anywhere(len(batch.buffer), self._target)
+            for part, batch in chain.from_iterable(map(self._encode_part, self._parts)):
+                part.partition = _choose_partition(len(batch.buffer), self._target)
                 yield part, batch
             return
-        turns = [self._of(part) for part in self._parts]
+        turns = [self._encode_part(part) for part in self._parts]
         while turns:
             continued = []
             for of_partition in turns:
@@ -156,7 +156,7 @@ class _Piece:
                     continued.append(of_partition)
             turns = continued
 
-    def _of(self, part: _Part) -> Iterator[tuple[_Part, EncodedBatch]]:
+    def _encode_part(self, part: _Part) -> Iterator[tuple[_Part, EncodedBatch]]:
         target = self._target
         codec, level = target.options["compression_type"], target.options["compression_level"]
         limit = _batch_limit(target)
@@ -336,7 +336,7 @@ def _in_shares(count: int, size: int, target: Target) -> list[Any]:
     return [np.arange(first, end) for first, end in pairwise(ends) if first < end]
 
 
-def _anywhere(size: int, target: Target) -> int:
+def _choose_partition(size: int, target: Target) -> int:
     """Return the partition of a share of `size` bytes without a key (KIP-794)."""
     choose = target.partitioner
     assert isinstance(choose, Sticky)
@@ -379,7 +379,7 @@ def _placed(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -
     if len(keyless):
         shares = _in_shares(len(keyless), size * len(keyless) // rows.count, target)
         for numbers in shares:
-            placed[keyless[numbers]] = _anywhere(size * len(numbers) // rows.count, target)
+            placed[keyless[numbers]] = _choose_partition(size * len(numbers) // rows.count, target)
     return placed
 
 

@@ -44,7 +44,7 @@ class GroupOperation:
 
         `then` must not refer to the operation: after a rejected append, only the garbage collector could free both.
         """
-        self.effects.records.append(replace(record, replayed=then or _nothing))
+        self.effects.records.append(replace(record, replayed=then or _do_nothing))
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -255,5 +255,5 @@ def sync_response(group: Group, assignment: bytes) -> SyncGroupResponse:
     return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return None

@@ -50,7 +50,7 @@ def make_plan(log: Log, checkpoint: int | None, now_ms: int) -> Plan:
         first_dirty = checkpoint
     active = log.segments.active.base_offset
     dirty = [segment for segment in log.segments.holding(first_dirty) if segment.base_offset < active]
-    bound = min([log.last_stable_offset, active, *_young(dirty, log.config.min_compaction_lag_ms, now_ms)])
+    bound = min([log.last_stable_offset, active, *_first_young(dirty, log.config.min_compaction_lag_ms, now_ms)])
     end = log.segments.holding(max(bound, first_dirty))[0].base_offset
     cleanable = [segment for segment in dirty if segment.base_offset < end]
     clean = takewhile(lambda segment: segment.base_offset < first_dirty, log.segments)
@@ -64,7 +64,7 @@ def make_plan(log: Log, checkpoint: int | None, now_ms: int) -> Plan:
     )
 
 
-def _young(dirty: list[Segment], lag_ms: int, now_ms: int) -> list[int]:
+def _first_young(dirty: list[Segment], lag_ms: int, now_ms: int) -> list[int]:
     """Return the base offset of the first segment that has a record younger than the lag, if there is one."""
     if lag_ms > 0:
         for segment in dirty:

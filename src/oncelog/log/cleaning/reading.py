@@ -66,7 +66,7 @@ class SegmentReader:
             message = f"{self._path} has a batch of {size} bytes at position {self._position}, but only {left} are left"
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, message)
         while not is_partial(data, 0):
-            end, compressed = _whole(data[: max(CHUNK, _first_size(data))])
+            end, compressed = _whole_batches(data[: max(CHUNK, _first_size(data))])
             self._position += end
             yield data[:end], compressed or end > CHUNK
             data = data[end:]
@@ -77,7 +77,7 @@ def _first_size(data: memoryview | bytes) -> int:
     return int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
 
 
-def _whole(data: memoryview) -> tuple[int, bool]:
+def _whole_batches(data: memoryview) -> tuple[int, bool]:
     """Return where the last whole batch ends, and whether a batch is compressed."""
     end, compressed = 0, False
     for header, view in iter_batches(data, partial_ok=True):

@@ -324,7 +324,10 @@ def _unpack(packed: list[_PackedTransaction], topics: tuple[str, ...]) -> tuple[
     return tuple(
         TaskTransaction(
             Owner(name, pid, epoch),
-            tuple(Span(_at(topics, topic, number), first, first + count - 1) for topic, number, first, count in spans),
+            tuple(
+                Span(_topic_partition(topics, topic, number), first, first + count - 1)
+                for topic, number, first, count in spans
+            ),
         )
         for name, pid, epoch, spans in packed
     )
@@ -332,11 +335,11 @@ def _unpack(packed: list[_PackedTransaction], topics: tuple[str, ...]) -> tuple[
 
 def _unpack_ends(packed: list[_PackedEnd], topics: tuple[str, ...], ids: tuple[str, ...]) -> tuple[End, ...]:
     known = dict(zip(topics, ids, strict=False))
-    places = ((_at(topics, topic, partition), offset) for topic, partition, offset in packed)
+    places = ((_topic_partition(topics, topic, partition), offset) for topic, partition, offset in packed)
     return tuple(End(at, offset, known.get(at.topic, "")) for at, offset in places)
 
 
-def _at(topics: tuple[str, ...], index: int, partition: int) -> TopicPartition:
+def _topic_partition(topics: tuple[str, ...], index: int, partition: int) -> TopicPartition:
     if not 0 <= index < len(topics):
         raise msgspec.ValidationError(f"topic {index} of {len(topics)}")
     return TopicPartition(topics[index], partition)

@@ -163,9 +163,9 @@ def accept_loss(state: Planning) -> Steps[Planning]:
     return state
 
 
-def _instead(phase: Phase[Planning]) -> tuple[Phase[Planning], ...]:
+def _plan_with(phase: Phase[Planning]) -> tuple[Phase[Planning], ...]:
     return tuple(phase if known is plan.finish_decision else known for known in plan.PLAN)
 
 
-UNDO = _instead(take_back)
-UNDO_ACCEPTING = _instead(accept_loss)
+UNDO = _plan_with(take_back)
+UNDO_ACCEPTING = _plan_with(accept_loss)

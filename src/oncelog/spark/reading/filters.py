@@ -67,10 +67,10 @@ class Pushed:
     def take(self, filters: Iterable[ds.Filter]) -> Iterable[ds.Filter]:
         """Record each filter. Yield the filters that Spark must still evaluate for each row."""
         for each in filters:
-            if not self._took(each):
+            if not self._take_one(each):
                 yield each
 
-    def _took(self, given: ds.Filter) -> bool:
+    def _take_one(self, given: ds.Filter) -> bool:
         negated = isinstance(given, ds.Not)
         inner: Any = given.child if isinstance(given, ds.Not) else given
         column = ".".join(inner.attribute)

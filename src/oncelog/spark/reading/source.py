@@ -170,18 +170,18 @@ class SourceReader:
             if offset in (LATEST, EARLIEST):
                 found[at] = lasts[at] if offset == LATEST else firsts[at]
             elif offset > lasts[at]:
-                self._outside(
+                self._report_outside(
                     f"option {position.option}: offset {offset} of {shown([at])} is after its end {lasts[at]}"
                 )
                 found[at] = lasts[at]
             elif offset < firsts[at]:
-                self._outside(
+                self._report_outside(
                     f"option {position.option}: offset {offset} of {shown([at])} is before its start {firsts[at]}"
                 )
                 found[at] = firsts[at]
         return found
 
-    def _outside(self, what: str) -> None:
+    def _report_outside(self, what: str) -> None:
         if self.options.fail_on_data_loss:
             raise MisuseError(f"{what}; to use the nearest existing offset, set failOnDataLoss=false")
         log.warning("%s", what)

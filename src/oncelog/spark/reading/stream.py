@@ -79,20 +79,20 @@ class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self._checked()
         before = flattened(start)
         wanted = self._present(before)
-        begun = {at: before[at] for at in wanted if at in before} | self._new(set(wanted) - set(before))
-        self._newest = self._settled(begun)
-        ends = self._newest if self._target is None else self._aimed(self._target, begun, self._newest)
+        begun = {at: before[at] for at in wanted if at in before} | self._new_beginnings(set(wanted) - set(before))
+        self._newest = self._current_ends(begun)
+        ends = self._newest if self._target is None else self._available_now_ends(self._target, begun, self._newest)
         ends = self._backwards(begun, ends)
         if isinstance(limit, ReadMaxRows):
-            if self._waits(begun, ends):
+            if self._must_wait(begun, ends):
                 return start
             ends = limited(begun, ends, limit.max_rows)
         return nested(ends)
 
-    def _lose(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         report_loss(what, fail=self.options.fail_on_data_loss)
 
-    def _aimed(self, target: Flat, begun: Flat, newest: Flat) -> Flat:
+    def _available_now_ends(self, target: Flat, begun: Flat, newest: Flat) -> Flat:
         """Return AvailableNow's ends.
 
         A target before the query's position came from a broker that had just started. Replace it by `newest`.
@@ -111,18 +111,18 @@ class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
             )
         gone = sorted(set(before) - set(wanted))
         if gone:
-            self._lose(f"partitions that the query has read no longer exist: {shown(gone)}")
+            self._report_loss(f"partitions that the query has read no longer exist: {shown(gone)}")
         return wanted
 
-    def _new(self, added: set[TopicPartition]) -> Flat:
+    def _new_beginnings(self, added: set[TopicPartition]) -> Flat:
         """Return the beginnings of partitions that are new to the query."""
         begun = self.beginnings(added) if added else {}
         for at, first in sorted(begun.items()):
             if first:
-                self._lose(f"{shown([at])} is new to the query, but begins at offset {first}, not at 0")
+                self._report_loss(f"{shown([at])} is new to the query, but begins at offset {first}, not at 0")
         return begun
 
-    def _settled(self, begun: Flat) -> Flat:
+    def _current_ends(self, begun: Flat) -> Flat:
         """Return the ends. Ask again if one is before the query's position: a broker may have just started."""
         patience = self.options.patience
         for _ in range(patience.attempts - 1):
@@ -144,19 +144,21 @@ class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         """Return the ends, with the beginnings of topics that were created again."""
         again = self._created_again()
         for name in sorted(again):
-            self._lose(f"topic {name!r} was deleted and created again, so the unread records of the old topic are lost")
+            self._report_loss(
+                f"topic {name!r} was deleted and created again, so the unread records of the old topic are lost"
+            )
         back = [at for at in begun if at.topic in again]
         ends = ends | self.beginnings(back) if back else ends
         for at, end in sorted(ends.items()):
             if end < begun[at] and at.topic not in again:
-                self._lose(
+                self._report_loss(
                     f"{shown([at])} ends at offset {end}, but the query has read up to {begun[at]}; the topic may have "
                     "been created again",
                 )
         self._ids.update((name, topic.topic_id) for name, topic in self._topics.items())
         return ends
 
-    def _waits(self, begun: Flat, ends: Flat) -> bool:
+    def _must_wait(self, begun: Flat, ends: Flat) -> bool:
         """Return whether to wait: minOffsetsPerTrigger is not reached, and maxTriggerDelay is not over.
 
         AvailableNow never waits.
@@ -187,7 +189,7 @@ class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         begun = {at: before[at] for at in ends if at in before}
         if not self._topics:  # a batch that was planned before a restart
             self.wanted(self._missing)
-        begun |= self._new(set(ends) - set(begun))
+        begun |= self._new_beginnings(set(ends) - set(begun))
         return self.slices([Range(at, begun[at], until) for at, until in sorted(ends.items()) if begun[at] < until])
 
     def commit(self, end: Offsets) -> None:

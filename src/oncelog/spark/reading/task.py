@@ -66,11 +66,11 @@ class Reading:
                 return
             yield from self._batches()
         except errors.UnknownTopicError as error:
-            self._lose(
+            self._report_loss(
                 f"{shown([self.range.at])} no longer exists, so {self.range.size} offsets of it are lost: {error}"
             )
 
-    def _lose(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         report_loss(what, fail=self.options.fail_on_data_loss)
 
     def _same_topic(self) -> bool:
@@ -78,7 +78,7 @@ class Reading:
         found = self.cluster.topic(at.topic).topic_id
         if NO_UUID in (found, self.topic_id) or found == self.topic_id:
             return True
-        self._lose(f"topic {at.topic!r} was deleted and created again while a batch of it was read")
+        self._report_loss(f"topic {at.topic!r} was deleted and created again while a batch of it was read")
         return False
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -143,19 +143,19 @@ class Reading:
             if patient and position < last:
                 time.sleep(FETCH_WAIT_MS / 1000)
                 return position
-            self._lose(
+            self._report_loss(
                 f"{shown([at])} ends at offset {last}, so offsets {position} to {end - 1} of this batch are lost"
             )
             return end
         upto = min(first, end)
-        self._lose(
+        self._report_loss(
             f"{shown([at])} begins at offset {first}, so offsets {position} to {upto - 1} of this batch are lost"
         )
         return upto
 
     def _stalled(self, position: int, answer: fe.PartitionData) -> None:
         shown_to = answer.last_stable_offset if self.options.committed else answer.high_watermark
-        self._lose(
+        self._report_loss(
             f"{shown([self.range.at])} ends at offset {shown_to}, but this batch ends at {self.range.end}; no record "
             f"arrived from {position} on (kafkaConsumer.pollTimeoutMs = {self.options.patience.poll_ms})",
         )

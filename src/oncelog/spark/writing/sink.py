@@ -137,18 +137,18 @@ class Writer:
                     f"a task has reported batch {m.source.batch}, but Spark commits batch {batch}, and replays it"
                 )
         faults.enter("commit")
-        with self._reached() as cluster:
+        with self._connected() as cluster:
             state = finish.Committing(self.sink or sink_of(self.options), reports)
             run(steps.run(finish.COMMIT, state), Brokers(cluster))
 
     def give_up(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Run Abort(b)."""
         faults.enter("abort")
-        with self._reached() as cluster:
+        with self._connected() as cluster:
             run(finish.abort_batch(_unwrapped(messages)), Brokers(cluster))
 
     @contextlib.contextmanager
-    def _reached(self) -> Iterator[BlockingCluster]:
+    def _connected(self) -> Iterator[BlockingCluster]:
         """Yield a cluster after one of its brokers has answered, so that no step fails for lack of a broker."""
         with BlockingCluster(**self.options.client) as cluster:
             reach(cluster, self.options.client["bootstrap_servers"], self.options.bootstrap_ms)
