@@ -65,7 +65,7 @@ WIDTH = 10_000
 def answered(
     target: Target, request: Message, version: int, items: str, count: int, code: int = 0, *, times: int = TIMES
 ) -> None:
-    """Send a request several times, and check each answer. `check` describes `items`, `count` and `code`."""
+    """Send a request several times, and check each response. `check` describes `items`, `count` and `code`."""
     for _ in range(times):
         check(ask(target, request, version), items, count, code)
 

@@ -209,7 +209,7 @@ def recompression(target: Target) -> None:
 
 
 def record_errors(target: Target) -> None:
-    """Send small batches whose records are all rejected, so that the answer names each record."""
+    """Send small batches whose records are all rejected, so that the response names each record."""
     with target.wire() as wire:
         wire.create_topic("compacted", cleanup_policy="compact")
     for _ in range(5):

@@ -33,7 +33,7 @@ from support.wire import Wire, batch, until
 KB = 1024
 MB = 1024 * 1024
 PATIENCE_S = 60.0
-"""How long an attacker waits for one answer."""
+"""How long an attacker waits for one response."""
 TOPICS = 2000
 TOPIC_PARTITIONS = 10
 STALL_LOG_MS = 50
@@ -94,7 +94,7 @@ class Target:
         return self.server.broker_pid()
 
     def wire(self) -> Wire:
-        """Return a connection with a long timeout for answers."""
+        """Return a connection with a long timeout for responses."""
         wire = Wire(self.bootstrap, "attacker")
         wire._socket.settimeout(PATIENCE_S)
         return wire
@@ -317,7 +317,7 @@ def send_raw(target: Target, payload: bytes, *, receive_buffer: int = 0) -> sock
 
 
 def answer_size(sock: socket.socket) -> int:
-    """Read and discard one answer. Return its length, or 0 if the broker closed the connection."""
+    """Read and discard one response. Return its length, or 0 if the broker closed the connection."""
     try:
         head = _exactly(sock, 4)
     except ConnectionError:
@@ -333,13 +333,13 @@ def answer_size(sock: socket.socket) -> int:
 
 
 def ask(target: Target, request: Message, version: int) -> Any:
-    """Send one request on a connection of its own, which stays open, and return the answer."""
+    """Send one request on a connection of its own, which stays open, and return the response."""
     wire: Wire = target.hold(target.wire())
     return wire.call(request, version)
 
 
 def check(answer: Message, items: str, count: int, code: int = 0) -> None:
-    """Check how many items an answer has, and the error code of each. `items`: names of arrays, joined by dots."""
+    """Check how many items a response has, and the error code of each. `items`: names of arrays, joined by dots."""
     found: list[Any] = [answer]
     for name in items.split("."):
         found = [item for outer in found for item in getattr(outer, name)]

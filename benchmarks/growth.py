@@ -58,7 +58,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def pipelined(wire: Wire, requests: Iterable[Message], version: int) -> list[Message]:
-    """Return the answers to many requests of one version, with several of them in flight at any time."""
+    """Return the responses to many requests of one version, with several of them in flight at any time."""
     answers, waiting = [], []
     for request in requests:
         wire.send(request, version)

@@ -175,7 +175,7 @@ class ApacheKafka:
             self.start()
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """Return the folder with the partition's log."""
+        """Return the partition directory."""
         return self.data / f"{topic}-{partition}"
 
     def stop(self) -> int:

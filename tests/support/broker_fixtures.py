@@ -126,7 +126,7 @@ class BrokerStorage:
         asyncio.run(run())
 
     def log_dir_names(self) -> dict[str, str]:
-        """Return the directory of each partition's folder, without those of deleted topics."""
+        """Return the log directory of each partition, without those of deleted topics."""
         return {
             folder.name: Path(path).name
             for path in self.paths

@@ -30,13 +30,13 @@ def resource(kind: int, name: str, *ops: Op) -> AlterConfigsResource:
 
 
 def alter_all(wire: Wire, *resources: AlterConfigsResource, validate_only: bool = False, version: int = 1) -> list[Any]:
-    """Return the answers to one IncrementalAlterConfigs."""
+    """Return the results in the response to one IncrementalAlterConfigs."""
     request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
     return list(wire.call(request, version).responses)
 
 
 def alter(wire: Wire, kind: int, name: str, *ops: Op, validate_only: bool = False, version: int = 1) -> Any:
-    """Return the answer for the only resource."""
+    """Return the result for the only resource."""
     [answer] = alter_all(wire, resource(kind, name, *ops), validate_only=validate_only, version=version)
     assert (answer.resource_type, answer.resource_name) == (kind, name)
     return answer
@@ -86,7 +86,7 @@ def wait_until_accepted(wire: Wire, topic: str, records: bytes | bytearray) -> A
 
 
 def replace(wire: Wire, kind: int, name: str, configs: dict[str, str | None], **options: Any) -> Any:
-    """Return the answer to AlterConfigs with one resource."""
+    """Return the response to AlterConfigs with one resource."""
     entries = [legacy.AlterableConfig(name=key, value=text) for key, text in configs.items()]
     asked = legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=entries)
     version = options.pop("version", 2)

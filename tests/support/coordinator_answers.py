@@ -1,4 +1,4 @@
-"""A transaction manager before a request to its coordinator, and the coordinator's answers."""
+"""A transaction manager before a request to its coordinator, and the coordinator's responses."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _declared(name: str, number: int, language: str, code: str, above: str) -> B
     """Return the block of a fence with its marker. Raises BlockError."""
     where = f"{name}:{number + 1}"
     if not language:
-        raise BlockError(f"{where}: the fence names no language")
+        raise BlockError(f"{where}: the fence has no language")
     comment = _COMMENT.match(above)
     if comment is None:
         if language not in RUNNABLE:
@@ -106,7 +106,7 @@ def _declared(name: str, number: int, language: str, code: str, above: str) -> B
         return Block(name, number + 2, "run", language, code)
     kind, _, text = (part.strip() for part in comment["words"].partition(":"))
     if kind not in MARKERS or bool(text) is not (kind in WITH_TEXT):
-        raise BlockError(f"{where}: {comment['words']!r} is no marker of a block")
+        raise BlockError(f"{where}: {comment['words']!r} is not a marker of a block")
     if kind == "not run" and len(text.split()) < LEAST_REASON:
         raise BlockError(f"{where}: say in a few words why the block is not run")
     if kind in ("until", "fails") and language not in RUNNABLE:

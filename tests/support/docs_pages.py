@@ -102,7 +102,7 @@ class PageRun:
         self._stop_server()
 
     def run(self, blocks: list[Block]) -> None:
-        """Run all blocks. AssertionError if one does not do what it must."""
+        """Run all blocks. Raise AssertionError if a block does not behave as its marker says."""
         for block in blocks:
             self._count += 1
             self._kinds[block.kind](self, block)

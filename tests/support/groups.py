@@ -107,7 +107,7 @@ class Member:
         self._waiting.append((request, self.wire.send(request)))
 
     def take(self) -> Any:
-        """Return the answer to the pending request."""
+        """Return the response to the pending request."""
         request, version = self._waiting.pop(0)
         answer = self.wire.receive(request, version)
         if isinstance(request, JoinGroupRequest) and not answer.error_code:
@@ -287,7 +287,7 @@ def fetch_group(
     stable: bool = False,
     version: int = BY_NAME,
 ) -> Any:
-    """Send OffsetFetch for one group by topic names (None: all), and return its answer."""
+    """Send OffsetFetch for one group by topic names (None: all), and return its response."""
     asked = None
     if topics is not None:
         asked = [OffsetFetchRequestTopics(name=name, partition_indexes=list(of)) for name, of in topics.items()]

@@ -331,7 +331,7 @@ class ModelConnection:
     def _arrive(self, request: Message, version: int, fault: str, future: asyncio.Future[Any]) -> None:
         if self.closed:
             return
-        if future is not self._pending[0]:  # an earlier answer is late: wait for it
+        if future is not self._pending[0]:  # an earlier response is late: wait for it
             asyncio.get_running_loop().call_later(0.001, self._arrive, request, version, fault, future)
             return
         response = None

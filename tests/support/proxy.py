@@ -37,7 +37,7 @@ called. For an ErrorCode, the proxy answers.
 
 
 class Appended(NamedTuple):
-    """The request arrives and takes effect, but its answer is this error."""
+    """The request arrives and takes effect, but its response is this error."""
 
     error: ErrorCode
 
@@ -86,7 +86,7 @@ class Proxy:
             _shut(each)
 
     def release(self) -> int:
-        """Let the held requests arrive in order, wait for the broker's answers, and return their number."""
+        """Let the held requests arrive in order, wait for the broker's responses, and return their number."""
         with self._lock:
             held, self._held = self._held, []
         for upstream, frame in held:

@@ -57,7 +57,7 @@ class RawClient:
     async def call(
         self, request: Message, error_of: Callable[[Any], int] = lambda r: r.error_code, version: int | None = None
     ) -> Any:
-        """Send a request until the answer has no retriable error. Raises RefusedError for other errors."""
+        """Send a request until the response has no retriable error. Raises RefusedError for other errors."""
         while True:
             try:
                 if self._connection is None or self._connection.closed:

@@ -28,7 +28,7 @@ class Server(Protocol):
         """Return when a killed broker accepts connections again. Restart it if nothing else does."""
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """Return the folder with the partition's log."""
+        """Return the partition directory."""
 
     def stop(self) -> int:
         """Stop cleanly, and return the exit status."""
@@ -96,7 +96,7 @@ class OncelogCluster:
             self.process.wait_for(lambda address=address: accepts(address), f"{address} accepts connections")
 
     def partition_dir(self, topic: str, partition: int = 0, broker: int = 1) -> Path:
-        """Return the folder with the partition's log."""
+        """Return the partition directory."""
         return next((self.data / f"broker-{broker}").rglob(f"{topic}-{partition}"))
 
     def stop(self) -> int:

@@ -2,7 +2,7 @@
 
 Several writers share a transactional id: each new session fences the others, which do not know it and continue. They
 use the old protocol or the new one, write numbered values to every partition and a group's offset, commit, abort, or
-stall until the coordinator aborts. The history contains the answers to each writer; `check` compares it with the
+stall until the coordinator aborts. The history contains the responses to each writer; `check` compares it with the
 readable data.
 """
 
@@ -259,7 +259,7 @@ class TransactionWorld:
             for partition in range(PARTITIONS)
             for each in (value, value + b"+")
         }
-        assert max(found.values()) <= 1, f"{written} is there twice: {found}"
+        assert max(found.values()) <= 1, f"{written} was written twice: {found}"
         visible = {partition for (partition, _), count in found.items() if count}
         whole = visible == written.partitions and sum(found.values()) == 2 * len(written.partitions)
         if written.outcome is COMMITTED:
@@ -267,7 +267,7 @@ class TransactionWorld:
         elif written.outcome is ABORTED:
             assert not visible, f"{written} is aborted, but visible: {found}"
         else:
-            # A write without an answer may be present or not. Of the others, all are present, or none.
+            # A write without a response may be present or not. Either all other writes are present, or none.
             assert not visible or written.acknowledged <= visible <= written.partitions, f"torn: {written}: {found}"
             assert all(found[p, value] == found[p, value + b"+"] for p in visible), f"torn: {written}: {found}"
         self.outcomes[written.outcome] += 1
@@ -285,7 +285,7 @@ class TransactionWorld:
         certain = [value for value in in_order if with_offsets[value].outcome is COMMITTED]
         assert offset == -1 or with_offsets[offset].outcome is not ABORTED, f"{name}: {offset} was aborted"
         if certain:
-            assert offset in in_order, f"{name}: {offset} is of no committed transaction"
+            assert offset in in_order, f"{name}: {offset} belongs to no committed transaction"
             self.check_last(name, offset, certain)
 
     def check_last(self, name: str, offset: int, certain: list[int]) -> None:
@@ -296,7 +296,9 @@ class TransactionWorld:
             order = [int(value) for value in values if value is not None and not value.endswith(b"+")]
             if offset in order:
                 later = set(order[order.index(offset) + 1 :]) & set(certain)
-                assert not later, f"{name}: {offset} is the group's offset, {later} came after it in {partition}"
+                assert not later, (
+                    f"{name}: {offset} is the group's offset, {later} were committed after it in {partition}"
+                )
 
     def seen_in_order(self) -> list[str]:
         return [value.decode() for values in self.seen for value in values if value is not None]

@@ -105,7 +105,7 @@ def write(
     partition: int = 0,
     version: int = 12,
 ) -> Any:
-    """Write one transactional batch, and return the first answer.
+    """Write one transactional batch, and return the first response.
 
     From version 12 on, it adds its partition to the transaction.
     """
@@ -121,7 +121,7 @@ def written(*arguments: Any, **options: Any) -> Any:
 
 
 def end_once(wire: Wire, transactional_id: str, who: Session, commit: bool = True, *, version: int = 5) -> Any:
-    """Send one EndTxn, whatever the answer."""
+    """Send one EndTxn, and return its response, even an error."""
     request = EndTxnRequest(
         transactional_id=transactional_id, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commit
     )

@@ -19,7 +19,7 @@ class _NoWaiting(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise AssertionError("everything waits for something that never comes")
+            raise AssertionError("all tasks wait, and no timer is scheduled")
         self.now += max(timeout, 0)
         return super().select(0)
 

@@ -61,7 +61,7 @@ NO_SESSION = Session(-1, -1)
 
 
 def until(ask: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
-    """Repeat a request until the answer is accepted, and return it."""
+    """Repeat a request until the response is accepted, and return it."""
     end = time.monotonic() + WAIT_S
     while True:
         answer = ask()
@@ -72,7 +72,7 @@ def until(ask: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
 
 
 def retried(ask: Callable[[], T], code: Callable[[T], int] = lambda answer: answer.error_code) -> T:  # type: ignore[attr-defined]
-    """Repeat a request until the answer has no temporary error."""
+    """Repeat a request until the response has no temporary error."""
     return until(ask, lambda answer: code(answer) not in LOADING, "a retriable error")
 
 
@@ -115,7 +115,7 @@ class Wire:
         return version
 
     def receive(self, request: Message, version: int) -> Any:
-        """Return the next answer on the connection, which must be that of `request`."""
+        """Return the next response on the connection, which must be that of `request`."""
         frame = memoryview(self._read(struct.unpack(">i", self._read(4))[0]))
         _, pos = decode_response_header(frame, request.API_KEY, version)
         return messages(ApiKey(request.API_KEY))[1].decode(frame[pos:], version)
@@ -170,9 +170,9 @@ class Wire:
         acks: int = -1,
         topic_id: UUID | None = None,
     ) -> Any:
-        """Return the partition's answer.
+        """Send one Produce. Return the partition's part of the response.
 
-        Versions up to 11 do not add to a transaction, 12 does; 13 needs the topic's id.
+        Version 12 adds the partition to the transaction, version 11 does not. Version 13 needs the topic's id.
         """
         data = PartitionProduceData(index=partition, records=bytes(batch))
         where = {"topic_id": topic_id} if version >= 13 else {"name": topic}
@@ -181,7 +181,7 @@ class Wire:
         return self.call(request, version).responses[0].partition_responses[0]
 
     def fetch(self, topic_id: UUID, partition: int = 0, offset: int = 0, *, committed: bool = False) -> Any:
-        """Return the partition's answer to one Fetch that does not wait."""
+        """Send one Fetch that does not wait. Return the partition's part of the response."""
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 24)
         request = FetchRequest(
             max_wait_ms=0,
@@ -233,7 +233,7 @@ class Wire:
         session: Session = NO_SESSION,
         version: int | None = None,
     ) -> Any:
-        """Send InitProducerId, after FindCoordinator if it is transactional. Return the answer, even an error."""
+        """Send InitProducerId, after FindCoordinator if it is transactional. Return the response, even an error."""
         if transactional_id is not None:
             self.find_coordinator(transactional_id)
         request = InitProducerIdRequest(
@@ -275,7 +275,7 @@ class Wire:
         return retried(lambda: self.call(request, 3))
 
     def end(self, transactional_id: str, who: Session, commit: bool = True, *, version: int = 3) -> Any:
-        """Send EndTxn. From version 5 on (KIP-890), the answer has the next epoch."""
+        """Send EndTxn. From version 5 on (KIP-890), the response has the next epoch."""
         request = EndTxnRequest(
             transactional_id=transactional_id, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commit
         )

@@ -39,7 +39,7 @@ def seen(record: Any) -> Seen:
 
 
 async def send_all(producer: AIOKafkaProducer, topic: str, records: Sequence[Outgoing]) -> list[int]:
-    """Send, and wait for every answer. Raises the first error."""
+    """Send, and wait for every response. Raises the first error."""
     futures = [
         await producer.send(
             topic,

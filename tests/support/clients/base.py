@@ -86,7 +86,7 @@ class Client(Protocol):
         acks: str = "all",
         idempotent: bool = False,
     ) -> list[int]:
-        """Send all records, and wait for every answer.
+        """Send all records, and wait for every response.
 
         Return the offsets in order (-1 if the client does not report one).
         """

@@ -107,7 +107,7 @@ class ConfluentMember:
         found: list[Seen] = []
         deadline = time.monotonic() + PATIENCE
         while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records arrived"
             for message in self.consumer.consume(count - len(found), 0.2):
                 if message.error():
                     raise KafkaException(message.error())
@@ -208,7 +208,7 @@ class ConfluentClient:
         at_end: set[int] = set()
         deadline = time.monotonic() + PATIENCE
         while len(at_end) < partitions:
-            assert time.monotonic() < deadline, f"partitions {at_end} of {partitions} came to their end"
+            assert time.monotonic() < deadline, f"partitions {at_end} of {partitions} were read to their end"
             message = consumer.poll(0.2)
             if message is None:
                 continue

@@ -22,7 +22,7 @@ def seen(record: Any) -> Seen:
 
 
 def send_all(producer: KafkaProducer, topic: str, records: Sequence[Outgoing]) -> list[int]:
-    """Send, and wait for every answer. Raises the first error."""
+    """Send, and wait for every response. Raises the first error."""
     futures = [
         producer.send(
             topic,
@@ -93,8 +93,8 @@ class KafkaPythonMember:
         found: list[Seen] = []
         deadline = time.monotonic() + PATIENCE
         while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
-            # If a poll ends between SyncGroup and its answer, the assignment is lost. The timeout suffices for a busy
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records arrived"
+            # If a poll ends between SyncGroup and its response, the assignment is lost. The timeout suffices for a busy
             # machine.
             for records in self.consumer.poll(2000, max_records=count - len(found)).values():
                 found += map(seen, records)
@@ -205,7 +205,9 @@ class KafkaPythonClient:
         found: list[Seen] = []
         deadline = time.monotonic() + PATIENCE
         while any(consumer.position(part) < ends[part] for part in parts):
-            assert time.monotonic() < deadline, f"no further than {[consumer.position(p) for p in parts]}"
+            assert time.monotonic() < deadline, (
+                f"the end was not reached: the positions are {[consumer.position(p) for p in parts]}"
+            )
             for records in consumer.poll(200).values():
                 found += map(seen, records)
         consumer.close()

@@ -78,7 +78,7 @@ class OurMember:
         found: list[Seen] = []
         deadline = time.monotonic() + PATIENCE
         while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records arrived"
             found += [seen(record) for record in self.consumer.poll(0.2, count - len(found))]
         return found
 

@@ -36,12 +36,12 @@ def test_block_in_a_tab_is_dedented() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (("```", "x", "```"), "page.md:1: the fence names no language"),
+        (("```", "x", "```"), "page.md:1: the fence has no language"),
         (("```toml", "x", "```"), "a block of toml needs a marker"),
-        (("<!-- outptu -->", "```text", "x", "```"), "'outptu' is no marker"),
+        (("<!-- outptu -->", "```text", "x", "```"), "'outptu' is not a marker"),
         (("<!-- not run: no -->", "```sh", "x", "```"), "say in a few words why"),
-        (("<!-- not run -->", "```sh", "x", "```"), "is no marker"),
-        (("<!-- fails -->", "```sh", "x", "```"), "is no marker"),
+        (("<!-- not run -->", "```sh", "x", "```"), "is not a marker"),
+        (("<!-- fails -->", "```sh", "x", "```"), "is not a marker"),
         (("<!-- server -->", "```sh", "ls", "```"), "server is for one `oncelog up`"),
         (("<!-- until: x -->", "```text", "ls", "```"), "until is for blocks of python and sh"),
         (("<!-- output -->", "```text", "x", "```"), "no block before it"),
