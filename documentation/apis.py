@@ -23,7 +23,7 @@ def page() -> str:
             "## Served { #served }\n",
             table(("key", "API", "oncelog", f"Apache Kafka {KAFKA_VERSION}", "what the broker does"), _served()),
             "## Not served { #not-served }\n",
-            "The broker does not list these APIs in its answer to ApiVersions, so clients do not send them.\n",
+            "The broker does not list these APIs in its response to ApiVersions, so clients do not send them.\n",
             table(("key", "API", f"Apache Kafka {KAFKA_VERSION}"), _not_served()),
         ]
     )

@@ -55,8 +55,8 @@ def page() -> str:
         "together, [client options](client-options.md) are the arguments of the constructors, and [errors](errors.md) "
         "are what the calls raise.\n",
         "A partition is a pair `(topic, number)`. Timeouts are in seconds; options and timestamps are in "
-        "milliseconds. `from oncelog import Producer` gives the classes that block, `from oncelog.aio import Producer` "
-        "those for [asyncio](#asyncio).\n",
+        "milliseconds. `from oncelog import Producer` imports the class that blocks, `from oncelog.aio import "
+        "Producer` the one for [asyncio](#asyncio).\n",
     ]
     for kind in (*MAIN, *admin_values(), *VALUES):
         parts += _class(kind)
@@ -167,8 +167,8 @@ def _asyncio() -> Iterator[str]:
         at_once = [each for each in functions if not inspect.iscoroutinefunction(getattr(kind, each))]
         missing = sorted(set(methods(blocking)) - set(methods(kind)))
         rows.append((f"`{name}`", _listed(at_once), _listed(missing)))
-    yield "Methods that send requests are awaited. The others are not:\n"
-    yield table(("class", "called without `await`", "not there"), rows)
+    yield "Await the methods that send requests. Call the others without `await`:\n"
+    yield table(("class", "called without `await`", "missing"), rows)
 
 
 def _listed(names: list[str]) -> str:

@@ -34,11 +34,11 @@ def broker_page() -> str:
     return "\n".join(
         [
             "# Broker settings\n",
-            "`oncelog up --set KEY=VALUE`, a file in the form of Kafka's `server.properties` (`--config FILE`), or "
-            "variables such as `KAFKA_LOG_RETENTION_MS` give the settings. Names, meaning and defaults are Apache "
-            "Kafka's unless the table says otherwise. Times are in milliseconds and sizes in bytes, unless the name "
+            "Set them with `oncelog up --set KEY=VALUE`, in a file like Kafka's `server.properties` (`--config FILE`), "
+            "or in variables such as `KAFKA_LOG_RETENTION_MS`. Names, meaning and defaults are Apache Kafka's, unless "
+            "the table says otherwise. Times are in milliseconds and sizes in bytes, unless the name "
             "says otherwise.\n",
-            '"Dynamic" settings may change while the broker runs: `oncelog cluster alter`. A setting of a topic '
+            '`oncelog cluster alter` changes "dynamic" settings while the broker runs. A setting of a topic '
             "overrides the broker's: see [topic settings](topic-settings.md).\n",
             table(("setting", "default", "type", "dynamic", "what it does"), rows),
             "## Accepted without effect\n",
@@ -83,11 +83,11 @@ def _default(key: Key) -> str:
 
 
 def _described(name: str, key: Key) -> str:
-    """Return what a setting does: the description of the topic's setting that it is the default of, and its own."""
+    """Return what a setting does: the description of the topic setting with this default, then its own."""
     own = descriptions().get(key.attribute, "")
     for topic, spec in TOPIC_KEYS.items():
         if spec.broker_key == name and not (topic == name and own):
-            link = f"Default of a topic's [{code(topic)}](topic-settings.md#{topic}): {text(spec.doc)}"
+            link = f"Default of the topic setting [{code(topic)}](topic-settings.md#{topic}): {text(spec.doc)}"
             return f"{link} {text(own)}" if own else link
     return text(own)
 
