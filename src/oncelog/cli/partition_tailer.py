@@ -65,7 +65,7 @@ class PartitionTailer:
         self._markers = markers
         self.positions: dict[int, int] = dict.fromkeys(partitions, 0)
         self._rests: dict[int, float] = {}
-        """The loop's time until which no Fetch is sent for a partition, because its leader rejected one or is away."""
+        """The loop's time until which no Fetch is sent for a partition, because its leader rejected one or is down."""
 
     async def seek(self, start: Start) -> None:
         """Find every partition's first offset. A timestamp after the last record means the end."""

@@ -39,7 +39,7 @@ def check_topic(topic: object) -> None:
 
 
 def check_integer(value: object, name: str, kind: str = "", bits: int = 64) -> int:
-    """Return the argument `name` as an int. Raises UsageError unless it is an int of so many bits.
+    """Return the argument `name` as an int. Raises UsageError unless it is an int that fits into `bits` bits.
 
     `kind` follows "an int" in the message.
     """

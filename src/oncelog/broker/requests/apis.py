@@ -76,4 +76,4 @@ SERVED: dict[int, Served] = {
 PRODUCE_ADVERTISED_MIN = 0
 """ApiVersions reports Produce from version 0 on, as Kafka 4 does for old librdkafka (KAFKA-18659).
 
-A request of version 0, 1 or 2 is rejected all the same."""
+A request of version 0, 1 or 2 is rejected nevertheless."""

@@ -22,11 +22,11 @@ Address = tuple[str, int]
 Key = tuple[int, str]
 """Node id and purpose: a consumer's fetches and its group have their own connections."""
 WAITING = frozenset({"fetch", "group"})
-"""Purposes of connections on which requests wait: a request sent after a Fetch or JoinGroup would wait as long."""
+"""Purposes of connections with requests that may wait long (Fetch, JoinGroup): later requests wait for them."""
 NEXT_ADDRESS_S = 1.0
 """Seconds after which the next of several addresses is tried as well."""
 SILENT_SECONDS = 3.0
-"""The client logs an outage that lasts longer. A restarting broker is back sooner."""
+"""The client logs an outage that lasts longer. A broker restarts in less time."""
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Connections:
         """Return a connection to one of the addresses; open it if needed. Raises the ConnectionLostError of the last.
 
         Raises AuthenticationError at the first address that rejects the login, because the others share the settings.
-        Use an address whose back-off has not passed only if that is true for all.
+        Use an address in back-off only if all addresses are.
         """
         found = self.find(key)
         return await self._shared(key, lambda: self._make_any(addresses)) if found is None else found

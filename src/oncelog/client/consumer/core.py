@@ -82,7 +82,7 @@ class ConsumerCore:
             self._new_member,
         )
         self._iteration: Iteration | None = None
-        """The loop over records that the user is in, or has left."""
+        """The current or the last loop over records."""
         self._closed_by: object = None
 
     def _new_member(self) -> Member[Any]:

@@ -95,7 +95,7 @@ class Iteration:
                 yield record
 
     def _state(self, tp: TopicPartition) -> PartitionState | None:
-        """Return the state of a partition of which records are left and wanted."""
+        """Return the state of a partition if the loop may still yield records of it, otherwise None."""
         if tp not in self._after:
             return None
         state, seeks = self._states[tp]

@@ -390,7 +390,7 @@ class Fetcher:
     async def _end_session(self, node: int, session_id: int) -> None:
         connection = self._cluster.open_connection(node, "fetch")
         if connection is None:
-            return  # the broker is away, or this consumer has not fetched from it for long
+            return  # the broker is unavailable, or this consumer has not fetched from it for long
         with contextlib.suppress(ConnectionLostError, errors.KafkaError):  # brokers also drop unused sessions
             if connection.in_flight:  # this request would wait until a pending fetch is answered
                 connection = await self._cluster.connection(node)

@@ -58,9 +58,9 @@ class MetadataWatch:
             self._background.run(self._warn_of_missing(missing, ASSIGNED))
 
     def assigned_by_group(self, topics: Iterable[str]) -> None:
-        """Check whether the subscribed topics exist of which the group has assigned no partition to any member.
+        """Check whether the subscribed topics exist of which this consumer has no partition.
 
-        `topics`: those of which this consumer has partitions.
+        `topics` are the topics of which it has partitions.
         """
         missing = self._subscription.topics - frozenset(topics) - self._warned
         if missing:

@@ -64,7 +64,7 @@ class OffsetFetcher:
 
     @property
     def needs_search(self) -> bool:
-        """Whether positions are unknown and no search is in progress, because leaders or coordinator were away."""
+        """Whether positions are unknown and no search is in progress, because leaders or the coordinator were down."""
         return self._search is None and self._subscription.lacks_positions
 
     async def update_positions(self, timeout_ms: float | None = None, leaders_ms: float | None = None) -> None:

@@ -53,7 +53,7 @@ class Rebalancer:
 
         `lost`: another member may own the partitions already, so a commit would be rejected. While the listener runs,
         the partitions are still assigned, so that it can commit their positions. If it raises, the partitions are
-        removed all the same.
+        removed nevertheless.
         """
         states = self._subscription.partitions
         revoked = {tp: states[tp] for tp in sorted(partitions) if tp in states}
@@ -88,7 +88,7 @@ class Rebalancer:
             await self._call(self.listeners.assigned, added)
 
     def report_missing_topics(self, topics: Iterable[str]) -> None:
-        """Warn of subscribed topics that do not exist; `topics`: those of which the group has assigned partitions."""
+        """Warn of subscribed topics that do not exist. `topics` are those of which this consumer has partitions."""
         self._metadata_watch.assigned_by_group(topics)
 
     async def _call(self, listener: Listener, partitions: list[TopicPartition]) -> None:

@@ -59,7 +59,7 @@ class Topology:
         self.failures: dict[str, ErrorCode] = {}
         self.names: dict[UUID, str] = {}
         self.version = 0
-        """Grows with every change, so that callers can cache what follows from the topology."""
+        """Increases with every change, so that callers know when to discard what they derived from the topology."""
         self._seen: dict[str, Topic] = {}
         """The last metadata of each topic, forgotten or not (lastSeenLeaderEpochs of Kafka's Metadata)."""
 

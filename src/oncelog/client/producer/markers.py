@@ -99,7 +99,7 @@ class _Search:
 async def _read(cluster: ClusterClient, searches: dict[TopicPartition, _Search], *, last: bool) -> list[TopicPartition]:
     """Fetch once for each search. Return the partitions, with those first whose search made no progress.
 
-    `last`: the searches end at the high watermarks of these answers, or of the first such ones.
+    With `last`, the searches end at the high watermarks in the first responses of such a round.
     """
     positions = {at: search.position for at, search in searches.items()}
     share = min(FETCH_BYTES, max(MIN_BYTES, MAX_BYTES // len(positions)))

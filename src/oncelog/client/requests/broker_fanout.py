@@ -48,7 +48,7 @@ async def ask_by_node(
     patience_ms: float | None = None,
     into: dict[K, A] | None = None,
 ) -> dict[K, A]:
-    """Return the answer about each key. Ask all brokers at the same time.
+    """Return the answer for each key. Send requests to all brokers at the same time.
 
     After a temporary error, look keys up again, group them by broker, and ask again, until `timeout_ms` (default: the
     cluster's api_timeout_ms) is over. After `patience_ms`, begin no further attempt, but wait for answers in
@@ -175,8 +175,8 @@ async def gather_brokers(
 ) -> dict[int, Any]:
     """Send one request to every broker (or to `nodes`) at the same time. Return the responses by node id.
 
-    Wait for a broker that dies meanwhile, even if the metadata no longer has it: until the new coordinators have
-    loaded its groups and transactions, they leave them out of their answers.
+    If a broker dies meanwhile, wait for it, even if the metadata no longer has it. New coordinators omit its groups and
+    transactions from their responses until they have loaded them.
     """
     wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
     answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))

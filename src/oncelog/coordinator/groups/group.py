@@ -79,7 +79,7 @@ class Member:
     def heartbeat_satisfied(self) -> bool:
         """Return whether the member need not send heartbeats, because its request waits for a response.
 
-        A new member may expire all the same.
+        A new member may expire nevertheless.
         """
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 

@@ -24,10 +24,10 @@ TRANSACTIONS_AT_ONCE = 500
 PARTITIONS_AT_FIRST, PARTITIONS_AT_ONCE = 16, 1_000
 """Partitions in the first DescribeProducers, and at most in each later one."""
 PRODUCERS_AT_ONCE = 100_000
-"""Producers in the answers to one round of DescribeProducers, if all partitions have as many as the previous ones.
+"""Producers that one round of DescribeProducers returns, if partitions have as many as those of the rounds before.
 A partition remembers each producer for a day: for the sink, tasks times sixteen plans."""
 ENDS_IN_FLIGHT = 100
-"""Requests EndTxn under way at once."""
+"""Maximum number of EndTxn requests in flight per coordinator."""
 
 
 async def describe_transactions(cluster: ClusterClient, ids: Sequence[str]) -> dict[str, dt.TransactionState | None]:
@@ -80,7 +80,7 @@ async def _topic_id(cluster: ClusterClient, at: TopicPartition) -> str | None:
 async def end_all(cluster: ClusterClient, owners: Sequence[Owner], commit: bool, version: int | None) -> list[Any]:
     """Send EndTxn for each owner's transaction, some at a time to each coordinator; return the responses in order.
 
-    A coordinator that is away holds up its own transactions only: an error is raised after the others have ended.
+    If a coordinator is down, only its own transactions wait. Its error is raised after the others have ended.
     """
     await find_coordinators(cluster, "transaction", [owner.id for owner in owners])
     free: defaultdict[int | None, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(ENDS_IN_FLIGHT))

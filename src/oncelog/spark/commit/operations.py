@@ -17,7 +17,7 @@ from oncelog.spark.commit.record import End as End
 from oncelog.spark.commit.record import Owner, Part, Record, Span
 
 WINDOW, WIDEST = 2, 64
-"""Entries of the decision topic that are read first, from its end (a record and its marker), and at once at most."""
+"""Entries that the first read from the end of the decision topic returns (record and marker), and the maximum."""
 
 
 class RequestOutcome(StrEnum):
@@ -118,8 +118,10 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactions:
-    """ListTransactions on every broker -> tuple[Listed, ...] of task ids of this prefix; `ongoing`: at least of those
-    that are."""
+    """ListTransactions on every broker -> tuple[Listed, ...] of task ids of this prefix.
+
+    With `ongoing`, the result may omit transactions in any other state than Ongoing.
+    """
 
     prefix: str
     ongoing: bool = False

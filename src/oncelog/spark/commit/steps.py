@@ -17,20 +17,20 @@ Phase = Callable[[T], Steps[T]]
 
 
 DRIVER_TIMEOUT_MS = 45_000
-"""The driver's transaction.timeout.ms. A broker may be away for so long between the proposal and the decision."""
+"""The driver's transaction.timeout.ms. A broker may be down for this long between the proposal and the decision."""
 MARGIN_MS = 60_000
 EXPIRY_CHECK_MS = 10_000
 """How often Apache Kafka checks for expired transactions: it may end one this much later than its timeout."""
 PART_BYTES = 500_000
-"""Bytes of JSON from which a record is divided. Its messages stay below the default `max.message.bytes` by half, also
-on a topic that stores them uncompressed."""
+"""A record with more bytes of JSON than this is divided. Even uncompressed, its messages have at most half the size
+that the default `max.message.bytes` allows."""
 LAST_EPOCH = 2**15 - 2
-"""The last epoch a client is given (TransactionMetadata.isProducerEpochExhausted); another producer id comes next."""
+"""The last epoch that a client gets (TransactionMetadata.isProducerEpochExhausted). Then its producer id changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What every process of one sink knows."""
+    """The settings that all processes of one sink share."""
 
     prefix: str
     decision: TopicPartition
@@ -103,8 +103,8 @@ def _too_large(sink: Sink, message: Record | Part) -> str:
 def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
     """Commit the record that was proposed -> the driver afterwards.
 
-    Give up after the driver's own timeout. A coordinator that is away for longer cannot expire the driver's
-    transaction meanwhile. If it then took the decision, the tasks' transactions might have expired.
+    Give up after the driver's own timeout. A coordinator that is down for longer cannot expire the driver's
+    transaction meanwhile. If it committed the decision afterwards, the tasks' transactions might have expired.
     """
     ended: op.Ended = yield op.EndTxn(driver, commit=True, within_ms=sink.driver_timeout_ms)
     if ended.outcome is not op.RequestOutcome.DONE:
