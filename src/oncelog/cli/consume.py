@@ -51,7 +51,7 @@ def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
         if value in NAMED:
             starts.append(NAMED[value])
         elif found is None or (found[1] and found[2].startswith("-")):
-            raise click.BadParameter(f"{value!r} is not beginning, end, stored, N, -N, s@MS or e@MS")
+            raise click.BadParameter(f"it must be beginning, end, stored, N, -N, s@MS or e@MS, not {value!r}")
         elif found[1] == "e@":
             stops.append(int(found[2]))
         else:

@@ -48,7 +48,7 @@ PRODUCER_COLUMNS = (
     help="List only ids in this state: Ongoing, CompleteCommit, ... Repeatable.",
 )
 @click.option("--producer-id", "producers", type=int, multiple=True, help="List only this producer id. Repeatable.")
-@click.option("--duration-ms", type=int, default=-1, help="List only transactions that have been open for longer.")
+@click.option("--duration-ms", type=int, default=-1, help="List only transactions open for longer than this.")
 @click.option("--pattern", default="", metavar="REGEX", help="List only ids that match this RE2 pattern entirely.")
 @click.option(
     *("--all", "everything"),

@@ -6,7 +6,7 @@ import heapq
 from typing import NamedTuple
 
 _SLACK = 64
-"""The heap is rebuilt if it has more than two entries per key, and this many more."""
+"""The heap is rebuilt if it has more entries than twice the number of keys plus this number."""
 
 
 class Now(NamedTuple):

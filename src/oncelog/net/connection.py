@@ -373,7 +373,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             correlation_id, pos = decode_response_header(frame, item.api_key, item.version)
             if correlation_id != item.correlation_id:
-                raise ValueError(f"the correlation id is {correlation_id}, not {item.correlation_id}")
+                raise ValueError(f"the response has correlation id {correlation_id} instead of {item.correlation_id}")
             if item.future.done():
                 return
             response = _decode(item, frame, pos)

@@ -28,7 +28,7 @@ MAPPED_BYTES = 4 * 1024 * 1024
 CROWD = 64
 """If more connections than this hold memory for frames, saving memory matters more than avoiding copies."""
 CROWDED_GROWTH = 2
-"""Replaces GROWTH while more than CROWD connections hold memory. There is no minimum then."""
+"""The value of GROWTH while more than CROWD connections hold memory. Then a frame has no minimum memory."""
 SPARE_BUFFERS = 4
 """Number of unused read buffers to keep."""
 

@@ -166,7 +166,7 @@ def test_start_offsets_of_consume(tool: Tool, topic: str) -> None:
     assert read("-o", "7") == read("-o", "-3") == ["7", "8", "9"]
     assert read("-o", "end") == read("-o", f"s@{stamp + 10_000_000}") == []
     assert read("-o", "3", "-c", "2") == ["3", "4"]
-    assert "is not beginning, end, stored, N, -N, s@MS or e@MS" in tool.fails(
+    assert "it must be beginning, end, stored, N, -N, s@MS or e@MS, not" in tool.fails(
         2, "topic", "consume", topic, "-o", "later"
     )
     assert "OFFSET_OUT_OF_RANGE" in tool.fails(1, "topic", "consume", topic, "-p", "0", "-o", "99", "-c", "1")

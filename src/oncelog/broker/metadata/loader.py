@@ -35,7 +35,7 @@ POLL_S = 1.0
 
 
 class Deadline:
-    """The deadline of a request that changes metadata, `timeout_ms` from now on the clock of the event loop.
+    """The deadline of a request that changes metadata: `timeout_ms` after its creation, on the event loop's clock.
 
     As in Kafka's `KafkaEventQueue`, the deadline applies until the change begins. A change that has begun is completed.
     """

@@ -236,7 +236,7 @@ class TransactionCoordinator:
         *,
         deleted: Collection[Partition] = (),
     ) -> Effects:
-        """Take the results of some markers. The last marker completes the transaction.
+        """Process the results of some markers. The last marker completes the transaction.
 
         `deleted` partitions, whose topics no longer exist, need no marker. Each error leaves the transaction prepared,
         whether it is retriable or the marker was fenced. Results of markers that are not current change nothing.

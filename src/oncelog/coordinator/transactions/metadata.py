@@ -206,10 +206,10 @@ class TransactionMetadata:
 def check_transition(old: TransactionMetadata, new: TransactionMetadata) -> None:
     """Raise IllegalTransitionError unless one step leads from `old` to `new` (Kafka's `completeTransitionTo`)."""
     for holds, rule in (
-        (old.state in PREVIOUS_STATES[new.state], "the transition does not exist"),
+        (old.state in PREVIOUS_STATES[new.state], "no transition leads to this state"),
         (new.previous_producer_id in (old.producer_id, NO_PRODUCER_ID), "the previous producer id is wrong"),
-        (_epoch_follows(old, new), "the epoch does not follow"),
-        (_partitions_follow(old, new), "the partitions do not follow"),
+        (_epoch_follows(old, new), "the epoch is not the expected one"),
+        (_partitions_follow(old, new), "the partitions are not the expected ones"),
         (new.state is TransactionState.EMPTY or new.timeout_ms == old.timeout_ms, "the timeout changed"),
         ((new.start_ms == -1) is (new.state is TransactionState.EMPTY), "the start time is missing or wrong"),
     ):

@@ -137,8 +137,8 @@ async def produce_async(
 def read_window(cluster: BlockingCluster, o: op.ReadDecisions) -> op.Window:
     """Read the last entries of the decision topic before an offset, with its end and its last stable offset.
 
-    Each answer contains the start of the topic. Compaction does not move it: most begin at 0. Raises TimedOutError if
-    Fetch does not return the end that ListOffsets has reported within `REQUEST_TIMEOUT_MS`.
+    Each Fetch response contains the log start offset, usually 0, because compaction does not change it. Raises
+    TimedOutError if Fetch does not return the end that ListOffsets has reported within `REQUEST_TIMEOUT_MS`.
     """
     at, before = o.at, o.before
     if o.since is not None:

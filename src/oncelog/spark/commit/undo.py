@@ -135,7 +135,7 @@ def take_back(state: Planning) -> Steps[Planning]:
 def _before(source: Source) -> Source:
     """Return the source as it was before this batch.
 
-    It stays this writer's: another writer may write a second time what its record replaced.
+    The writer stays the same. Another writer may have lost its record, and would write its last batch twice.
     """
     return source if source.kind == WRITE else source._replace(batch=source.batch - 1)
 
