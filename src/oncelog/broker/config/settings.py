@@ -49,11 +49,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # identity and listeners
     node_id: Int0 = 1
-    """Id of this broker. Kafka has no default that works."""
+    """Id of this broker. Kafka requires a value."""
     listeners: TextList = DEFAULT_LISTENERS
     """Addresses that the broker binds, as `NAME://HOST:PORT` with commas between them."""
     advertised_listeners: TextList = ""
-    """Addresses that clients get from the broker, by the names in `listeners`. The default is those of `listeners`."""
+    """Addresses that clients get from the broker, by the names in `listeners`. Default: the value of `listeners`."""
     listener_security_protocol_map: str = ""
     """Protocols of listeners with a name of their own, as `NAME:PROTOCOL`. Only PLAINTEXT is supported."""
     controller_listener_names: TextList = ""
@@ -72,17 +72,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: Int1 = INT_MAX
     """Maximum number of connections at a time. The broker closes new ones above the limit."""
     connections_max_idle_ms: Long = 600_000
-    """Close connections without a request for this time."""
+    """Close connections that have sent no request for this time."""
     socket_request_max_bytes: Int1 = 100 * 1024 * 1024
-    """Largest request that the broker reads. It closes the connection of a larger one."""
+    """Largest request that the broker reads. If a request is larger, the broker closes the connection."""
     queued_max_response_bytes: LongOrNever = 64 * 1024 * 1024
     """oncelog only: memory for responses that clients have not read yet, of all connections together. -1 is no limit.
 
-    Above the limit, a Fetch returns less data, but always some. If other responses double the limit, the broker closes
-    the connections that have left more than 1 MiB unread for the longest time. Pages of log files that are sent
+    Above the limit, a Fetch returns less data, but always some. If other responses exceed twice the limit, the broker
+    closes the connections that have left more than 1 MiB unread for the longest time. Pages of log files that are sent
     unchanged do not count."""
     socket_listen_backlog_size: Int1 = 1024
-    """Connections that the system accepts before the broker does. Kafka's default is 50. With it, clients would have to
+    """Connections that the system accepts before the broker does. Kafka's default is 50, with which clients have to
     resend their SYN if many of them start at once."""
     loop_stall_log_ms: Int0 = 0
     """oncelog only: log each request or task that blocks the event loop longer than this. 0 turns it off."""
@@ -94,7 +94,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas of a topic that is created without a replication factor. This version has one broker, so only 1 works.
     """
     auto_create_topics_enable: bool = True
-    """Create a missing topic if a client asks for its metadata and allows it."""
+    """Create a missing topic if a client requests its metadata and allows the creation."""
     delete_topic_enable: bool = True
     """Whether topics can be deleted."""
     min_insync_replicas: Int1 = 1
@@ -161,10 +161,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id_expiration_ms: Int1 = 7 * _DAY_MS
     """Forget a transactional id that was not used for this time."""
     transaction_max_timeout_ms: Int1 = 900_000
-    """Largest transaction timeout that a producer may ask for."""
+    """Largest transaction timeout that a producer may request."""
     transaction_partition_verification_enable: bool = True
-    """Whether a partition asks the coordinator for the transaction of a producer before it writes the first batch
-    (KIP-890)."""
+    """Whether a partition verifies a transaction with its coordinator before it appends the first batch of the
+    transaction (KIP-890)."""
     transaction_two_phase_commit_enable: bool = False
     """No effect yet: the broker does not serve the version of InitProducerId that has two-phase commit (KIP-939)."""
     initial_transaction_version: Annotated[int, Meta(ge=0, le=2)] = 2
@@ -182,13 +182,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_state_log_segment_bytes: Int1 = 100 * 1024 * 1024
     """Segment size of `__transaction_state`."""
     producer_id_expiration_check_interval_ms: Int1 = 600_000
-    """Time between two checks for producers to forget."""
+    """Time between two checks for expired producers."""
 
     # groups
     group_min_session_timeout_ms: Int = 6_000
-    """Smallest session timeout that a group member may ask for."""
+    """Smallest session timeout that a group member may request."""
     group_max_session_timeout_ms: Int = 1_800_000
-    """Largest session timeout that a group member may ask for."""
+    """Largest session timeout that a group member may request."""
     group_initial_rebalance_delay_ms: Int = 0
     """How long a new group waits for more members before its first rebalance. Kafka waits 3 s, which is too long on a
     laptop."""
@@ -199,7 +199,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_retention_minutes: Int1 = 7 * 24 * 60
     """Delete the offsets of a group that has had no members for this time."""
     offsets_retention_check_interval_ms: Long1 = 600_000
-    """Time between two checks for offsets to delete."""
+    """Time between two checks for expired offsets."""
     offsets_commit_timeout_ms: Int1 = 5_000
     """No effect: there is no other replica to wait for."""
     offsets_topic_num_partitions: Int1 = 50

@@ -106,7 +106,7 @@ PRODUCER: dict[str, Option] = COMMON | {
     "partitioner_availability_timeout_ms": Option(
         0,
         integer(0),
-        "Choose no partition of a broker that has accepted no batch for this time, for records without a key. 0: off.",
+        "Records without a key skip a broker that has accepted no batch for this time; 0 turns this off.",
     ),
     "partitioner_ignore_keys": Option(False, boolean, "Whether the default partitioner ignores the keys of records."),
     "retries": Option(
