@@ -35,7 +35,7 @@ def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str
 def with_address(
     settings: dict[str, str], *, host: str | None, port: int | None, advertise: str | None
 ) -> dict[str, str]:
-    """Return the settings with the listener that the flags ask for. Without flags, return them unchanged."""
+    """Return the settings with the listener that the flags define. Without flags, return them unchanged."""
     listeners = load(settings).client_listeners
     changed = dict(settings)
     if host is None and port is None and advertise is None:

@@ -20,7 +20,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 def handle(
     cluster_id: str, endpoint: Callable[[str], Endpoint], request: DescribeClusterRequest, ctx: RequestContext
 ) -> DescribeClusterResponse:
-    """Describe the brokers. Return MISMATCHED_ENDPOINT_TYPE if the request asks for controllers.
+    """Describe the brokers. Return MISMATCHED_ENDPOINT_TYPE if the request is for controllers.
 
     Other endpoint types get UNSUPPORTED_ENDPOINT_TYPE. Source: Kafka's `AuthHelper.computeDescribeClusterResponse`.
     """

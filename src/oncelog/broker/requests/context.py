@@ -57,7 +57,7 @@ def may_create(ctx: RequestContext, topic: str) -> bool:
 def cluster_operations(ctx: RequestContext, *, asked: bool) -> int:
     """Return the operations on the cluster as a bit field (KIP-430), or 0 if the client may not describe the cluster.
 
-    Return NOT_ASKED if the client has not asked for them.
+    Return NOT_ASKED if the client has not requested them.
     """
     if not asked:
         return NOT_ASKED

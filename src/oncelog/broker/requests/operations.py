@@ -95,4 +95,4 @@ OF_GROUP = _OF_ALL | _bits(Operation.READ, Operation.DELETE)
 OF_CLUSTER = _OF_ALL | _bits(Operation.CREATE, Operation.ALTER, Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE)
 """All operations on the cluster."""
 NOT_ASKED = -(2**31)
-"""The value of a bit field that the client has not asked for."""
+"""The value of a bit field that the client has not requested."""

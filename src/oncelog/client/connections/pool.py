@@ -118,7 +118,7 @@ class Connections:
         return await self._shared(key, lambda: self._make_any(addresses)) if found is None else found
 
     async def _shared(self, key: Key, make: Callable[[], Coroutine[Any, Any, ClientConnection]]) -> ClientConnection:
-        """Open a connection once for all callers that ask for it meanwhile. `close` cancels the attempt."""
+        """Open a connection once for all callers that need it meanwhile. `close` cancels the attempt."""
         task = self._being_made.get(key)
         if task is None:
             task = asyncio.ensure_future(make())

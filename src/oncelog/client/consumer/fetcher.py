@@ -367,7 +367,7 @@ class Fetcher:
             self._subscription.add_fetch(fetch)
 
     def _back_to_leader(self, tp: TopicPartition) -> bool:
-        """Fetch from the leader again; return whether a follower was asked before."""
+        """Fetch from the leader again; return whether a follower was used before."""
         state = self._subscription.partitions.get(tp)
         followed = state is not None and state.preferred is not None
         if state is not None:

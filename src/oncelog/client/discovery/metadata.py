@@ -32,7 +32,7 @@ class MetadataUpdater:
     async def any_connection(self) -> ClientConnection:
         """Return a connection to any broker: the least loaded open one, otherwise a new one.
 
-        So different brokers answer, and the client does not ask the same slow broker each time. Raises
+        So different brokers answer, and the client does not query the same slow broker each time. Raises
         ConnectionFailedError.
         """
         found = self._connections.least_loaded()

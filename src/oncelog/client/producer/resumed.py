@@ -170,7 +170,7 @@ class AsyncResumedTransaction:
             ) from None
 
     async def _find_outcome(self, wait_ms: float) -> TransactionOutcome:
-        """Return how it ended: search for markers, then ask the coordinator, then wait for a marker."""
+        """Return how it ended: search for markers, then query the coordinator, then wait for a marker."""
         if self.handle.empty:
             return TransactionOutcome.ABORTED
         found = await self._by_markers(0)

@@ -25,10 +25,10 @@ COORDINATORS_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerFanout(Generic[K, A]):
-    """How to divide keys by broker, ask about them, and read the answers."""
+    """How to divide keys by broker, request them, and read the responses."""
 
     where: Callable[[K], Awaitable[int | None]]
-    """The node to ask: below 0 if there is none at the moment, None to skip the key. May raise KafkaError."""
+    """The node to query: below 0 if there is none at the moment, None to skip the key. May raise KafkaError."""
     make: Callable[[list[K]], Request]
     """Return the request about these keys."""
     read: Callable[[Any], Iterable[tuple[K, ErrorCode, A]]]

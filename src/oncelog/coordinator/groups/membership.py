@@ -150,7 +150,7 @@ def _join_known(operation: GroupOperation, joining: Joining) -> None:
 
 
 def _starts_rebalance(group: Group, member: Member, joining: Joining) -> bool:
-    """Return whether a member's JoinGroup changes its subscription, or the leader asks for a new assignment."""
+    """Return whether a member's JoinGroup changes its subscription, or the leader requests a new assignment."""
     changed = member.protocols != joining.protocols
     return {
         GroupState.PREPARING_REBALANCE: True,
