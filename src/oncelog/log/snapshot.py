@@ -114,7 +114,7 @@ class Snapshots:
     def loading(self, state: ProducerState, log_start: int, end: int, now_ms: int, pace: Pace) -> Steps[None]:
         """Load the newest sound snapshot up to ``end`` into ``state``, with pauses.
 
-        Without a snapshot, the state begins at ``log_start``. Remove snapshots after ``end``, because they know batches
+        Without a snapshot, the state begins at ``log_start``. Remove snapshots after ``end``, which contain batches
         that are no longer in the log. Also remove those before the start of the log, and damaged ones.
         """
         for offset in [offset for offset in self.offsets if offset > end or offset < log_start]:
