@@ -1,4 +1,4 @@
-"""Check responses: find error codes by the declared fields, and find missing answers."""
+"""Check responses: find error codes by the declared fields, and find missing items."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def first_error(message: Message) -> ErrorCode:
 
 
 def require_answers(asked: Iterable[str | TopicPartition], answered: Iterable[object], what: str) -> None:
-    """Raise ServerError if a response lacks an answer for an item of the request, because that is not a success.
+    """Raise ServerError if a response lacks an item of the request, because that is not a success.
 
     `what` begins the message.
     """
@@ -58,7 +58,7 @@ def require_answers(asked: Iterable[str | TopicPartition], answered: Iterable[ob
 
 
 def partition_answer(topics: Sequence[Any], at: TopicPartition, what: str) -> Any:
-    """Return the answer about the partition that a request named alone. Raise ServerError if the response lacks it."""
+    """Return the result for the partition that a request named alone. Raise ServerError if the response lacks it."""
     answers = [answer for topic in topics for answer in topic.partitions]
     require_answers([at], [at] if answers else [], what)
     return answers[0]

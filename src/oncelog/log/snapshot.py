@@ -112,7 +112,7 @@ class Snapshots:
             insort(self.offsets, offset)
 
     def loading(self, state: ProducerState, log_start: int, end: int, now_ms: int, pace: Pace) -> Steps[None]:
-        """Load the newest sound snapshot up to ``end`` into ``state``, with pauses.
+        """Load the newest undamaged snapshot up to ``end`` into ``state``, with pauses.
 
         Without a snapshot, the state begins at ``log_start``. Remove snapshots after ``end``, which contain batches
         that are no longer in the log. Also remove those before the start of the log, and damaged ones.

@@ -15,7 +15,7 @@ MAX_STRING = 32767
 
 
 class DecodeError(ValueError):
-    """Raised for bytes that are cut off, malformed, or longer than the message."""
+    """Raised for bytes that are truncated, malformed, or longer than the message."""
 
 
 class UnsupportedVersionError(ValueError):

@@ -226,7 +226,7 @@ class World:
             self.errors.append(context)
 
     def _end(self) -> None:
-        self._over = True  # later errors come from killed tasks, such as an answer without a waiting caller
+        self._over = True  # later errors come from killed tasks, such as a response without a waiting caller
         for process in self._processes:
             self.loop.kill(process)
         for broker in self.brokers.values():

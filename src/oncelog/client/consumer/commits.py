@@ -20,7 +20,7 @@ from oncelog.protocol.errors import ErrorCode
 log = logging.getLogger(__name__)
 
 STALE_MS = 100
-"""How long a commit waits for the next heartbeat, whose answer has the new member epoch (KIP-848)."""
+"""How long a commit waits for the next heartbeat, whose response has the new member epoch (KIP-848)."""
 
 
 class PendingCommit(NamedTuple):

@@ -59,7 +59,7 @@ class PartitionState:
         self.refusals = 0
         """How many times in a row a broker has answered a fetch with an error."""
         self.refused: tuple[int, FetchTarget, float] | None = None
-        """Which node refused which fetch, and until when (time of the loop) it is not repeated."""
+        """Which node rejected which fetch, and until when (time of the loop) it is not repeated."""
 
     def seek(self, offset: int) -> None:
         """Continue at an offset, and drop fetched records. Raises UsageError if it is negative.

@@ -180,7 +180,7 @@ class ClusterClient:
     ) -> Topic:
         """Return a topic with this partition. Request metadata if it is unknown. Raises UnknownTopicError and others.
 
-        If a broker answers that the topic or partition does not exist, retry for `missing_ms` from that answer on
+        If a broker answers that the topic or partition does not exist, retry for `missing_ms` from that response on
         (default: as for all topics).
         """
         now = asyncio.get_running_loop().time

@@ -99,7 +99,7 @@ class Topology:
         self.topics[name] = self._seen[name] = Topic(name, answer.topic_id, answer.is_internal, partitions)
 
     def forget(self, topic: str) -> None:
-        """Look a topic up again before its next use, because a leader was wrong. Older answers stay rejected."""
+        """Look a topic up again before its next use, because a leader was wrong. Older responses stay rejected."""
         if self.topics.pop(topic, None) is not None:
             self.version += 1
 

@@ -112,7 +112,7 @@ class Completion:
             for batch in self._accumulator.take_waiting(undrained_only=undrained_only):
                 self.finish(batch, manager.error)
 
-    # -- answers --------------------------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------------------------
 
     def answers(self, now: int, answers: Iterable[Answer]) -> set[str]:
         """Process the results in a response. Return the topics whose leaders have to be looked up again."""

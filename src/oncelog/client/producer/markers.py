@@ -59,7 +59,7 @@ class _Search:
         self.unfound.setdefault(place.producer_id, []).append(place)
 
     def take(self, answer: PartitionData, *, last: bool) -> None:
-        """Search the records of one Fetch answer. `last`: search no further than to its high watermark."""
+        """Search the records of one Fetch response. `last`: search no further than to its high watermark."""
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
             self.position = max(self.position, header.next_offset)
             # Compaction may keep a producer's control batch without its marker.
@@ -81,7 +81,8 @@ class _Search:
     def begin_at(self, offset: int) -> None:
         """Continue at the log start offset. Markers before it no longer exist.
 
-        If the log starts before the position, it was cut below the position. A marker after the position cannot exist.
+        If the log starts before the position, it was truncated below the position. Then no marker after the position
+        can exist.
         """
         if offset <= self.position:
             self.at_last_end = True

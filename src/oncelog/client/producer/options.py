@@ -43,7 +43,7 @@ PRODUCER: dict[str, Option] = COMMON | {
         _acks,
         (
             "Replicas that must have a record before the broker acknowledges it: `all`, 1 (the leader) or 0 (no "
-            "answer). Idempotence needs `all`."
+            "response). Idempotence needs `all`."
         ),
     ),
     "allow_auto_create_topics": Option(

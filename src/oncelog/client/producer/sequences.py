@@ -112,7 +112,7 @@ class Sequences:
         partition = self._partitions.get(tp)
         return [] if partition is None else list(partition.in_flight)
 
-    # -- answers --------------------------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------------------------
 
     def delivered(self, batch: Batch, base_offset: int) -> None:
         """Record that a batch is in the log, at `base_offset` (-1: the offset is unknown)."""

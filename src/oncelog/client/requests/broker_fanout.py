@@ -32,7 +32,7 @@ class BrokerFanout(Generic[K, A]):
     make: Callable[[list[K]], Request]
     """Return the request about these keys."""
     read: Callable[[Any], Iterable[tuple[K, ErrorCode, A]]]
-    """Yield the error code and the answer of each key in a response."""
+    """Yield the error code and the result of each key in a response."""
     moved: Callable[[K, ErrorCode], None]
     """Handle a temporary error of a key: the information of `where` may be outdated."""
     name: Callable[[K], str]
@@ -48,12 +48,12 @@ async def ask_by_node(
     patience_ms: float | None = None,
     into: dict[K, A] | None = None,
 ) -> dict[K, A]:
-    """Return the answer for each key. Send requests to all brokers at the same time.
+    """Return the result for each key. Send requests to all brokers at the same time.
 
     After a temporary error, look keys up again, group them by broker, and ask again, until `timeout_ms` (default: the
-    cluster's api_timeout_ms) is over. After `patience_ms`, begin no further attempt, but wait for answers in
+    cluster's api_timeout_ms) is over. After `patience_ms`, begin no further attempt, but wait for results in
     progress. Raise other errors, and the last temporary one: KafkaError, or TimedOutError without one. `into` gets
-    each answer as it arrives, also if other keys fail.
+    each result as it arrives, also if other keys fail.
     """
     now = asyncio.get_running_loop().time
     within_ms = cluster.api_timeout_ms if timeout_ms is None else timeout_ms
@@ -89,7 +89,7 @@ async def ask_by_node(
 async def _ask_once(
     cluster: ClusterClient, fanout: BrokerFanout[K, A], keys: list[K], found: dict[K, A]
 ) -> dict[K, errors.KafkaError]:
-    """Send one round of requests. Return the errors of keys to retry. Raise a permanent error after all answers."""
+    """Send one round of requests. Return the errors of keys to retry. Raise a permanent error after all results."""
     failures: dict[K, errors.KafkaError] = {}
     raised: list[BaseException] = []
     groups = await _grouped(fanout, keys, failures, raised)
@@ -148,7 +148,7 @@ def _take(
     found: dict[K, A],
     failures: dict[K, errors.KafkaError],
 ) -> None:
-    """Read each key's answer or temporary error. A permanent error is raised after the other keys."""
+    """Read each key's result or temporary error. A permanent error is raised after the other keys."""
     unanswered = dict.fromkeys(group)
     stays: errors.KafkaError | None = None
     for key, code, answer in fanout.read(response):

@@ -123,7 +123,7 @@ async def fetch_committed(
     """Return a group's committed offsets, of these partitions or of all. Omit partitions without an offset.
 
     With `require_stable`, wait for transactions that have pending offsets of the group (KIP-447). Raise KafkaError if
-    the answer lacks a partition, because that does not mean that the partition has no offset.
+    the response lacks a partition, because that does not mean that the partition has no offset.
     """
     wanted = None if partitions is None else set(partitions)
     topics = None

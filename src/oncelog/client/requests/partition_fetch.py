@@ -37,7 +37,7 @@ async def fetch_partition(
     max_bytes: int = FETCH_BYTES,
     max_wait_ms: int = FETCH_WAIT_MS,
 ) -> PartitionData:
-    """Send one Fetch from an offset on. If the offset is out of range, the answer has that error code."""
+    """Send one Fetch from an offset on. If the offset is out of range, the response has that error code."""
     topic, number = at
     request = _request({at: offset}, isolation_level, max_bytes, max_bytes, max_wait_ms)
     response = await cluster.call_leader(topic, number, request, FETCH_VERSION)
@@ -57,8 +57,8 @@ async def fetch_partitions(
 ) -> dict[TopicPartition, PartitionData]:
     """Send one Fetch to each leader, for its partitions of `positions`. Skip deleted partitions.
 
-    An answer has at most about `max_bytes`, so the last partitions in `positions` may get no records. If an offset is
-    out of range, the partition's answer has that error code.
+    A response has at most about `max_bytes`, so the last partitions in `positions` may get no records. If an offset is
+    out of range, the partition's response has that error code.
     """
 
     async def where(at: TopicPartition) -> int | None:

@@ -69,7 +69,7 @@ class Joining:
         )
 
     def refusal(self, error: ErrorCode, member_id: str | None = None) -> Reply:
-        """Return the answer with an error. By default, its member id is that of the request."""
+        """Return the response with an error. By default, its member id is that of the request."""
         known = self.request.member_id if member_id is None else member_id
         return Reply(self.token, JoinGroupResponse(error_code=error, member_id=known, protocol_name=None))
 

@@ -193,7 +193,7 @@ class GroupOperation:
         self.group.join_due_ms = self.now.steady_ms + wait_ms
         self.wake(self.group.join_due_ms)
 
-    # -- answers to waiting members -----------------------------------------------------------------------------
+    # -- responses to waiting members -----------------------------------------------------------------------------
 
     def _answer_join(self, member: Member) -> None:
         if member.joining is not None:

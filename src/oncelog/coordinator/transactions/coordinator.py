@@ -363,14 +363,14 @@ class TransactionCoordinator:
 
 
 def init_error(error: ErrorCode, version: int) -> InitProducerIdResponse:
-    """Return an InitProducerId answer. Clients before version 4 do not know PRODUCER_FENCED."""
+    """Return an InitProducerId response. Clients before version 4 do not know PRODUCER_FENCED."""
     if version < 4 and error is ErrorCode.PRODUCER_FENCED:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
 
 
 def end_error(error: ErrorCode, version: int) -> EndTxnResponse:
-    """Return an EndTxn answer. Clients before version 2 do not know PRODUCER_FENCED."""
+    """Return an EndTxn response. Clients before version 2 do not know PRODUCER_FENCED."""
     if version < 2 and error is ErrorCode.PRODUCER_FENCED:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     return EndTxnResponse(error_code=error)

@@ -20,7 +20,7 @@ from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import End, Owner
 
 TRANSACTIONS_AT_ONCE = 500
-"""Transactional ids in one DescribeTransactions: the answer names all partitions of each."""
+"""Transactional ids in one DescribeTransactions: the response names all partitions of each."""
 PARTITIONS_AT_FIRST, PARTITIONS_AT_ONCE = 16, 1_000
 """Partitions in the first DescribeProducers, and at most in each later one."""
 PRODUCERS_AT_ONCE = 100_000

@@ -61,7 +61,7 @@ def fetch(
     max_bytes: int = FETCH_BYTES,
     max_wait_ms: int = FETCH_WAIT_MS,
 ) -> fe.PartitionData:
-    """Send one Fetch for one partition. If the offset is out of range, the answer has its error code."""
+    """Send one Fetch for one partition. If the offset is out of range, the response has its error code."""
     return cluster.run_many([fetch_async(cluster, at, offset, isolation, max_bytes, max_wait_ms)])[0]
 
 

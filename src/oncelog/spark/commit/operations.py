@@ -1,4 +1,4 @@
-"""The requests that the protocol sends to the brokers, and their answers.
+"""The requests that the protocol sends to the brokers, and their responses.
 
 The shell retries transient errors (no coordinator yet, CONCURRENT_TRANSACTIONS, a lost connection), so an answer is
 always definite. If the shell runs out of time, it raises an exception, which has the effect of a crash there.
@@ -72,21 +72,21 @@ class OpenProducer(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The answer to EndTxn, with the owner afterwards (transaction.version 2 moves the epoch)."""
+    """The result of EndTxn, with the owner afterwards (transaction.version 2 moves the epoch)."""
 
     outcome: RequestOutcome
     owner: Owner
 
 
 class Produced(NamedTuple):
-    """The answer to Produce."""
+    """The result of Produce."""
 
     outcome: RequestOutcome
     offset: int = -1
 
 
 class Rows(NamedTuple):
-    """The answer to ProduceRows: how many rows, and where they are."""
+    """The result of ProduceRows: how many rows, and where they are."""
 
     outcome: RequestOutcome
     rows: int
@@ -146,7 +146,7 @@ class InitProducerId:
     """InitProducerId -> Owner; ends the id's open transaction, and fences its earlier owner.
 
     `once`: the shell sends the request again only after an error response. If the connection ends without a response,
-    the answer is None, and a copy of the request may still reach the coordinator later.
+    the result is None, and a copy of the request may still reach the coordinator later.
     """
 
     id: str
@@ -248,7 +248,7 @@ class PeekRows:
 
 @dataclass(frozen=True, slots=True)
 class ProduceRows:
-    """The task's rows, acks=all, every answer awaited -> Rows."""
+    """Produce the task's rows with acks=all, and wait for every response -> Rows."""
 
     owner: Owner
 

@@ -118,7 +118,7 @@ def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
 def await_commit_marker(sink: Sink, place: op.Place) -> Steps[None]:
     """Wait until the decision partition shows the COMMIT marker; repair nothing.
 
-    If a coordinator restarts after its answer, it may write the marker after FindMarkers has timed out.
+    If a coordinator restarts after its response, it may write the marker after FindMarkers has timed out.
     """
     (marker,) = yield op.FindMarkers((place,))
     if marker is op.Marker.MISSING:
@@ -132,7 +132,7 @@ def await_commit_marker(sink: Sink, place: op.Place) -> Steps[None]:
 
 
 def commit_all(record: Record) -> Steps[None]:
-    """Send EndTxn(commit) for each transaction. Only the markers prove the outcome, not the answers."""
+    """Send EndTxn(commit) for each transaction. Only the markers prove the outcome, not the responses."""
     if record.transactions:
         yield op.EndAll(tuple(t.owner for t in record.transactions), commit=True)
 
@@ -143,8 +143,8 @@ def marker_places(spans: Iterable[tuple[Owner, Span]], ends: Iterable[op.End] = 
     C1b read the `ends` of the partitions, and saw the transactions open afterwards. So their markers cannot be below
     these ends. Between a task's rows and that end are only rows of other tasks, which need not be fetched again.
 
-    Only a log that was cut below such an end (by an unclean leader election, or a restored disk) has a marker there. A
-    search that finds no marker is therefore repeated without `ends`.
+    Only a log that was truncated below such an end (by an unclean leader election, or a restored disk) has a marker
+    there. A search that finds no marker is therefore repeated without `ends`.
     """
     known = {end.at: end.offset for end in ends}
     return tuple(op.Place(span.at, owner.pid, max(span.last, known.get(span.at, 0) - 1)) for owner, span in spans)

@@ -111,9 +111,9 @@ def compare_record(state: Tasking) -> Steps[Tasking]:
 def begin_transaction(state: Tasking) -> Steps[Tasking]:
     """K2: begin an epoch under this attempt's own id, which a late EndTxn of an earlier transaction cannot reach.
 
-    If the answer is lost, the attempt takes its next id and never uses this one again. If a copy of the request reached
-    the coordinator after the decision, it would abort the decided transaction; under an unused id, it finds nothing to
-    abort. Spark's local masters do not retry a task, so a failure here would end the query.
+    If the response is lost, the attempt takes its next id and never uses this one again. Otherwise, a copy of the
+    request could reach the coordinator after the decision, and abort the decided transaction. Under an unused id, it
+    finds nothing to abort. Spark's local masters do not retry a task, so a failure here would end the query.
     """
     if state.skip or state.empty:
         return state
@@ -129,7 +129,7 @@ def begin_transaction(state: Tasking) -> Steps[Tasking]:
 
 
 def _begin(sink: Sink, name: str) -> Steps[Owner | None]:
-    """Return the owner from InitProducerId, or None if an answer was lost.
+    """Return the owner from InitProducerId, or None if a response was lost.
 
     If the producer id has no epochs left, a second request gets the next producer id. Otherwise, the end of the
     transaction would change the producer id (KIP-890). If a marker were lost then, the owner of its rows would be
@@ -142,7 +142,7 @@ def _begin(sink: Sink, name: str) -> Steps[Owner | None]:
 
 
 def produce_rows(state: Tasking) -> Steps[Tasking]:
-    """K3: write all rows with acks=all, and wait for every answer. Only count the rows of a skipped batch."""
+    """K3: write all rows with acks=all, and wait for every response. Only count the rows of a skipped batch."""
     owner = state.owner if state.owner is not None else Owner("", -1, -1)
     rows: op.Rows = yield op.ProduceRows(owner)
     if rows.outcome is not op.RequestOutcome.DONE:

@@ -1,8 +1,9 @@
 """Filters that Spark pushes into a batch read: the partitions and offsets that can hold matching records.
 
-A filter on `partition` or `topic` selects partitions, one on `offset` cuts the range. Spark need not evaluate these
-again. A lower bound on `timestamp` cuts the range, too, because the broker knows the first record at or after a time.
-Later records may be older (producers set timestamps), so Spark evaluates it again, and an upper bound cuts nothing.
+A filter on `partition` or `topic` selects partitions. A filter on `offset` narrows the range. Spark need not evaluate
+these again. A lower bound on `timestamp` narrows the range, too, because the broker finds the first record at or after
+a time. Later records may be older (producers set timestamps), so Spark evaluates the bound again. An upper bound on
+`timestamp` narrows nothing.
 """
 
 from __future__ import annotations
