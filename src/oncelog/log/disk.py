@@ -58,7 +58,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when the file is on the device."""
+        """Write the file to the device, and wait."""
         ...
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Disk(Protocol):
         ...
 
     def sync(self, path: str) -> None:
-        """Return when the file is on the device. May be called from a worker thread."""
+        """Write the file to the device, and wait. May be called from a worker thread."""
         ...
 
     def rename(self, source: str, target: str) -> None:

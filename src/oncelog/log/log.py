@@ -352,7 +352,7 @@ class Log:
             self._files.roll(self.log_end_offset, now_ms)
 
     def pending_sync(self) -> tuple[int, list[str]]:
-        """Return an offset, and the files to sync before all offsets before it are on the device (see `mark_synced`).
+        """Return an offset, and the files to sync so that all records before it are on the device (see `mark_synced`).
 
         The active segment is not among them: only `flush` and `close` sync it, as in Kafka by default.
         """

@@ -128,7 +128,7 @@ class LogFiles:
         self.epochs.flush()
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Return when these files and directories are on the device. May be called from a worker thread."""
+        """Write these files and directories to the device, and wait. May be called from a worker thread."""
         for path in paths:
             self._disk.sync(path)
 

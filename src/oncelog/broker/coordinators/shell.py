@@ -200,7 +200,7 @@ class CoordinatorShell(Generic[S]):
         return answer
 
     async def settled(self) -> None:
-        """Wait until the current state of all coordinators is committed. Earlier reads may have returned it."""
+        """Wait until the state that earlier reads may have returned is committed, in all coordinators."""
         for partition in tuple(self._shards):
             if partition in self._shards:
                 await self.read(partition, lambda _: None)

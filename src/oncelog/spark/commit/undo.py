@@ -135,7 +135,7 @@ def take_back(state: Planning) -> Steps[Planning]:
 def _before(source: Source) -> Source:
     """Return the source as it was before this batch.
 
-    The writer stays the same. Another writer may have lost its record, and would write its last batch twice.
+    The owner stays the same: its record has replaced that of an earlier writer, which could repeat a batch unnoticed.
     """
     return source if source.kind == WRITE else source._replace(batch=source.batch - 1)
 
