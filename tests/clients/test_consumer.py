@@ -8,6 +8,7 @@ import time
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
+from oncelog.client.consumer.completed_fetch import ConsumerRecord
 from oncelog.client.group_offsets import OffsetAndMetadata
 from support.processes import wait_until
 from support.servers import Server
@@ -75,6 +76,47 @@ def test_committed_offsets_keep_metadata_and_epochs(server: Server, admin: Admin
         found = consumer.committed()
         assert found == {(name, 0): 0, (name, 1): 7}
         assert found[name, 0].metadata == "again"
+
+
+def test_assignment_with_offsets_begins_there(server: Server, admin: Admin, name: str) -> None:
+    """Committed offsets do not count, and partitions of the former assignment move, too."""
+    admin.create_topics(name, 3)
+    with Producer(server.bootstrap) as producer:
+        for number in range(30):
+            producer.send(name, b"%d" % (number // 3), partition=number % 3)
+    with Consumer(server.bootstrap, group_id=name, **EARLIEST) as consumer:
+        consumer.commit({(name, 0): 2, (name, 1): 2})
+        consumer.assign([(name, 0)])
+        assert consumer.poll(30)[0].offset == 2
+        consumer.assign({(name, 0): 5, (name, 1): OffsetAndMetadata(9, leader_epoch=0), (name, 2): 10})
+        assert consumer.assignment() == [(name, 0), (name, 1), (name, 2)]
+        assert consumer.positions() == {(name, 0): 5, (name, 1): 9, (name, 2): 10}
+        found: list[tuple[int, int]] = []
+        while len(found) < 6:
+            found += [(record.partition, record.offset) for record in consumer.poll(30)]
+        assert sorted(found) == [(0, offset) for offset in range(5, 10)] + [(1, 9)]
+        with pytest.raises(errors.UsageError, match="must not be negative"):
+            consumer.assign({(name, 0): -1})
+        assert len(consumer.assignment()) == 3, "unchanged"
+
+
+def test_records_have_timestamp_type_and_leader_epoch(server: Server, admin: Admin, name: str) -> None:
+    """0 is create time and 1 log append time, as in the column timestampType of `tables`."""
+    admin.create_topics(name)
+    before = time.time_ns() // 1_000_000
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b"created", timestamp=1_000).result(30)
+        admin.alter_topic_configs(name, {"message.timestamp.type": "LogAppendTime"})
+        producer.send(name, b"appended", timestamp=1_000).result(30)
+    with Consumer(server.bootstrap) as consumer:
+        epoch = consumer.partitions_for(name)[0].leader_epoch
+        consumer.assign({(name, 0): 0})
+        found: list[ConsumerRecord] = []
+        while len(found) < 2:
+            found += consumer.poll(30)
+    assert [(record.value, record.timestamp_type) for record in found] == [(b"created", 0), (b"appended", 1)]
+    assert found[0].timestamp == 1_000 < before <= found[1].timestamp
+    assert [record.leader_epoch for record in found] == [epoch, epoch]
 
 
 def test_topics_partitions_and_offsets_are_listed(server: Server, admin: Admin, name: str) -> None:

@@ -38,9 +38,9 @@ def test_records_round_trip(server: Server, admin: Admin, name: str, codec: str)
         while len(records) < 3:
             records += consumer.poll(5)
     assert records == [
-        (name, 1, 0, 1234, b"key", b"value", (("h", b"x"), ("n", None))),
-        (name, 1, 1, 1233, None, None, ()),
-        (name, 1, 2, 2_000, b"", b"text", ()),
+        (name, 1, 0, 1234, b"key", b"value", (("h", b"x"), ("n", None)), 0, 0),
+        (name, 1, 1, 1233, None, None, (), 0, 0),
+        (name, 1, 2, 2_000, b"", b"text", (), 0, 0),
     ]
 
 

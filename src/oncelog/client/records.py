@@ -71,12 +71,12 @@ def check_partitions(values: object) -> list[TopicPartition]:
     return [check_partition(value, f"partitions[{place}]") for place, value in enumerate(values)]
 
 
-def check_offsets(values: object) -> dict[TopicPartition, int]:
-    """Return the argument `offsets` of a commit. Raises UsageError."""
-    found = _by_partition(values, "offsets")
-    for (topic, partition), offset in found.items():
+def check_offsets(values: object, name: str = "offsets") -> dict[TopicPartition, int]:
+    """Return the argument `name`, offsets by partition. Raises UsageError."""
+    found = _by_partition(values, name)
+    for tp, offset in found.items():
         if offset < 0:
-            raise UsageError(f"cannot commit offset {offset} of {topic}-{partition}; an offset must not be negative")
+            raise UsageError(f"{name}[{tp!r}] = {offset}: an offset must not be negative")
     return found
 
 

@@ -38,7 +38,9 @@ WRONG: list[tuple[str, tuple[Any, ...], str]] = [
     ("commit", (5,), "offsets = 5: it must be a mapping"),
     ("commit", ({"t": 5},), f"a key of offsets = 't': partitions must be {PAIRS}"),
     ("commit", ({("t", 0): "5"},), r"offsets\[\('t', 0\)\] = '5': it must be an int, not str"),
-    ("commit", ({("t", 0): -1},), "cannot commit offset -1 of t-0"),
+    ("commit", ({("t", 0): -1},), r"offsets\[\('t', 0\)\] = -1: an offset must not be negative"),
+    ("assign", ({("t", 0): -1},), r"partitions\[\('t', 0\)\] = -1: an offset must not be negative"),
+    ("assign", ({("t", 0): None},), r"partitions\[\('t', 0\)\] = None: it must be an int, not NoneType"),
 ]
 OF_PARTITIONS = ["assign", "pause", "resume", "seek_to_beginning", "seek_to_end", "committed", "end_offsets"]
 OF_PARTITIONS += ["beginning_offsets"]
@@ -114,7 +116,7 @@ def test_send_offsets_accepts_the_consumer(source: Any) -> None:
 
 def test_send_offsets_accepts_only_offsets_that_can_be_committed() -> None:
     assert group_and_offsets("g", {("t", 0): 5}) == (GroupMetadata("g"), {("t", 0): (5, -1, "")})
-    for offsets, words in (([5], "it must be a mapping"), ({("t", 0): -1}, "cannot commit offset"), ({"t": 1}, PAIRS)):
+    for offsets, words in (([5], "it must be a mapping"), ({("t", 0): -1}, "must not be negative"), ({"t": 1}, PAIRS)):
         wrong: Any = offsets
         with pytest.raises(errors.UsageError, match=words):
             group_and_offsets("g", wrong)

@@ -15,7 +15,16 @@ from oncelog.client.consumer.options import consumer_options, isolation_level
 from oncelog.client.consumer.rebalance import CallListener, Listener, Listeners
 from oncelog.client.discovery.topology import Partition
 from oncelog.client.group_offsets import OffsetAndMetadata
-from oncelog.client.records import EPOCH, check_integer, check_partition, check_partitions, check_times, check_topic, ms
+from oncelog.client.records import (
+    EPOCH,
+    check_integer,
+    check_offsets,
+    check_partition,
+    check_partitions,
+    check_times,
+    check_topic,
+    ms,
+)
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.offsets import Listed
 from oncelog.client.types import TopicPartition
@@ -84,13 +93,19 @@ class Consumer(ConsumerBase):
         """
         self._core.coordinator.subscribe(topics, Listeners(on_assigned, on_revoked, on_lost))
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
         """Read exactly these (topic, partition) pairs, without joining the group. This replaces an earlier assignment.
 
-        Positions begin at the group's committed offsets if `group_id` is set, otherwise as auto_offset_reset says.
-        Raises UsageError if the consumer is subscribed.
+        With a mapping from (topic, partition) to an offset, the position of each partition is set to its offset, as by
+        `seek`. Otherwise, partitions that were assigned before keep their positions. Other positions begin at the
+        group's committed offsets if `group_id` is set, and as auto_offset_reset says if there is none.
+
+        Raises UsageError for wrong arguments, or if the consumer is subscribed. The assignment is then unchanged.
         """
-        self._core.assign(check_partitions(partitions))
+        offsets = check_offsets(partitions, "partitions") if isinstance(partitions, Mapping) else {}
+        self._core.assign(list(offsets) or check_partitions(partitions))
+        for tp, offset in offsets.items():
+            self._core.subscription.seek(tp, offset)
 
     @ends_when_closed
     async def unsubscribe(self) -> None:

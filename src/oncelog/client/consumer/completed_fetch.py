@@ -7,7 +7,7 @@ the position moves past them. So a consumer ends at the last stable offset, and 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oncelog import errors
 from oncelog.client.types import TopicPartition
@@ -18,8 +18,10 @@ from oncelog.protocol.records import check_crc, decode_records, iter_batches
 
 
 class ConsumerRecord(NamedTuple):
-    """A record that a consumer has read. `timestamp` is in ms since the epoch. Keys and values are bytes or None.
+    """A record that a consumer has read. Key and value are bytes or None, unless the consumer has deserializers.
 
+    `timestamp` is in ms since the epoch. `timestamp_type` is 0 if the producer has set it (create time), 1 if the
+    broker has (log append time). `leader_epoch` is the epoch of the leader that wrote the record, -1 if unknown.
     `headers` are pairs (name, value). A value is bytes or None.
     """
 
@@ -27,9 +29,11 @@ class ConsumerRecord(NamedTuple):
     partition: int
     offset: int
     timestamp: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_type: int = 0
+    leader_epoch: int = -1
 
 
 class CompletedFetch:
@@ -107,8 +111,9 @@ class CompletedFetch:
             if self._check_crcs:
                 check_crc(header, view)
             topic, partition = self.tp
+            kind, epoch = header.timestamp_type, self.epoch
             self._records.extend(
-                ConsumerRecord(topic, partition, *record)
+                ConsumerRecord(topic, partition, *record, kind, epoch)
                 for record in decode_records(view)
                 if record.offset >= self.position
             )
