@@ -7,7 +7,7 @@ from typing import Any
 
 from documentation.markdown import anchor, code, table, text
 from oncelog.client.consumer.options import CONSUMER
-from oncelog.client.options import COMMON, UNSUPPORTED_OPTIONS, UNSUPPORTED_PREFIXES, Option
+from oncelog.client.options import ALIASES, COMMON, UNSUPPORTED_OPTIONS, UNSUPPORTED_PREFIXES, Option
 from oncelog.client.producer.options import PRODUCER
 from oncelog.protocol.compression import Codec
 from oncelog.spark import options as spark
@@ -36,8 +36,12 @@ def client_page() -> str:
         parts += [f"## {title}\n", table(("option", "default", "what it does"), rows)]
     prefixed = {f"{prefix}*": sentence for prefix, sentence in UNSUPPORTED_PREFIXES.items()}
     instead = ((code(name), text(sentence)) for name, sentence in sorted({**UNSUPPORTED_OPTIONS, **prefixed}.items()))
+    aliases = ((code(name), code(here)) for name, here in sorted(ALIASES.items()))
     parts += [
-        "## Options of Java's clients that are rejected\n",
+        "## librdkafka's names\n",
+        "These names of librdkafka (confluent-kafka) are accepted, too.\n",
+        table(("librdkafka", "here"), aliases),
+        "## Options of Java's clients and of librdkafka that are rejected\n",
         "The error says what to do instead.\n",
         table(("option", "instead"), instead),
     ]

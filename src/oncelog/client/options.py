@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from oncelog.client import librdkafka
 from oncelog.client.option_readers import Option as Option
 from oncelog.client.option_readers import anything as anything
 from oncelog.client.option_readers import boolean as boolean
 from oncelog.client.option_readers import integer as integer
 from oncelog.client.option_readers import optional_text as optional_text
 from oncelog.client.option_readers import text as text
-from oncelog.client.security.options import ALIASES, SECURITY, UNSUPPORTED_SECURITY, security_of
+from oncelog.client.security.options import ALIASES as SECURITY_ALIASES
+from oncelog.client.security.options import SECURITY, UNSUPPORTED_SECURITY, security_of
 from oncelog.errors import ConfigError
 from oncelog.net.security import Security
 
@@ -28,7 +30,10 @@ _BYTES = (
 _METRICS = "this client has no metrics; omit the option"
 _SOCKET = "the operating system sizes the socket buffers; omit the option"
 
+ALIASES = {**librdkafka.ALIASES, **SECURITY_ALIASES}
+"""librdkafka's name -> the name here."""
 UNSUPPORTED_OPTIONS: dict[str, str] = {
+    **librdkafka.UNSUPPORTED,
     **UNSUPPORTED_SECURITY,
     **dict.fromkeys(("key_deserializer", "value_deserializer", "key_serializer", "value_serializer"), _BYTES),
     "interceptor_classes": "interceptors are not supported; wrap send() or poll() in your own function",
@@ -51,8 +56,9 @@ UNSUPPORTED_OPTIONS: dict[str, str] = {
     "share_acknowledgement_mode": "share groups (KIP-932) are not supported yet; omit the option",
     "share_acquire_mode": "share groups (KIP-932) are not supported yet; omit the option",
 }
-"""Options of Kafka's Java clients that these clients lack -> the reason, and what to do instead."""
+"""Options of Kafka's Java clients and of librdkafka that these clients lack -> the reason, and what to do instead."""
 UNSUPPORTED_PREFIXES = {
+    "sasl_oauthbearer_assertion_": "assertions are not supported; get the token in sasl_oauth_token_provider",
     "sasl_oauthbearer_jwks_endpoint_": "only the broker validates tokens; omit the option",
     "sasl_kerberos_": "Kerberos (GSSAPI) is not supported; use SCRAM-SHA-512 or OAUTHBEARER",
 }
@@ -131,6 +137,8 @@ def read_options(
             if name not in known:
                 if sentence := advice_for_unsupported(name):
                     raise ConfigError(f"{spelled}: {sentence}")
+                if name != spelling:
+                    raise ConfigError(f"{spelled}: this client has no option {name}, which librdkafka calls {spelled}")
                 near = get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(f"unknown option {spelled!r}{hint}")
@@ -160,11 +168,11 @@ def read_security(given: Mapping[str, Any]) -> Security:
 def is_security(name: str) -> bool:
     """Return whether an option, with dots or `_`, belongs to TLS or the login."""
     underscored = name.replace(".", "_")
-    return underscored in SECURITY or underscored in ALIASES
+    return underscored in SECURITY or underscored in SECURITY_ALIASES
 
 
 def advice_for_unsupported(name: str) -> str | None:
-    """Return what to do instead of an option that only Kafka's Java clients have. Return None for any other name."""
+    """Return what to do instead of an option that only other Kafka clients have. Return None for any other name."""
     prefixed = (text for prefix, text in UNSUPPORTED_PREFIXES.items() if name.startswith(prefix))
     return UNSUPPORTED_OPTIONS.get(name) or next(prefixed, None)
 

@@ -10,7 +10,7 @@ import pytest
 import oncelog
 from oncelog import aio
 from oncelog.client.consumer.options import CONSUMER, consumer_options
-from oncelog.client.options import UNSUPPORTED_OPTIONS, advice_for_unsupported
+from oncelog.client.options import ALIASES, UNSUPPORTED_OPTIONS, advice_for_unsupported
 from oncelog.client.producer.options import PRODUCER, producer_options
 from oncelog.client.records import milliseconds
 from oncelog.errors import ConfigError
@@ -180,6 +180,87 @@ def test_every_option_of_javas_consumer_is_known_or_rejected_with_advice() -> No
     names = {name.replace(".", "_") for name in JAVAS.split()}
     assert {name for name in names - set(CONSUMER) if not advice_for_unsupported(name)} == set()
     assert not set(UNSUPPORTED_OPTIONS) & (set(CONSUMER) | set(PRODUCER))
+
+
+LIBRDKAFKAS = """
+acks allow.auto.create.topics api.version.fallback.ms api.version.request api.version.request.timeout.ms
+auto.commit.enable auto.commit.interval.ms auto.offset.reset background_event_cb batch.num.messages batch.size
+bootstrap.servers broker.address.family broker.address.ttl broker.version.fallback builtin.features check.crcs
+client.dns.lookup client.id client.rack closesocket_cb compression.codec compression.level compression.type connect_cb
+connections.max.idle.ms consume.callback.max.messages consume_cb coordinator.query.interval.ms debug
+default_topic_conf delivery.report.only.error delivery.timeout.ms dr_cb dr_msg_cb enable.auto.commit
+enable.auto.offset.store enable.gapless.guarantee enable.idempotence enable.metrics.push enable.partition.eof
+enable.random.seed enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification enabled_events error_cb
+fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms
+fetch.wait.max.ms group.id group.instance.id group.protocol group.protocol.type group.remote.assignor
+heartbeat.interval.ms https.ca.location https.ca.pem interceptors internal.termination.signal isolation.level
+linger.ms log.connection.close log.queue log.thread.name log_cb log_level max.in.flight
+max.in.flight.requests.per.connection max.partition.fetch.bytes max.poll.interval.ms message.copy.max.bytes
+message.max.bytes message.send.max.retries message.timeout.ms metadata.broker.list metadata.max.age.ms
+metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy msg_order_cmp oauthbearer_token_refresh_cb
+offset.store.method offset.store.path offset.store.sync.interval.ms offset_commit_cb opaque open_cb
+partition.assignment.strategy partitioner partitioner_cb plugin.library.paths produce.offset.report
+queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages queue.buffering.max.ms
+queued.max.messages.kbytes queued.min.messages queuing.strategy rebalance_cb receive.message.max.bytes
+reconnect.backoff.jitter.ms reconnect.backoff.max.ms reconnect.backoff.ms request.required.acks request.timeout.ms
+resolve_cb retries retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.principal sasl.kerberos.service.name sasl.mechanism
+sasl.mechanisms sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.private.key.pem sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
+sasl.oauthbearer.config sasl.oauthbearer.extensions sasl.oauthbearer.grant.type
+sasl.oauthbearer.metadata.authentication.type sasl.oauthbearer.method sasl.oauthbearer.scope
+sasl.oauthbearer.token.endpoint.url sasl.password sasl.username security.protocol session.timeout.ms
+socket.blocking.max.ms socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails
+socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms socket_cb
+ssl.ca.certificate.stores
+ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.certificate.verify_cb ssl.cipher.suites
+ssl.crl.location ssl.curves.list ssl.endpoint.identification.algorithm ssl.engine.id ssl.engine.location
+ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location ssl.keystore.password ssl.providers
+ssl.sigalgs.list ssl_ca ssl_certificate ssl_engine_callback_data ssl_key sticky.partitioning.linger.ms throttle_cb
+topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt
+topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
+transaction.timeout.ms transactional.id
+"""
+"""CONFIGURATION.md of librdkafka, without the options of statistics."""
+
+
+def test_every_option_of_librdkafka_is_known_or_rejected_with_advice() -> None:
+    known = PRODUCER.keys() | CONSUMER.keys()
+    assert set(ALIASES.values()) <= known
+    assert not set(ALIASES) & known
+    names = {name.replace(".", "_") for name in LIBRDKAFKAS.split()}
+    assert {ALIASES.get(name, name) for name in names} - known - {
+        n for n in names if advice_for_unsupported(n)
+    } == set()
+
+
+def test_names_of_librdkafka_have_the_meaning_of_kafkas() -> None:
+    given = {"metadata.broker.list": "localhost:9092", "queue.buffering.max.ms": "20", "request.required.acks": -1}
+    options = producer_options({**given, "message.timeout.ms": 60_000, "compression.codec": "zstd"}, {})
+    expected = {"bootstrap_servers": "localhost:9092", "linger_ms": 20, "acks": -1, "compression_type": Codec.ZSTD}
+    assert {name: options[name] for name in expected} == expected
+    assert options["delivery_timeout_ms"] == 60_000
+    assert consumer_options({"fetch.wait.max.ms": 50}, B)["fetch_max_wait_ms"] == 50
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"linger.ms": 5, "queue.buffering.max.ms": 5}, "two names of one option"),
+        ({"queue.buffering.max.ms": 0.5}, "queue.buffering.max.ms = 0.5: it must be a whole number"),
+        ({"queue.buffering.max.kbytes": 1024}, "queue.buffering.max.kbytes: buffer_memory .* in bytes"),
+        ({"socket.timeout.ms": 1}, "socket.timeout.ms: request_timeout_ms"),
+        ({"fetch.wait.max.ms": 1}, "fetch.wait.max.ms: this client has no option fetch_max_wait_ms"),
+    ],
+)
+def test_names_of_librdkafka_that_a_producer_rejects(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        producer_options(given, B)
 
 
 @pytest.mark.parametrize(

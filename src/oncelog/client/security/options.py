@@ -159,6 +159,12 @@ UNSUPPORTED_SECURITY: dict[str, str] = {
         ("ssl_cipher_suites", "ssl_curves_list", "ssl_sigalgs_list", "ssl_crl_location", "ssl_protocol"), _OWN
     ),
     **dict.fromkeys(("enable_ssl_certificate_verification", "ssl_engine_factory_class", "ssl_provider"), _OWN),
+    **dict.fromkeys(("ssl_ca_certificate_stores", "ssl_certificate_verify_cb", "ssl_engine_callback_data"), _OWN),
+    **dict.fromkeys(("ssl_engine_id", "ssl_engine_location", "ssl_providers"), _OWN),
+    "https_ca_pem": "write the certificates to a file, and set https_ca_location",
+    "ssl_ca": "set ssl_ca_location or ssl_ca_pem",
+    "ssl_certificate": "set ssl_certificate_location or ssl_certificate_pem",
+    "ssl_key": "set ssl_key_location or ssl_key_pem",
     **dict.fromkeys(("ssl_keymanager_algorithm", "ssl_trustmanager_algorithm"), _OWN),
     "ssl_secure_random_implementation": "Python's ssl has its own random numbers; omit the option",
     "security_providers": "it names Java classes; omit the option",
@@ -187,10 +193,16 @@ UNSUPPORTED_SECURITY: dict[str, str] = {
         ),
         "only the broker validates tokens; omit the option",
     ),
-    "sasl_oauthbearer_assertion_file": "assertions are not supported; get the token in sasl_oauth_token_provider",
     "sasl_oauthbearer_method": "set sasl_oauthbearer_token_endpoint_url, or sasl_oauth_token_provider; omit the option",
     "oauth_cb": "use sasl_oauth_token_provider, which takes no argument",
-    "sasl_oauthbearer_config": "use sasl_oauth_token_provider",
+    **dict.fromkeys(
+        ("enable_sasl_oauthbearer_unsecure_jwt", "oauthbearer_token_refresh_cb", "sasl_oauthbearer_config"),
+        "use sasl_oauth_token_provider",
+    ),
+    **dict.fromkeys(
+        ("sasl_oauthbearer_grant_type", "sasl_oauthbearer_metadata_authentication_type"),
+        "only client credentials are supported; for any other way, get the token in sasl_oauth_token_provider",
+    ),
     "sasl_login_connect_timeout_ms": "sasl_login_read_timeout_ms covers the connection, too",
 }
 """Options that these clients lack -> what to do instead."""
