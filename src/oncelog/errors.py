@@ -6,6 +6,7 @@
     │   └── ClientClosedError            the client is closed, or was closed during the call
     ├── BadRecordError               a key or value does not match its format; names topic, partition and offset
     ├── PartlySentError              an error after part of a table was sent; has its future and the other rows
+    ├── PurgedError                  `Producer.purge` dropped a record before it was sent: it is not in the log
     ├── WakeupError                  `Consumer.wakeup` ended a poll
     └── KafkaError                   a broker failed or rejected a request; `.code` is Kafka's, `.advice` what to do
         ├── RetriableError           may succeed later; the client has retried until the timeout
@@ -75,6 +76,7 @@ __all__ = [
     "OutOfOrderError",
     "OutcomeUnknownError",
     "PartlySentError",
+    "PurgedError",
     "RecordTooLargeError",
     "RequestError",
     "RetriableError",
@@ -171,6 +173,10 @@ class PartlySentError(OncelogError):
         )
 
 
+class PurgedError(OncelogError):
+    """`Producer.purge` dropped a record before it was sent. The record is not in the log."""
+
+
 class WakeupError(OncelogError):
     """`wakeup` ended a poll. The poll returned no records, and the consumer's state has not changed."""
 
@@ -231,7 +237,7 @@ class TimedOutError(RetriableError):
 class DeliveryTimeoutError(TimedOutError):
     """A batch was sent but not acknowledged within delivery_timeout_ms, or its sequence numbers were lost.
 
-    Its records may or may not be in the log.
+    `Producer.purge` causes this error, too, for records in flight. The records may or may not be in the log.
     """
 
     default_advice = "Check whether the records are in the partition; sending them again may duplicate them."

@@ -247,6 +247,26 @@ def test_close_with_a_short_timeout_reports_what_may_be_in_the_log(
         producer.send(name, b"late")
 
 
+def test_purge_drops_what_waits_and_what_is_in_flight(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+    wire.create_topic(name, 2)
+    with Producer(server.bootstrap, linger_ms=0, max_in_flight_requests_per_connection=1) as producer:
+        producer.send(name, b"before", partition=0).result(30)
+        proxy.rule = lambda request: HOLD
+        sent = producer.send(name, b"sent", partition=0)
+        until(lambda: len(proxy.seen), lambda count: count == 2, "the second request is at the proxy")
+        waiting = producer.send(name, b"waiting", partition=0)
+        assert producer.purge(in_flight=False) == 1
+        assert isinstance(waiting.exception(0), errors.PurgedError)
+        assert not sent.done()
+        assert producer.purge() == 1
+        assert isinstance(sent.exception(0), errors.DeliveryTimeoutError)
+        assert "may or may not be in the log" in str(sent.exception(0))
+        proxy.rule = lambda request: PASS
+        producer.send(name, b"after", partition=1).result(30)
+    with pytest.raises(errors.ClientClosedError):
+        producer.purge()
+
+
 def test_send_waits_at_most_max_block_ms_and_never_in_a_callback(
     wire: Wire, server: Server, proxy: Proxy, name: str
 ) -> None:

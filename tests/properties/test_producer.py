@@ -111,6 +111,42 @@ def test_expired_batches_leave_no_blocking_gap(seed: int, largest: int) -> None:
     run(body())
 
 
+PURGES = st.sampled_from([(True, False), (False, True), (True, True)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=seeds, rate=st.sampled_from([0.0, 0.3, 0.8]), in_flight=st.sampled_from([1, 5]), purge=PURGES)
+def test_purge_leaves_no_gap_and_reports_what_may_be_in_the_log(
+    seed: int, rate: float, in_flight: int, purge: tuple[bool, bool]
+) -> None:
+    async def body() -> None:
+        cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=2)
+        core = make_core(cluster, max_in_flight_requests_per_connection=in_flight)
+        chance = random.Random(seed)
+        sent: list[tuple[int, int, Any]] = []
+        for turn in range(4):
+            sent += await send_numbers(core, chance, turn * 20, 20)
+            open_before = sum(not future.done() for _, _, future in sent)
+            dropped = core.purge(in_queue=purge[0], in_flight=purge[1])
+            assert open_before - sum(not future.done() for _, _, future in sent) == dropped
+            if all(purge):
+                assert core.accumulator.empty
+        await core.flush()
+        cluster.fault = lambda: FINE
+        healed = await send_numbers(core, chance, 80, 40)
+        await core.flush()
+        check_log(cluster, sent + healed)
+        assert [future.exception(0) for _, _, future in healed] == [None] * 40
+        in_log = {number for partition in range(PARTITIONS) for number in numbers(cluster, partition)}
+        for number, _, future in sent:
+            error = future.exception(0)
+            assert error is None or isinstance(error, errors.PurgedError | errors.DeliveryTimeoutError)
+            assert not (isinstance(error, errors.PurgedError) and number in in_log)
+        await core.close()
+
+    run(body())
+
+
 async def try_transaction(
     core: ProducerCore, cluster: ModelCluster, chance: random.Random, start: int, sent: list[tuple[int, int, Any]]
 ) -> str:
@@ -123,6 +159,8 @@ async def try_transaction(
         if chance.random() < 0.25:
             await core.abort()
             return "aborted"
+        if chance.random() < 0.1:
+            core.purge(in_queue=chance.random() < 0.5, in_flight=chance.random() < 0.5)
         if chance.random() < 0.3:
             handle = await core.prepare()
             assert sum(last >= first for _, _, first, last in handle.spans) == len({where for _, where, _ in sent})

@@ -45,6 +45,7 @@ TO_DO: dict[type[errors.OncelogError], ToDo] = {
     errors.ClientClosedError: ToDo.CORRECT,
     errors.BadRecordError: ToDo.CORRECT,
     errors.PartlySentError: ToDo.CORRECT,
+    errors.PurgedError: ToDo.NOTHING,
     errors.WakeupError: ToDo.NOTHING,
     errors.RetriableError: ToDo.REPEAT,
     errors.ConnectionFailedError: ToDo.REPEAT,

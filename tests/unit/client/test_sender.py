@@ -397,6 +397,43 @@ def test_send_waits_for_an_added_partition() -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
+def test_purge_frees_memory_and_close_does_not_raise_its_errors(idempotent: bool) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        future = core.buffer.append("t", b"x", None, 0, 0, ())
+        assert future is not None
+        assert core.purge(in_queue=False, in_flight=True) == 0
+        assert core.purge(in_queue=True, in_flight=False) == 1
+        assert core.accumulator.used == 0
+        with pytest.raises(errors.PurgedError, match=r"1 records for t-0 .* not in the log"):
+            future.result(0)
+        assert core.purge(in_queue=True, in_flight=True) == 0
+
+    with_core(body, linger_ms=1_000, enable_idempotence=idempotent)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_purge_makes_the_transaction_abortable(version: int) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        await core.init_transactions()
+        core.begin()
+        assert core.purge(in_queue=True, in_flight=True) == 0, "nothing is dropped: the transaction can be committed"
+        future = core.buffer.append("t", b"x", None, 0, 0, ())
+        assert future is not None
+        core.purge(in_queue=True, in_flight=True)
+        assert isinstance(future.exception(0), errors.AbortableError)
+        assert isinstance(future.exception(0).__cause__, errors.PurgedError)
+        with pytest.raises(errors.AbortableError, match=r"purge\(\) dropped 1 records"):
+            await core.commit()
+        await core.abort()
+        core.begin()
+        core.buffer.append("t", b"y", None, 0, 0, ())
+        await core.commit()
+        assert values(cluster) == [b"y"]
+
+    with_core(body, ModelCluster(1, lambda: FINE, version=version), transactional_id="x", linger_ms=1_000)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
 def test_rejected_login_fails_waiting_records_at_once(idempotent: bool) -> None:
     class Guarded(ModelCluster):
         rejects = False

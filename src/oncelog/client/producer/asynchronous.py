@@ -148,6 +148,15 @@ class Producer(ProducerBase):
         """
         await self._core.flush(ms(timeout))
 
+    def purge(self, in_queue: bool = True, in_flight: bool = True) -> int:
+        """Drop the records that wait to be sent, those in flight, or both. Return their number. Wait for nothing.
+
+        The futures of records that were never sent fail with PurgedError. Those of other records fail with
+        DeliveryTimeoutError, because the broker may still append them. `close` does not raise these errors. In a
+        transaction, the futures fail with AbortableError, and the transaction must be aborted.
+        """
+        return self._core.purge(in_queue=in_queue, in_flight=in_flight)
+
     async def partitions_for(self, topic: str) -> int:
         """Return the number of a topic's partitions, as `oncelog.Producer.partitions_for` does."""
         if topic not in self._core.counts:

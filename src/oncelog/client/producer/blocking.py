@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from oncelog import errors
-from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.blocking import Blocking, blocking, on_loop
 from oncelog.client.calls import FORKED
 from oncelog.client.producer._shared import ProducerBase, abort_failed, closing_failed
 from oncelog.client.producer.asynchronous import Producer as Awaited
@@ -176,6 +176,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
         return send_table(self._core, topic, table, self._wait_for_room, learn, key=key, value=value)
 
     flush = blocking(Awaited.flush)
+    purge = on_loop(Awaited.purge)
 
     def partitions_for(self, topic: str) -> int:
         """Return the number of a topic's partitions. Raises UnknownTopicError, and TimedOutError after max_block_ms."""

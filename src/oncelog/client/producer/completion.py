@@ -166,6 +166,24 @@ class Completion:
         for batch in self._accumulator.take_waiting(undrained_only=True):
             self.finish(batch, error)
 
+    def purge(self, on_wire: Mapping[Batch, None], *, in_queue: bool, in_flight: bool) -> int:
+        """Drop the batches that wait, those in flight, or both. Return the number of their records."""
+        waiting = self._accumulator.take_waiting(undrained_only=False) if in_queue else []
+        dropped = waiting + [batch for batch in on_wire if in_flight and not batch.done]
+        for batch in dropped:
+            batch.delivery.seen = True  # `close` does not raise these errors: the program has dropped the records
+            about = f"purge() dropped {batch.count} records for {batch.tp[0]}-{batch.tp[1]}"
+            error: errors.OncelogError = errors.PurgedError(f"{about} before they were sent; they are not in the log")
+            if batch in on_wire or batch.in_doubt:
+                error = errors.DeliveryTimeoutError(f"{about} in flight; they may or may not be in the log")
+            if self._manager is not None:
+                meaning = self._manager.expired(batch, errors.AbortableError(about))
+                if self._manager.transactional:
+                    meaning.__cause__ = error
+                    error = meaning
+            self.finish(batch, error)
+        return sum(batch.count for batch in dropped)
+
     def fail_all(self, error: errors.FatalError) -> None:
         """Fail every batch that has no outcome, and the transaction manager, after a fault of the sender."""
         if self._manager is not None:

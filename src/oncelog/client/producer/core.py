@@ -254,6 +254,11 @@ class ProducerCore:
         finally:
             self.accumulator.flushing -= 1
 
+    def purge(self, *, in_queue: bool, in_flight: bool) -> int:
+        """Drop the records that wait, those in flight, or both. Return their number."""
+        self.buffer.check_open()
+        return self.sender.purge(in_queue=in_queue, in_flight=in_flight)
+
     async def close(self, timeout_ms: float | None = None, *, detach: bool = False) -> None:
         """Send the remaining records, abort an open transaction (unless `detach`, or it is prepared), close the
         connections.

@@ -177,6 +177,13 @@ class Sender:
             self._cluster.topology.forget(topic)
         self._turns.wake()
 
+    def purge(self, *, in_queue: bool, in_flight: bool) -> int:
+        """Drop the batches that wait, those in flight, or both. Return the number of their records."""
+        with self._buffer.settling() as completion:
+            dropped = completion.purge(self._on_wire, in_queue=in_queue, in_flight=in_flight)
+        self._turns.wake()
+        return dropped
+
     async def close(self) -> None:
         """Send nothing any more, close the connections, and give every batch its outcome."""
         self._turns.close()
