@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import oncelog
 from documentation.markdown import code, docstring, summary, table
-from oncelog import aio, formats
-from oncelog.client.consumer.completed_fetch import ConsumerRecord
+from oncelog import aio, formats, serialization
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.producer.delivery import RecordFuture, RecordMetadata
 from oncelog.client.producer.prepared import TransactionOutcome
 from oncelog.client.producer.resumed import ResumedTransaction
 from oncelog.client.producer.tables import TableFuture
+from oncelog.client.types import ConsumerRecord
 
 MAIN: tuple[type, ...] = (
     oncelog.Producer,
@@ -38,6 +38,14 @@ VALUES: tuple[type, ...] = (
     TransactionOutcome,
     formats.Json,
     formats.Avro,
+    serialization.SerializationContext,
+    serialization.StringSerializer,
+    serialization.StringDeserializer,
+    serialization.JsonSerializer,
+    serialization.JsonDeserializer,
+    serialization.AvroSerializer,
+    serialization.AvroDeserializer,
+    serialization.SchemaRegistry,
 )
 """What their methods take and return."""
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from oncelog.client.admin.asynchronous import Admin
 from oncelog.client.consumer.asynchronous import Consumer
-from oncelog.client.consumer.completed_fetch import ConsumerRecord
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.producer.asynchronous import AsyncTransaction as Transaction
 from oncelog.client.producer.asynchronous import Producer
 from oncelog.client.producer.delivery import RecordFuture, RecordMetadata
 from oncelog.client.producer.prepared import PreparedTransaction, TransactionOutcome
+from oncelog.client.types import ConsumerRecord
 
 __all__ = [
     "Admin",

@@ -5,6 +5,8 @@
     ├── UsageError                   a wrong argument, or a call that the object's state does not allow
     │   └── ClientClosedError            the client is closed, or was closed during the call
     ├── BadRecordError               a key or value does not match its format; names topic, partition and offset
+    ├── SerializationError           a serializer or deserializer failed; names topic, partition and offset
+    ├── RegistryError                the schema registry could not be reached, or rejected a request
     ├── PartlySentError              an error after part of a table was sent; has its future and the other rows
     ├── PurgedError                  `Producer.purge` dropped a record before it was sent: it is not in the log
     ├── WakeupError                  `Consumer.wakeup` ended a poll
@@ -45,13 +47,16 @@ there is no AbortableError.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from oncelog.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from oncelog.client.types import ConsumerRecord
 
 __all__ = [
     "ADVICE",
@@ -78,9 +83,11 @@ __all__ = [
     "PartlySentError",
     "PurgedError",
     "RecordTooLargeError",
+    "RegistryError",
     "RequestError",
     "RetriableError",
     "SequenceGapError",
+    "SerializationError",
     "ServerError",
     "StaleSequenceError",
     "TimedOutError",
@@ -142,6 +149,45 @@ class BadRecordError(OncelogError, ValueError):
 
     def __reduce__(self) -> tuple[type[BadRecordError], tuple[str, str, int, int, str]]:
         return type(self), (self.column, self.topic, self.partition, self.offset, self.reason)
+
+
+class SerializationError(OncelogError, ValueError):
+    """A serializer or deserializer failed for a key or value (`field`). `__cause__` is its error, if it raised one.
+
+    In `send`, nothing was sent, and `partition`, `offset` and `record` are None. In `poll`, the consumer's position is
+    before the record, so the next `poll` raises the error again: seek past the record to skip it. `record` is the
+    `ConsumerRecord` with its bytes, for example to keep it in another topic.
+    """
+
+    def __init__(self, field: str, topic: str, reason: str, record: ConsumerRecord | None = None) -> None:
+        self.field, self.topic, self.reason, self.record = field, topic, reason, record
+        self.partition = None if record is None else record.partition
+        self.offset = None if record is None else record.offset
+        reason = reason.rstrip(". ")
+        what = f"cannot serialize the {field} of a record for topic {topic!r}: {reason}"
+        if record is not None:
+            at = f"the record at offset {record.offset} of {topic}-{record.partition}"
+            skip = f"To skip the record, seek to offset {record.offset + 1}"
+            what = f"cannot deserialize the {field} of {at}: {reason}. {skip}"
+        super().__init__(what)
+
+    def __reduce__(self) -> tuple[type[SerializationError], tuple[object, ...]]:
+        return type(self), (self.field, self.topic, self.reason, self.record)
+
+
+class RegistryError(OncelogError):
+    """The schema registry could not be reached, or rejected a request. No record is skipped or lost.
+
+    In `send`, nothing was sent. In `poll`, the position is before the record, and the next `poll` tries again.
+    `retriable` is True if the registry may answer later. `status` is the HTTP status, or None without an answer.
+    """
+
+    def __init__(self, message: str, *, retriable: bool = False, status: int | None = None) -> None:
+        self.retriable, self.status = retriable, status
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Callable[[], RegistryError], tuple[()]]:
+        return partial(RegistryError, str(self), retriable=self.retriable, status=self.status), ()
 
 
 class SentRows(Protocol):

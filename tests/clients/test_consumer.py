@@ -8,8 +8,8 @@ import time
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
-from oncelog.client.consumer.completed_fetch import ConsumerRecord
 from oncelog.client.group_offsets import OffsetAndMetadata
+from oncelog.client.types import ConsumerRecord
 from support.processes import wait_until
 from support.servers import Server
 

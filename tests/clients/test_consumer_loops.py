@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog import Consumer, Producer, aio
-from oncelog.client.consumer.completed_fetch import ConsumerRecord
+from oncelog.client.types import ConsumerRecord
 from support.servers import Server
 from support.wire import Wire
 

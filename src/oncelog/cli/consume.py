@@ -207,7 +207,7 @@ def _read_as_member(
         done = False
         while not done:
             for record in (records := consumer.poll(POLL_S, left)):
-                emit(Shown(*record))
+                emit(Shown(*record[:7]))
             if left is not None:
                 left -= len(records)
             done = left == 0 or (stop_at_end and _at_end(consumer, ends))

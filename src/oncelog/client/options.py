@@ -24,9 +24,8 @@ from oncelog.net.security import Security
 
 MAX_INT = 2**31 - 1
 
-_BYTES = (
-    "keys and values are bytes here; convert them in your code, or use tables() and send_table() with oncelog.formats"
-)
+SERIALIZATION = frozenset({"key_deserializer", "key_serializer", "value_deserializer", "value_serializer"})
+_OTHER_CLIENT = "producers have key_serializer and value_serializer, consumers key_deserializer and value_deserializer"
 _METRICS = "this client has no metrics; omit the option"
 _SOCKET = "the operating system sizes the socket buffers; omit the option"
 
@@ -35,7 +34,6 @@ ALIASES = {**librdkafka.ALIASES, **SECURITY_ALIASES}
 UNSUPPORTED_OPTIONS: dict[str, str] = {
     **librdkafka.UNSUPPORTED,
     **UNSUPPORTED_SECURITY,
-    **dict.fromkeys(("key_deserializer", "value_deserializer", "key_serializer", "value_serializer"), _BYTES),
     "interceptor_classes": "interceptors are not supported; wrap send() or poll() in your own function",
     "metric_reporters": _METRICS,
     "metrics_num_samples": _METRICS,
@@ -137,6 +135,8 @@ def read_options(
             if name not in known:
                 if sentence := advice_for_unsupported(name):
                     raise ConfigError(f"{spelled}: {sentence}")
+                if name in SERIALIZATION:
+                    raise ConfigError(f"{spelled}: {_OTHER_CLIENT}")
                 if name != spelling:
                     raise ConfigError(f"{spelled}: this client has no option {name}, which librdkafka calls {spelled}")
                 near = get_close_matches(name, known, n=1)

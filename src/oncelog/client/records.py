@@ -100,7 +100,7 @@ def checked(
     for name, number, kind in (("partition", partition, ""), ("timestamp", timestamp, EPOCH)):
         if number is not None:
             check_integer(number, name, kind)
-    return _encoded(value, "value"), _encoded(key, "key"), _headers(headers)
+    return _encoded(value, "value"), _encoded(key, "key"), check_headers(headers)
 
 
 def _encoded(data: Text, name: str) -> bytes | None:
@@ -110,7 +110,8 @@ def _encoded(data: Text, name: str) -> bytes | None:
         raise UsageError(f"{name}: {error}") from None
 
 
-def _headers(headers: object) -> Headers:
+def check_headers(headers: object) -> Headers:
+    """Return the argument `headers` as pairs (name, value). Raises UsageError."""
     if isinstance(headers, Mapping):
         headers = headers.items()
     if not isinstance(headers, Collection) or isinstance(headers, str | bytes | bytearray | memoryview):

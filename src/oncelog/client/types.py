@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TopicPartition = tuple[str, int]
 Headers = Sequence[tuple[str, bytes | None]]
@@ -27,3 +27,22 @@ class Place(NamedTuple):
     at: TopicPartition
     producer_id: int
     after: int
+
+
+class ConsumerRecord(NamedTuple):
+    """A record that a consumer has read. Key and value are bytes or None, unless the consumer has deserializers.
+
+    `timestamp` is in ms since the epoch. `timestamp_type` is 0 if the producer has set it (create time), 1 if the
+    broker has (log append time). `leader_epoch` is the epoch of the leader that wrote the record, -1 if unknown.
+    `headers` are pairs (name, value). A value is bytes or None.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: Any
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_type: int = 0
+    leader_epoch: int = -1

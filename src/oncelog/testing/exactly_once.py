@@ -16,7 +16,7 @@ from oncelog.errors import TimedOutError
 
 if TYPE_CHECKING:
     from oncelog import Consumer
-    from oncelog.client.consumer.completed_fetch import ConsumerRecord
+    from oncelog.client.types import ConsumerRecord
 
 Key = Callable[["ConsumerRecord"], Hashable]
 Place = tuple[int, int]
@@ -85,7 +85,8 @@ def assert_exactly_once(
 
 
 def _value(record: ConsumerRecord) -> bytes | None:
-    return record.value
+    value: bytes | None = record.value
+    return value
 
 
 @dataclass(slots=True)

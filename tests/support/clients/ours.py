@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from oncelog import Admin, Consumer, Producer
-from oncelog.client.consumer.completed_fetch import ConsumerRecord
+from oncelog.client.types import ConsumerRecord
 from support.clients.base import Outgoing, Seen
 
 PATIENCE = 30.0

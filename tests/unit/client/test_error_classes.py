@@ -45,6 +45,8 @@ TO_DO: dict[type[errors.OncelogError], ToDo] = {
     errors.ClientClosedError: ToDo.CORRECT,
     errors.BadRecordError: ToDo.CORRECT,
     errors.PartlySentError: ToDo.CORRECT,
+    errors.SerializationError: ToDo.CORRECT,
+    errors.RegistryError: ToDo.REPEAT,
     errors.PurgedError: ToDo.NOTHING,
     errors.WakeupError: ToDo.NOTHING,
     errors.RetriableError: ToDo.REPEAT,

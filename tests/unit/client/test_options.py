@@ -15,6 +15,7 @@ from oncelog.client.producer.options import PRODUCER, producer_options
 from oncelog.client.records import milliseconds
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
+from oncelog.serialization import JsonSerializer
 
 B = {"bootstrap_servers": "localhost:9092"}
 
@@ -50,7 +51,10 @@ def test_dotted_names_and_texts() -> None:
         ({"partitioner": "round_robin", "partitioner_ignore_keys": True}, ("partitioner_ignore_keys", "round_robin")),
         ({"partitioner.class": "org.apache.kafka.X"}, ("partitioner.class", "callable")),
         ({"transaction.two.phase.commit.enable": "true"}, ("transaction.two.phase.commit.enable", "prepare()")),
-        ({"key.serializer": "org.apache.kafka.X"}, ("key.serializer", "bytes")),
+        ({"key.serializer": "org.apache.kafka.X"}, ("key.serializer", "JsonSerializer()")),
+        ({"key.deserializer": "org.apache.kafka.X"}, ("key.deserializer", "producers have key_serializer")),
+        ({"value.serializer": lambda data: data}, ("value.serializer", "(data, context)")),
+        ({"value.serializer": JsonSerializer}, ("value.serializer", "JsonSerializer()")),
         ({"interceptor.classes": "X"}, ("interceptor.classes", "wrap send")),
         ({"sasl.mechanism": "GSSAPI"}, ("sasl.mechanism", "Kerberos", "SCRAM-SHA-512")),
         ({"metadata.max.idle.ms": 4_999}, ("metadata.max.idle.ms", "5000")),
@@ -144,7 +148,8 @@ def test_every_default_is_a_valid_value() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("key.deserializer", "bytes"),
+        ("key.deserializer", "(data, context) -> object"),
+        ("value.serializer", "consumers key_deserializer"),
         ("interceptor.classes", "wrap send() or poll()"),
         ("sasl.login.callback.handler.class", "sasl_oauth_token_provider"),
         ("sasl.oauthbearer.expected.audience", "only the broker"),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oncelog.client.calls import ends_when_closed
 from oncelog.client.consumer._shared import ConsumerBase
-from oncelog.client.consumer.completed_fetch import ConsumerRecord
 from oncelog.client.consumer.core import ConsumerCore, call_in_task
 from oncelog.client.consumer.options import consumer_options, isolation_level
 from oncelog.client.consumer.rebalance import CallListener, Listener, Listeners
@@ -27,7 +26,8 @@ from oncelog.client.records import (
 )
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.offsets import Listed
-from oncelog.client.types import TopicPartition
+from oncelog.client.serialization.functions import require_formats
+from oncelog.client.types import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,8 +113,22 @@ class Consumer(ConsumerBase):
         await self._core.unsubscribe()
 
     async def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Return the next records, as `oncelog.Consumer.poll` does."""
-        return await self._core.poll(ms(timeout), max_records)
+        """Return the next records, as `oncelog.Consumer.poll` does.
+
+        The deserializers run on the event loop. Those that send a request run in a thread, such as `AvroDeserializer`
+        for the first record of each schema.
+        """
+        core, deserializers = self._core, self._core.deserializers
+        records = await core.poll(ms(timeout), max_records)
+        if deserializers is None or not records:
+            return records
+        iteration = core.iterate(records)
+        try:
+            if deserializers.ready(records):
+                return iteration.keep(*deserializers.deserialize(records))
+            return iteration.keep(*await asyncio.to_thread(deserializers.deserialize, records))
+        finally:
+            iteration.stop()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Iterate over records, and wait for new ones without limit.
@@ -146,6 +160,7 @@ class Consumer(ConsumerBase):
         from oncelog.client.consumer.tables import decode
 
         self._core.polls.check()
+        require_formats(self.options, "tables", key, value)
         await table_kernels.load()
         while self._core.loop_continues(asyncio.current_task()):
             fetches = await self._core.poll_fetches(ms(timeout))

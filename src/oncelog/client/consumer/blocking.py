@@ -14,11 +14,11 @@ from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking, on_loop
 from oncelog.client.consumer._shared import ConsumerBase
 from oncelog.client.consumer.asynchronous import Consumer as Awaited
-from oncelog.client.consumer.completed_fetch import ConsumerRecord
 from oncelog.client.consumer.rebalance import Listener
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.records import ms
-from oncelog.client.types import TopicPartition
+from oncelog.client.serialization.functions import require_formats
+from oncelog.client.types import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,12 +150,22 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         500). The returned records count as consumed: `position` is after them, and `commit` and auto-commit include
         them. Call `poll` at least every max_poll_interval_ms (5 minutes), or the consumer leaves its group.
 
+        If a deserializer fails, return the records before that record. The next call raises SerializationError, again
+        and again until you seek past the record. If the schema registry does not answer, it raises RegistryError.
+
         Raises UsageError without a subscription or assignment, and WakeupError after `wakeup`. Raises FencedMemberError
         if another consumer has the same group_instance_id. Raises OffsetOutOfRangeError if auto_offset_reset is "none"
         and a partition has no valid position. An error of a listener is raised unchanged.
         """
-        core = self._core
-        return self._serve(core.poll(ms(timeout), max_records), lambda found: core.iterate(found).stop())
+        core, deserializers = self._core, self._core.deserializers
+        records = self._serve(core.poll(ms(timeout), max_records), lambda found: core.iterate(found).stop())
+        if deserializers is None or not records:
+            return records
+        iteration = core.iterate(records)
+        try:
+            return iteration.keep(*deserializers.deserialize(records))
+        finally:
+            self._thread.settle(iteration.stop)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Iterate over records, and wait for new ones without limit.
@@ -197,6 +207,7 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
 
         core, subscription = self._core, self._core.subscription
         core.polls.check()
+        require_formats(self.options, "tables", key, value)
         while core.loop_continues(threading.get_ident()):
             fetches = self._serve(core.poll_fetches(ms(timeout)), lambda taken: subscription.give_back(reversed(taken)))
             if not fetches:

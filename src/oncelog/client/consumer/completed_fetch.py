@@ -7,33 +7,13 @@ the position moves past them. So a consumer ends at the last stable offset, and 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
 
 from oncelog import errors
-from oncelog.client.types import TopicPartition
+from oncelog.client.types import ConsumerRecord, TopicPartition
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import check_crc, decode_records, iter_batches
-
-
-class ConsumerRecord(NamedTuple):
-    """A record that a consumer has read. Key and value are bytes or None, unless the consumer has deserializers.
-
-    `timestamp` is in ms since the epoch. `timestamp_type` is 0 if the producer has set it (create time), 1 if the
-    broker has (log append time). `leader_epoch` is the epoch of the leader that wrote the record, -1 if unknown.
-    `headers` are pairs (name, value). A value is bytes or None.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: Any
-    value: Any
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    timestamp_type: int = 0
-    leader_epoch: int = -1
 
 
 class CompletedFetch:

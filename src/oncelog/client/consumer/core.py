@@ -16,7 +16,7 @@ from oncelog.client.calls import Calls
 from oncelog.client.consumer.background import Background, PollTimer
 from oncelog.client.consumer.classic_member import ClassicMember
 from oncelog.client.consumer.commits import Commits
-from oncelog.client.consumer.completed_fetch import CompletedFetch, ConsumerRecord
+from oncelog.client.consumer.completed_fetch import CompletedFetch
 from oncelog.client.consumer.consumer_coordinator import ConsumerCoordinator
 from oncelog.client.consumer.consumer_member import ConsumerMember
 from oncelog.client.consumer.fetch_collector import Iteration, collect_fetches, collect_records
@@ -29,7 +29,8 @@ from oncelog.client.consumer.subscription_state import SubscriptionState
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.options import cluster_options
-from oncelog.client.types import TopicPartition
+from oncelog.client.serialization.functions import Deserializers
+from oncelog.client.types import ConsumerRecord, TopicPartition
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class ConsumerCore:
         call_listener: CallListener = call_in_task,
     ) -> None:
         self.options = options
+        self.deserializers = Deserializers.of(options)
         self.cluster = ClusterClient(options["bootstrap_servers"], what="consumer", **cluster_options(options))
         self.polls = Calls("consumer")
         """They end before the client closes, because both change the membership. Other calls may end after it."""

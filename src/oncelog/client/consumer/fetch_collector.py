@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oncelog import errors
-from oncelog.client.consumer.completed_fetch import CompletedFetch, ConsumerRecord, unreadable_batch
+from oncelog.client.consumer.completed_fetch import CompletedFetch, unreadable_batch
 from oncelog.client.consumer.subscription_state import PartitionState, SubscriptionState
-from oncelog.client.types import TopicPartition
+from oncelog.client.types import ConsumerRecord, TopicPartition
 from oncelog.protocol.errors import ProtocolError
 
 
@@ -91,7 +91,7 @@ class Iteration:
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield each record with `consumed` after it, until `stop`."""
         for record in self._records:
-            if self._reached(record):
+            if self.reached(record):
                 yield record
 
     def _state(self, tp: TopicPartition) -> PartitionState | None:
@@ -101,7 +101,8 @@ class Iteration:
         state, seeks = self._states[tp]
         return state if self._subscription.is_current(tp, state) and state.seeks == seeks else None
 
-    def _reached(self, record: ConsumerRecord) -> bool:
+    def reached(self, record: ConsumerRecord) -> bool:
+        """Move `consumed` past a record. Return whether the user gets the record."""
         tp = (record.topic, record.partition)
         state = self._state(tp)
         if state is None:
@@ -113,6 +114,17 @@ class Iteration:
         last = record.offset == self._last[tp]
         state.consumed = self._after.pop(tp) if last else record.offset + 1
         return True
+
+    def keep(self, converted: Sequence[ConsumerRecord], error: errors.OncelogError | None) -> list[ConsumerRecord]:
+        """Return the first records of the loop in their converted form, and move `consumed` past them.
+
+        Raise `error`, the reason why other records are not converted, if there is no record before it.
+        """
+        pairs = zip(self._records, converted, strict=False)
+        found = [new for old, new in pairs if self.reached(old)]
+        if error is not None and not converted:
+            raise error
+        return found
 
     def stop(self) -> None:
         """Let the next poll fetch again the records that the loop has not reached."""

@@ -8,6 +8,7 @@ from typing import Any
 from oncelog.client.consumer.assignors import ASSIGNORS
 from oncelog.client.options import COMMON, MAX_INT, Option, boolean, integer, optional_text, read_options
 from oncelog.client.records import milliseconds
+from oncelog.client.serialization.functions import deserializer
 from oncelog.errors import ConfigError
 
 
@@ -107,6 +108,9 @@ CONSUMER: dict[str, Option] = COMMON | {
         _choice("read_uncommitted", "read_committed"),
         "`read_committed` returns no records of open and aborted transactions; `read_uncommitted` returns all.",
     ),
+    "key_deserializer": Option(
+        None, deserializer, "Function `(data, context) -> object` for keys. Ready ones are in `oncelog.serialization`."
+    ),
     "max_partition_fetch_bytes": Option(
         1_048_576,
         integer(0, MAX_INT),
@@ -128,6 +132,7 @@ CONSUMER: dict[str, Option] = COMMON | {
         integer(1, MAX_INT),
         "The coordinator removes a member that sends no heartbeat for this time. Classic protocol only.",
     ),
+    "value_deserializer": Option(None, deserializer, "The same for values."),
 }
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1

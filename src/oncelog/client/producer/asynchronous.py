@@ -15,7 +15,7 @@ from oncelog.client.producer.delivery import OnDelivery, RecordFuture
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction
-from oncelog.client.records import HeaderData, Text, checked, ms, to_bytes
+from oncelog.client.records import HeaderData, Text, check_headers, check_topic, checked, ms, to_bytes
 
 if TYPE_CHECKING:
     from oncelog.client.producer.tables import TableFuture
@@ -80,15 +80,27 @@ class Producer(ProducerBase):
     async def send(
         self,
         topic: str,
-        value: Text = None,
-        key: Text = None,
+        value: Any = None,
+        key: Any = None,
         *,
         partition: int | None = None,
         timestamp: int | None = None,
         headers: HeaderData = (),
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Send a record, as `oncelog.Producer.send` does. To get the record's offset, await the future it returns."""
+        """Send a record, as `oncelog.Producer.send` does. To get the record's offset, await the future it returns.
+
+        The serializers run on the event loop. Those that send a request run in a thread, such as `AvroSerializer` for
+        its first record.
+        """
+        serializers = self._core.serializers
+        if serializers is not None:
+            check_topic(topic)
+            headers = check_headers(headers)
+            if serializers.ready(topic, value, key, headers):
+                value, key = serializers.serialize(topic, value, key, headers)
+            else:
+                value, key = await asyncio.to_thread(serializers.serialize, topic, value, key, headers)
         append: Callable[..., RecordFuture | None] = self._core.buffer.append
         try:
             future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)

@@ -21,7 +21,7 @@ from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
-from oncelog.client.records import HeaderData, Text, checked, to_bytes
+from oncelog.client.records import HeaderData, Text, check_headers, check_topic, checked, to_bytes
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
 
@@ -56,6 +56,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
         self.options = self._awaited.options
         self._started = self._awaited._started = ProducerCore(self.options, self._thread.loop)
         self._append: Callable[..., RecordFuture | None] = self._core.buffer.append
+        self._serializers = self._core.serializers
         _MADE_HERE.add(self)
         _AT_WORK.add(self._started)
         if self.options["transactional_id"] is not None:
@@ -81,8 +82,8 @@ class Producer(ProducerBase, Blocking[Awaited]):
     def send(
         self,
         topic: str,
-        value: Text = None,
-        key: Text = None,
+        value: Any = None,
+        key: Any = None,
         *,
         partition: int | None = None,
         timestamp: int | None = None,
@@ -91,17 +92,23 @@ class Producer(ProducerBase, Blocking[Awaited]):
     ) -> RecordFuture:
         """Send a record in the background. Return the future of its `RecordMetadata`.
 
-        `value` and `key` are bytes, a string (sent as UTF-8) or None. Without `partition`, the partitioner chooses one,
-        by the hash of the key if there is a key. `timestamp` is in ms since the epoch, by default the current time.
-        `headers` are pairs (name, value) or a mapping. Their values have the types of `value`.
+        `value` and `key` are bytes, a string (sent as UTF-8) or None. With value_serializer and key_serializer, they
+        are what the serializers accept. Without `partition`, the partitioner chooses one, by the hash of the key if
+        there is a key. `timestamp` is in ms since the epoch, by default the current time. `headers` are pairs (name,
+        value) or a mapping. Their values are bytes, a string or None.
 
         When the outcome is known, the client's thread calls `on_delivery(metadata, None)`, or `on_delivery(None,
         error)`. Within a partition, the calls are in the order of the records. The callback must not block.
 
         The call blocks up to max_block_ms (60 s) for the topic's metadata or for free buffer memory, then raises
-        TimedOutError. It raises UsageError for a wrong argument, RecordTooLargeError, and UnknownTopicError. If the
-        transaction cannot be committed, it raises the AbortableError or FatalError of the transaction.
+        TimedOutError. It raises UsageError for a wrong argument, SerializationError, RegistryError,
+        RecordTooLargeError, and UnknownTopicError. If the transaction cannot be committed, it raises the AbortableError
+        or FatalError of the transaction.
         """
+        if self._serializers is not None:
+            check_topic(topic)
+            headers = check_headers(headers)
+            value, key = self._serializers.serialize(topic, value, key, headers)
         try:
             future = self._append(
                 topic,

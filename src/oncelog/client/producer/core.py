@@ -28,6 +28,7 @@ from oncelog.client.producer.routes import Routes
 from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.transaction_manager import ManagerState, TransactionEnd, TransactionManager
 from oncelog.client.producer.turns import Turns
+from oncelog.client.serialization.functions import Serializers
 from oncelog.client.types import TopicPartition
 
 
@@ -61,6 +62,7 @@ class ProducerCore:
         cluster: ClusterClient | None = None,
     ) -> None:
         self.options = options
+        self.serializers = Serializers.of(options)
         self.cluster = cluster or ClusterClient(
             options["bootstrap_servers"], what="producer", **cluster_options(options)
         )

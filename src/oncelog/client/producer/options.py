@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oncelog.client.options import COMMON, MAX_INT, Option, anything, boolean, integer, optional_text, read_options
+from oncelog.client.serialization.functions import serializer
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
 
@@ -71,6 +72,9 @@ PRODUCER: dict[str, Option] = COMMON | {
         ),
     ),
     "enable_idempotence": Option(True, boolean, "Whether retries can neither duplicate nor reorder records."),
+    "key_serializer": Option(
+        None, serializer, "Function `(data, context) -> bytes` for keys. Ready ones are in `oncelog.serialization`."
+    ),
     "linger_ms": Option(5, integer(0, MAX_INT), "How long a batch waits for more records before it is sent."),
     "max_block_ms": Option(
         60_000,
@@ -133,6 +137,7 @@ PRODUCER: dict[str, Option] = COMMON | {
             "same name."
         ),
     ),
+    "value_serializer": Option(None, serializer, "The same for values."),
 }
 
 

@@ -13,6 +13,7 @@ from oncelog import errors
 from oncelog.client import table_kernels
 from oncelog.client.producer.buffer import NoRoomError
 from oncelog.client.producer.table_batches import MissingPartitionError, TableBatches, Target
+from oncelog.client.serialization.functions import require_formats
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 def _target(core: ProducerCore, topic: str, key: Format | None, value: Format | None) -> Target:
+    require_formats(core.options, "send_table", key, value)
     return Target(topic, core.counts[topic], core.buffer.partitioner, core.options, key, value, _now_ms)
 
 

@@ -1,0 +1,152 @@
+"""Serializers for Avro with a schema registry, in Confluent's wire format: a zero byte, the schema's id, the datum."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oncelog.client.serialization.functions import SerializationContext
+from oncelog.client.serialization.registry import SchemaRegistry
+from oncelog.errors import ConfigError
+
+try:
+    import fastavro
+except ImportError as missing:
+    raise ImportError("Avro requires fastavro; run `pip install 'oncelog[avro]'`") from missing
+
+MOST_CACHED = 1_000
+"""Schemas, or subjects, that a serializer remembers. After that, it forgets the oldest."""
+MOST_REFERENCES = 1_000
+FRAME = 5
+
+Schema = str | Mapping[str, Any] | list[Any]
+Subject = Callable[[SerializationContext, str | None], str]
+
+
+def _record(context: SerializationContext, name: str | None) -> str:
+    if name is None:
+        raise ValueError("the subject is that of a record, but the schema has no name")
+    return name
+
+
+STRATEGIES: dict[str, Subject] = {
+    "topic": lambda context, name: f"{context.topic}-{context.field}",
+    "record": _record,
+    "topic_record": lambda context, name: f"{context.topic}-{_record(context, name)}",
+}
+"""Subject name strategies of Confluent's serializers: from context and the record's full name to the subject."""
+
+
+class AvroSerializer:
+    """Serialize objects as Avro with `schema`, a dict or its JSON text.
+
+    `subject` is the subject of the schema in the registry: "topic" (TOPIC-value or TOPIC-key), "record" (the schema's
+    full name), "topic_record" (TOPIC-NAME), or a function (context, name) -> subject. The first record of a subject
+    registers the schema. With `register=False`, it must be registered already.
+    """
+
+    def __init__(
+        self, registry: SchemaRegistry, schema: Schema, *, subject: str | Subject = "topic", register: bool = True
+    ) -> None:
+        strategy = subject if callable(subject) else STRATEGIES.get(subject)
+        if strategy is None:
+            raise ConfigError(f"subject = {subject!r}: it must be {', '.join(STRATEGIES)} or a function")
+        self._subject: Subject = strategy
+        self._registry = registry
+        self._register = register
+        plain = _plain(schema)
+        self._text = schema if isinstance(schema, str) and schema != plain else json.dumps(plain)
+        self._parsed = fastavro.parse_schema(plain)
+        self._name: str | None = self._parsed.get("name") if isinstance(self._parsed, dict) else None
+        self._ids: dict[str, int] = {}
+
+    def ready(self, data: Any, context: SerializationContext) -> bool:
+        """Return whether the schema's id is known, so that a call sends no request."""
+        return self._subject(context, self._name) in self._ids
+
+    def __call__(self, data: Any, context: SerializationContext) -> bytes:
+        """Return the framed datum. Raises RegistryError, and fastavro's errors if the data does not fit the schema."""
+        subject = self._subject(context, self._name)
+        schema_id = self._ids.get(subject)
+        if schema_id is None:
+            ask = self._registry.register if self._register else self._registry.find
+            schema_id = ask(subject, self._text)
+            _remember(self._ids, subject, schema_id)
+        out = io.BytesIO()
+        out.write(b"\0" + schema_id.to_bytes(FRAME - 1, "big"))
+        fastavro.schemaless_writer(out, self._parsed, data)
+        return out.getvalue()
+
+
+class AvroDeserializer:
+    """Deserialize Avro with the schemas of a registry. A record becomes a dict.
+
+    Each datum is read with the schema that it was written with. With `schema`, a dict or its JSON text, it is converted
+    to that schema by Avro's rules of resolution.
+    """
+
+    def __init__(self, registry: SchemaRegistry, schema: Schema | None = None) -> None:
+        self._registry = registry
+        self._reader = None if schema is None else fastavro.parse_schema(_plain(schema))
+        self._writers: dict[int, Any] = {}
+
+    def ready(self, data: bytes, context: SerializationContext) -> bool:
+        """Return whether the schema with the datum's id is known, so that a call sends no request."""
+        return len(data) < FRAME or data[0] != 0 or int.from_bytes(data[1:FRAME], "big") in self._writers
+
+    def __call__(self, data: bytes, context: SerializationContext) -> Any:
+        """Return the object. Raises RegistryError, and other errors if the bytes are not a framed datum."""
+        if len(data) < FRAME or data[0] != 0:
+            raise ValueError("it has no schema id prefix")
+        schema_id = int.from_bytes(data[1:FRAME], "big")
+        writer = self._writers.get(schema_id)
+        if writer is None:
+            writer = _parsed(self._registry, self._registry.schema(schema_id), f"schema {schema_id}")
+            _remember(self._writers, schema_id, writer)
+        stream = io.BytesIO(data)
+        stream.seek(FRAME)
+        found = fastavro.schemaless_reader(stream, writer, self._reader)
+        if stream.tell() != len(data):
+            raise ValueError(f"it is followed by {len(data) - stream.tell()} extra bytes")
+        return found
+
+
+def _plain(schema: object) -> Any:
+    """Return a schema as Python objects. Raises ConfigError."""
+    if not isinstance(schema, str):
+        return schema
+    if schema.lstrip()[:1] not in ("{", "[", '"'):
+        return schema  # the name of a primitive type
+    try:
+        return json.loads(schema)
+    except ValueError as error:
+        raise ConfigError(f"schema: it is not valid JSON: {error}") from None
+
+
+def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> Any:
+    """Return a schema of the registry in fastavro's form, with the schemas that it refers to."""
+    named: dict[str, Any] = {}
+    done: set[tuple[str, int]] = set()
+
+    def parse(found: Mapping[str, Any]) -> Any:
+        if found.get("schemaType", "AVRO") != "AVRO":
+            raise ValueError(f"{what} is {found['schemaType']}, not AVRO")
+        for reference in found.get("references") or ():
+            at = (reference["subject"], reference["version"])
+            if at not in done:
+                done.add(at)
+                if len(done) > MOST_REFERENCES:
+                    raise ValueError(f"{what} refers to more than {MOST_REFERENCES} schemas")
+                parse(registry.version(*at))
+        return fastavro.parse_schema(json.loads(found["schema"]), named_schemas=named)
+
+    return parse(answer)
+
+
+def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add an entry, and remove the oldest ones. Threads may share the cache."""
+    while len(cache) >= MOST_CACHED:
+        cache.pop(next(iter(cache)), None)
+    cache[key] = value

@@ -1,0 +1,160 @@
+"""Call the functions that convert keys and values, and convert their errors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from oncelog.client.types import ConsumerRecord, Headers
+from oncelog.errors import OncelogError, SerializationError, UsageError
+
+
+class SerializationContext(NamedTuple):
+    """What a serializer or deserializer knows besides the data. `field` is "key" or "value".
+
+    `headers` are pairs (name, value) of bytes or None. confluent-kafka's serializers accept this object.
+    """
+
+    topic: str
+    field: str
+    headers: Headers = ()
+
+
+Serializer = Callable[[Any, SerializationContext], bytes]
+"""Return the bytes of a key or value. It never gets None: a record without a key or value has none."""
+Deserializer = Callable[[bytes, SerializationContext], Any]
+"""Return the object in the bytes of a key or value. It never gets None."""
+
+KEY, VALUE = "key", "value"
+
+
+def serializer(value: Any) -> Serializer | None:
+    """Read the option key_serializer or value_serializer."""
+    return _function(value, "(data, context) -> bytes, such as oncelog.serialization.JsonSerializer()")
+
+
+def deserializer(value: Any) -> Deserializer | None:
+    """Read the option key_deserializer or value_deserializer."""
+    return _function(value, "(data, context) -> object, such as oncelog.serialization.JsonDeserializer()")
+
+
+def _function(value: Any, form: str) -> Callable[[Any, SerializationContext], Any] | None:
+    if value is None:
+        return None
+    if not callable(value) or isinstance(value, type) or not _takes_two(value):
+        raise ValueError(f"it must be a function {form}")
+    found: Callable[[Any, SerializationContext], Any] = value
+    return found
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a built-in function without a signature
+    return True
+
+
+def is_ready(function: Callable[..., Any] | None, data: Any, context: SerializationContext) -> bool:
+    """Return whether a call of this function waits for nothing. A function that may wait has a method `ready`."""
+    ready: Callable[[Any, SerializationContext], bool] | None = getattr(function, "ready", None)
+    return data is None or ready is None or ready(data, context)
+
+
+def require_formats(options: Mapping[str, Any], method: str, key: object, value: object) -> None:
+    """Raise UsageError if a method for tables would ignore a serializer: it needs a format instead."""
+    for field, form in ((KEY, key), (VALUE, value)):
+        name = next((n for n in (f"{field}_serializer", f"{field}_deserializer") if options.get(n) is not None), None)
+        if form is None and name is not None:
+            raise UsageError(
+                f"{method}() does not call {name}, which is for single records; pass a format of oncelog.formats, as "
+                f"in {field}=Json(...), or create a client without {name}"
+            )
+
+
+class Serializers:
+    """The serializers of a producer."""
+
+    def __init__(self, key: Serializer | None, value: Serializer | None) -> None:
+        self._key, self._value = key, value
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Serializers | None:
+        """Return the serializers of these options, or None if there are none."""
+        key, value = options["key_serializer"], options["value_serializer"]
+        return None if key is None and value is None else cls(key, value)
+
+    def ready(self, topic: str, value: Any, key: Any, headers: Headers) -> bool:
+        """Return whether `serialize` waits for nothing."""
+        return is_ready(self._key, key, SerializationContext(topic, KEY, headers)) and is_ready(
+            self._value, value, SerializationContext(topic, VALUE, headers)
+        )
+
+    def serialize(self, topic: str, value: Any, key: Any, headers: Headers) -> tuple[Any, Any]:
+        """Return (value, key) as bytes. Data without a serializer is unchanged. Raises SerializationError."""
+        return (
+            _serialized(self._value, value, SerializationContext(topic, VALUE, headers)),
+            _serialized(self._key, key, SerializationContext(topic, KEY, headers)),
+        )
+
+
+def _serialized(function: Serializer | None, data: Any, context: SerializationContext) -> Any:
+    if function is None or data is None:
+        return data
+    try:
+        found: object = function(data, context)
+    except OncelogError:
+        raise
+    except Exception as error:
+        raise SerializationError(context.field, context.topic, f"{type(error).__name__}: {error}") from error
+    if not isinstance(found, bytes):
+        reason = f"the serializer returned {type(found).__name__}, but must return bytes"
+        raise SerializationError(context.field, context.topic, reason)
+    return found
+
+
+class Deserializers:
+    """The deserializers of a consumer."""
+
+    def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
+        self._key, self._value = key, value
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Deserializers | None:
+        """Return the deserializers of these options, or None if there are none."""
+        key, value = options["key_deserializer"], options["value_deserializer"]
+        return None if key is None and value is None else cls(key, value)
+
+    def ready(self, records: Iterable[ConsumerRecord]) -> bool:
+        """Return whether `deserialize` waits for nothing."""
+        return all(
+            is_ready(self._key, record.key, SerializationContext(record.topic, KEY, record.headers))
+            and is_ready(self._value, record.value, SerializationContext(record.topic, VALUE, record.headers))
+            for record in records
+        )
+
+    def deserialize(self, records: Iterable[ConsumerRecord]) -> tuple[list[ConsumerRecord], OncelogError | None]:
+        """Return the records before the first one that cannot be deserialized, and its error."""
+        found: list[ConsumerRecord] = []
+        for record in records:
+            try:
+                key = _deserialized(self._key, record.key, record, KEY)
+                value = _deserialized(self._value, record.value, record, VALUE)
+            except OncelogError as error:
+                return found, error
+            found.append(record._replace(key=key, value=value))
+        return found, None
+
+
+def _deserialized(function: Deserializer | None, data: bytes | None, record: ConsumerRecord, field: str) -> Any:
+    if function is None or data is None:
+        return data
+    try:
+        return function(data, SerializationContext(record.topic, field, record.headers))
+    except OncelogError:
+        raise
+    except Exception as error:
+        raise SerializationError(field, record.topic, f"{type(error).__name__}: {error}", record) from error

@@ -1,0 +1,51 @@
+"""Serializers for text and JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from oncelog.client.serialization.functions import SerializationContext
+
+FRAME = 5
+"""Bytes of the schema registry's framing: a zero byte and the schema's id."""
+
+
+class StringSerializer:
+    """Serialize a str. `encoding` is a name of Python's codecs."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self._encoding = encoding
+        "".encode(encoding)  # an unknown encoding is an error here, not at the first record
+
+    def __call__(self, data: str, context: SerializationContext) -> bytes:
+        """Return the text as bytes."""
+        return data.encode(self._encoding)
+
+
+class StringDeserializer:
+    """Deserialize a str. `encoding` is a name of Python's codecs."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self._encoding = encoding
+        b"".decode(encoding)
+
+    def __call__(self, data: bytes, context: SerializationContext) -> str:
+        """Return the bytes as text. Raises UnicodeDecodeError."""
+        return data.decode(self._encoding)
+
+
+class JsonSerializer:
+    """Serialize as JSON what Python's json module accepts, except NaN and infinity, which JSON does not have."""
+
+    def __call__(self, data: Any, context: SerializationContext) -> bytes:
+        """Return compact JSON in UTF-8. Raises TypeError and ValueError."""
+        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+class JsonDeserializer:
+    """Deserialize JSON. The framing of a schema registry (a zero byte and an id of four bytes) is skipped."""
+
+    def __call__(self, data: bytes, context: SerializationContext) -> Any:
+        """Return dicts, lists, str, numbers, bool and None. Raises ValueError."""
+        return json.loads(data[FRAME:] if data[:1] == b"\0" else data)

@@ -1,0 +1,177 @@
+"""The client of a schema registry with Confluent's REST API. Calls block: `aio` clients run them in a thread."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterable
+from http.client import HTTPException
+from typing import Any
+
+from oncelog.client.option_readers import Secret
+from oncelog.errors import ConfigError, RegistryError
+
+MAX_ANSWER_BYTES = 16 << 20
+CONTENT = "application/vnd.schemaregistry.v1+json"
+FIRST_PAUSE_S = 0.1
+"""Pause before the first retry. It doubles with each retry."""
+
+
+class SchemaRegistry:
+    """A schema registry with Confluent's REST API (also Karapace, Apicurio's `/apis/ccompat/v7`).
+
+    `url` is one URL or several of the same registry; if one does not answer, the next is used. `username` and
+    `password` are for basic authentication, `token` is for a bearer token. `ssl_context` is an `ssl.SSLContext` for
+    https (default: the authorities of the system). `timeout` is how long a request may take in seconds, with retries.
+    """
+
+    def __init__(
+        self,
+        url: str | Iterable[str],
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self._urls = [_checked(each) for each in ((url,) if isinstance(url, str) else url)]
+        if not self._urls:
+            raise ConfigError("url: give at least one URL of the schema registry")
+        if (username is None) != (password is None):
+            raise ConfigError("username and password: set both, or none")
+        if username is not None and token is not None:
+            raise ConfigError("username and token: set one of them")
+        self._login: Secret | None = None
+        if username is not None:
+            self._login = Secret("Basic " + b64encode(f"{username}:{password}".encode()).decode())
+        elif token is not None:
+            self._login = Secret(f"Bearer {token}")
+        self._timeout = timeout
+        https = urllib.request.HTTPSHandler(context=ssl_context or ssl.create_default_context())
+        self._opener = urllib.request.build_opener(_NoRedirect, https)
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({', '.join(self._urls)})"
+
+    def register(self, subject: str, schema: str) -> int:
+        """Register a schema for a subject, and return its id. A schema that is registered already keeps its id.
+
+        Raises RegistryError, also if the schema is incompatible with the subject's others.
+        """
+        return self._id(self._request(f"/subjects/{_quoted(subject)}/versions", {"schema": schema}), subject)
+
+    def find(self, subject: str, schema: str) -> int:
+        """Return the id of a schema of a subject. Raises LookupError if it is not registered, and RegistryError."""
+        found = self._request(f"/subjects/{_quoted(subject)}", {"schema": schema}, missing=True)
+        if found is None:
+            raise LookupError(f"{self!r}: subject {subject} does not have this schema; register it first")
+        return self._id(found, subject)
+
+    def schema(self, schema_id: int) -> dict[str, Any]:
+        """Return the registry's answer for an id: `schema`, `schemaType` unless it is Avro, `references` if any.
+
+        Raises LookupError for an unknown id, and RegistryError.
+        """
+        found = self._request(f"/schemas/ids/{schema_id}", missing=True)
+        if found is None:
+            raise LookupError(f"{self!r} has no schema with id {schema_id}")
+        return dict(found)
+
+    def version(self, subject: str, version: int) -> dict[str, Any]:
+        """Return the registry's answer for a version of a subject. Raises LookupError and RegistryError."""
+        found = self._request(f"/subjects/{_quoted(subject)}/versions/{version:d}", missing=True)
+        if found is None:
+            raise LookupError(f"{self!r} has no version {version} of subject {subject}")
+        return dict(found)
+
+    def _id(self, answer: Any, subject: str) -> int:
+        found = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(found, int) or not 0 <= found < 1 << 32:
+            raise RegistryError(f"{self!r}: the answer for subject {subject} has no id")
+        return found
+
+    def _request(self, path: str, body: object = None, *, missing: bool = False) -> Any:
+        """Return the JSON of an answer; with `missing`, None for the status 404. Retry until the timeout."""
+        until = time.monotonic() + self._timeout
+        pause = FIRST_PAUSE_S
+        while True:
+            failures: list[RegistryError] = []
+            for url in self._urls:
+                try:
+                    return self._send(url + path, body, max(until - time.monotonic(), 0.05))
+                except RegistryError as error:
+                    if missing and error.status == 404:
+                        return None
+                    if not error.retriable:
+                        raise
+                    failures.append(error)
+            if time.monotonic() + pause >= until:
+                raise failures[-1]
+            time.sleep(pause)
+            pause *= 2
+
+    def _send(self, url: str, body: object, timeout: float) -> Any:
+        headers = {"Accept": f"{CONTENT}, application/json"}
+        if self._login is not None:
+            headers["Authorization"] = self._login.value
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = CONTENT
+        request = urllib.request.Request(url, data, headers)
+        try:
+            with self._opener.open(request, timeout=timeout) as response:
+                content = response.read(MAX_ANSWER_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _rejected(url, error) from None
+        except urllib.error.URLError as error:
+            retriable = not isinstance(error.reason, ssl.SSLCertVerificationError)
+            raise RegistryError(f"{url}: {error.reason}", retriable=retriable) from None
+        except (OSError, HTTPException) as error:
+            raise RegistryError(f"{url}: {error or type(error).__name__}", retriable=True) from None
+        if len(content) > MAX_ANSWER_BYTES:
+            raise RegistryError(f"{url}: the answer has more than {MAX_ANSWER_BYTES} bytes")
+        try:
+            found = json.loads(content)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise RegistryError(f"{url}: the answer is not a JSON object; check the URL of the schema registry")
+        return found
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follow no redirect, because it would carry the password to another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _checked(url: object) -> str:
+    parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"url = {url!r}: it must be an http or https URL")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError("url: it must have no login, query or fragment; pass username and password")
+    return parts.geturl().rstrip("/")
+
+
+def _quoted(subject: str) -> str:
+    return urllib.parse.quote(subject, safe="")
+
+
+def _rejected(url: str, error: urllib.error.HTTPError) -> RegistryError:
+    try:
+        answer = json.loads(error.read(10_000))
+        reason = f": {answer['message']}"
+    except (ValueError, KeyError, TypeError, OSError, HTTPException):
+        reason = ""
+    retriable = error.code >= 500 or error.code in (408, 429)
+    return RegistryError(f"{url}: HTTP {error.code}{reason}", retriable=retriable, status=error.code)
