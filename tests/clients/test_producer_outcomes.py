@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -21,6 +22,7 @@ from oncelog.client.discovery.topology import Topology
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import BatchHeader, iter_batches
 from support.proxy import HOLD, LOSE_ANSWER, PASS, Produced, Proxy, redirect
+from support.reading import read
 from support.servers import Server
 from support.wire import Wire, until
 
@@ -248,10 +250,16 @@ def test_close_with_a_short_timeout_reports_what_may_be_in_the_log(
 
 
 def test_purge_drops_what_waits_and_what_is_in_flight(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
-    wire.create_topic(name, 2)
+    wire.create_topic(name)
+    gate = threading.Event()
+
+    def when_open(request: Produced) -> str:
+        gate.wait(30)
+        return PASS
+
     with Producer(server.bootstrap, linger_ms=0, max_in_flight_requests_per_connection=1) as producer:
         producer.send(name, b"before", partition=0).result(30)
-        proxy.rule = lambda request: HOLD
+        proxy.rule = when_open
         sent = producer.send(name, b"sent", partition=0)
         until(lambda: len(proxy.seen), lambda count: count == 2, "the second request is at the proxy")
         waiting = producer.send(name, b"waiting", partition=0)
@@ -261,8 +269,9 @@ def test_purge_drops_what_waits_and_what_is_in_flight(wire: Wire, server: Server
         assert producer.purge() == 1
         assert isinstance(sent.exception(0), errors.DeliveryTimeoutError)
         assert "may or may not be in the log" in str(sent.exception(0))
-        proxy.rule = lambda request: PASS
-        producer.send(name, b"after", partition=1).result(30)
+        gate.set()
+        assert producer.send(name, b"after", partition=0).result(30).offset == 2
+    assert read(server, name) == [b"before", b"sent", b"after"]
     with pytest.raises(errors.ClientClosedError):
         producer.purge()
 

@@ -140,7 +140,11 @@ def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> A
                 if len(done) > MOST_REFERENCES:
                     raise ValueError(f"{what} refers to more than {MOST_REFERENCES} schemas")
                 parse(registry.version(*at))
-        return fastavro.parse_schema(json.loads(found["schema"]), named_schemas=named)
+        try:
+            plain = json.loads(found["schema"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{what} is not JSON") from None
+        return fastavro.parse_schema(plain, named_schemas=named)
 
     return parse(answer)
 

@@ -9,7 +9,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Sequence
+from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 
@@ -18,6 +19,8 @@ from oncelog.errors import ConfigError, RegistryError
 
 MAX_ANSWER_BYTES = 16 << 20
 CONTENT = "application/vnd.schemaregistry.v1+json"
+MISSING = (40401, 40402, 40403)
+"""Error codes of the registry: no such subject, version or schema."""
 FIRST_PAUSE_S = 0.1
 """Pause before the first retry. It doubles with each retry."""
 
@@ -32,7 +35,7 @@ class SchemaRegistry:
 
     def __init__(
         self,
-        url: str | Iterable[str],
+        url: str | Sequence[str],
         *,
         username: str | None = None,
         password: str | None = None,
@@ -40,13 +43,15 @@ class SchemaRegistry:
         ssl_context: ssl.SSLContext | None = None,
         timeout: float = 10.0,
     ) -> None:
-        self._urls = [_checked(each) for each in ((url,) if isinstance(url, str) else url)]
+        self._urls = [_checked(each) for each in (url if isinstance(url, list | tuple) else (url,))]
         if not self._urls:
             raise ConfigError("url: give at least one URL of the schema registry")
         if (username is None) != (password is None):
             raise ConfigError("username and password: set both, or none")
         if username is not None and token is not None:
             raise ConfigError("username and token: set one of them")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise ConfigError(f"timeout = {timeout!r}: it must be a positive number of seconds")
         self._login: Secret | None = None
         if username is not None:
             self._login = Secret("Basic " + b64encode(f"{username}:{password}".encode()).decode())
@@ -68,9 +73,10 @@ class SchemaRegistry:
 
     def find(self, subject: str, schema: str) -> int:
         """Return the id of a schema of a subject. Raises LookupError if it is not registered, and RegistryError."""
-        found = self._request(f"/subjects/{_quoted(subject)}", {"schema": schema}, missing=True)
-        if found is None:
-            raise LookupError(f"{self!r}: subject {subject} does not have this schema; register it first")
+        try:
+            found = self._request(f"/subjects/{_quoted(subject)}", {"schema": schema})
+        except LookupError as error:
+            raise LookupError(f"{error}; register the schema for subject {subject} first") from None
         return self._id(found, subject)
 
     def schema(self, schema_id: int) -> dict[str, Any]:
@@ -78,26 +84,20 @@ class SchemaRegistry:
 
         Raises LookupError for an unknown id, and RegistryError.
         """
-        found = self._request(f"/schemas/ids/{schema_id}", missing=True)
-        if found is None:
-            raise LookupError(f"{self!r} has no schema with id {schema_id}")
-        return dict(found)
+        return self._request(f"/schemas/ids/{schema_id}")
 
     def version(self, subject: str, version: int) -> dict[str, Any]:
         """Return the registry's answer for a version of a subject. Raises LookupError and RegistryError."""
-        found = self._request(f"/subjects/{_quoted(subject)}/versions/{version:d}", missing=True)
-        if found is None:
-            raise LookupError(f"{self!r} has no version {version} of subject {subject}")
-        return dict(found)
+        return self._request(f"/subjects/{_quoted(subject)}/versions/{version:d}")
 
-    def _id(self, answer: Any, subject: str) -> int:
-        found = answer.get("id") if isinstance(answer, dict) else None
-        if not isinstance(found, int) or not 0 <= found < 1 << 32:
+    def _id(self, answer: dict[str, Any], subject: str) -> int:
+        found = answer.get("id")
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 32:
             raise RegistryError(f"{self!r}: the answer for subject {subject} has no id")
         return found
 
-    def _request(self, path: str, body: object = None, *, missing: bool = False) -> Any:
-        """Return the JSON of an answer; with `missing`, None for the status 404. Retry until the timeout."""
+    def _request(self, path: str, body: object = None) -> dict[str, Any]:
+        """Return the JSON of an answer. Retry until the timeout. Raises LookupError and RegistryError."""
         until = time.monotonic() + self._timeout
         pause = FIRST_PAUSE_S
         while True:
@@ -106,8 +106,6 @@ class SchemaRegistry:
                 try:
                     return self._send(url + path, body, max(until - time.monotonic(), 0.05))
                 except RegistryError as error:
-                    if missing and error.status == 404:
-                        return None
                     if not error.retriable:
                         raise
                     failures.append(error)
@@ -116,7 +114,7 @@ class SchemaRegistry:
             time.sleep(pause)
             pause *= 2
 
-    def _send(self, url: str, body: object, timeout: float) -> Any:
+    def _send(self, url: str, body: object, timeout: float) -> dict[str, Any]:
         headers = {"Accept": f"{CONTENT}, application/json"}
         if self._login is not None:
             headers["Authorization"] = self._login.value
@@ -140,7 +138,7 @@ class SchemaRegistry:
             raise RegistryError(f"{url}: the answer has more than {MAX_ANSWER_BYTES} bytes")
         try:
             found = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise RegistryError(f"{url}: the answer is not a JSON object; check the URL of the schema registry")
@@ -167,11 +165,13 @@ def _quoted(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
 
 
-def _rejected(url: str, error: urllib.error.HTTPError) -> RegistryError:
-    try:
+def _rejected(url: str, error: urllib.error.HTTPError) -> RegistryError | LookupError:
+    """Return LookupError if the registry says that it lacks something, not for any other 404, as of a wrong URL."""
+    reason, code = "", None
+    with suppress(ValueError, KeyError, TypeError, RecursionError, OSError, HTTPException):
         answer = json.loads(error.read(10_000))
-        reason = f": {answer['message']}"
-    except (ValueError, KeyError, TypeError, OSError, HTTPException):
-        reason = ""
+        reason, code = f": {answer['message']}", answer["error_code"]
+    if error.code == 404 and code in MISSING:
+        return LookupError(f"{url}: the registry has no such schema{reason}")
     retriable = error.code >= 500 or error.code in (408, 429)
     return RegistryError(f"{url}: HTTP {error.code}{reason}", retriable=retriable, status=error.code)

@@ -1,0 +1,295 @@
+"""Serializers and deserializers of single records: no bad record stops a consumer, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.serialization import (
+    AvroDeserializer,
+    AvroSerializer,
+    JsonDeserializer,
+    JsonSerializer,
+    SchemaRegistry,
+    SerializationContext,
+    StringDeserializer,
+    StringSerializer,
+)
+from support.schema_registry import FakeRegistry, fake_registry
+from support.servers import Server
+
+JSON: dict[str, Any] = {"value_deserializer": JsonDeserializer(), "auto_offset_reset": "earliest"}
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeRegistry]:
+    with fake_registry() as found:
+        yield found
+
+
+def write(server: Server, topic: str, *values: bytes, partition: int = 0) -> None:
+    with Producer(server.bootstrap) as producer:
+        for value in values:
+            producer.send(topic, value, partition=partition)
+
+
+def test_records_round_trip_as_objects(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    serializers: dict[str, Any] = {"key_serializer": StringSerializer(), "value_serializer": JsonSerializer()}
+    with Producer(server.bootstrap, **serializers) as producer:
+        producer.send(name, {"id": 1}, key="a", headers={"h": "x"})
+        producer.send(name, None, key="a")
+        producer.send(name, [])
+    with Consumer(server.bootstrap, key_deserializer=StringDeserializer(), **JSON) as consumer:
+        consumer.assign([(name, 0)])
+        found = [(record.key, record.value, record.headers) for record in consumer.poll(30)]
+    assert found == [("a", {"id": 1}, (("h", b"x"),)), ("a", None, ()), (None, [], ())]
+
+
+def test_key_without_a_serializer_is_sent_as_before(server: Server, admin: Admin, name: str) -> None:
+    """The same partition for the same bytes: the partitioner gets the serialized key."""
+    admin.create_topics(name, 8)
+    with Producer(server.bootstrap) as plain, Producer(server.bootstrap, key_serializer=JsonSerializer()) as producer:
+        for number in range(20):
+            first = plain.send(name, "x", str(number)).result(30)
+            assert producer.send(name, "x", number).result(30).partition == first.partition
+
+
+def test_data_that_cannot_be_serialized_sends_nothing(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+
+    def send_both(producer: Producer) -> None:
+        with producer.transaction() as transaction:
+            transaction.send(name, 1)
+            transaction.send(name, {1, 2})
+
+    options: dict[str, Any] = {"transactional_id": name, "value_serializer": JsonSerializer()}
+    with Producer(server.bootstrap, **options) as producer:
+        with pytest.raises(errors.SerializationError):
+            send_both(producer)
+        with producer.transaction() as transaction:
+            transaction.send(name, 2)
+    with Consumer(server.bootstrap, isolation_level="read_committed", **JSON) as consumer:
+        consumer.assign([(name, 0)])
+        assert [record.value for record in consumer.poll(30)] == [2]
+
+
+# -- bad records ------------------------------------------------------------------------------------------------------
+
+
+def test_bad_record_is_raised_until_the_program_skips_it(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    write(server, name, b"1", b"2", b"bad", b"4")
+    with Consumer(server.bootstrap, group_id=name, **JSON) as consumer:
+        consumer.assign([(name, 0)])
+        assert [record.value for record in consumer.poll(30)] == [1, 2]
+        assert consumer.positions() == {(name, 0): 2}
+        for _ in range(3):
+            with pytest.raises(errors.SerializationError, match=f"at offset 2 of {name}-0") as caught:
+                consumer.poll(30)
+        error = caught.value
+        assert (error.field, error.topic, error.partition, error.offset) == ("value", name, 0, 2)
+        assert error.record is not None
+        assert error.record.value == b"bad"
+        consumer.commit()
+        assert consumer.committed() == {(name, 0): 2}
+        consumer.seek(name, 0, 3)
+        assert [record.value for record in consumer.poll(30)] == [4]
+        consumer.commit()
+        assert consumer.committed() == {(name, 0): 4}
+
+
+@pytest.mark.parametrize("size", [1, 3, 500])
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_all_good_records_are_read_exactly_once_around_bad_ones(
+    server: Server, admin: Admin, name: str, kind: str, size: int
+) -> None:
+    """Bad records are in several partitions, batches and places, also first, last and in a row."""
+    admin.create_topics(name, 3)
+    bad = {(0, 0), (0, 7), (0, 8), (0, 9), (1, 29), (2, 10), (2, 11)}
+    for partition in range(3):
+        with Producer(server.bootstrap) as producer:
+            for offset in range(30):
+                producer.send(name, b"{" if (partition, offset) in bad else b"%d" % offset, partition=partition)
+                if offset % 10 == 9:
+                    producer.flush()
+    expected = {(partition, offset) for partition in range(3) for offset in range(30)} - bad
+    found: list[tuple[int, int]] = []
+    skipped: list[tuple[int, int]] = []
+    options = {**JSON, "max_poll_records": size, "group_id": name, "enable_auto_commit": True}
+    partitions = [(name, number) for number in range(3)]
+
+    def skip(consumer: Consumer | aio.Consumer, error: errors.SerializationError) -> None:
+        assert error.partition is not None
+        assert error.offset is not None
+        skipped.append((error.partition, error.offset))
+        consumer.seek(name, error.partition, error.offset + 1)
+
+    def read() -> None:
+        with Consumer(server.bootstrap, **options) as consumer:
+            consumer.assign(partitions)
+            until = time.monotonic() + 60
+            while len(found) + len(skipped) < 90 and time.monotonic() < until:
+                try:
+                    found.extend((record.partition, record.value) for record in consumer.poll(1))
+                except errors.SerializationError as error:
+                    skip(consumer, error)
+
+    async def read_async() -> None:
+        async with aio.Consumer(server.bootstrap, **options) as consumer:
+            consumer.assign(partitions)
+            until = time.monotonic() + 60
+            while len(found) + len(skipped) < 90 and time.monotonic() < until:
+                try:
+                    found.extend((record.partition, record.value) for record in await consumer.poll(1))
+                except errors.SerializationError as error:
+                    skip(consumer, error)
+
+    read() if kind == "blocking" else asyncio.run(read_async())
+    assert sorted(found) == sorted(expected)
+    assert sorted(skipped) == sorted(bad)
+    for partition in range(3):
+        assert [value for where, value in found if where == partition] == sorted(
+            o for p, o in expected if p == partition
+        )
+    with Consumer(server.bootstrap, group_id=name) as consumer:
+        assert consumer.committed() == dict.fromkeys(partitions, 30), "closing committed the positions"
+
+
+def test_loop_over_records_continues_after_a_bad_one(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    write(server, name, b"1", b"bad", b"3")
+    found: list[Any] = []
+    with Consumer(server.bootstrap, **JSON) as consumer:
+        consumer.assign([(name, 0)])
+        while len(found) < 2:
+            try:
+                for record in consumer:
+                    found.append(record.value)
+                    if len(found) == 2:
+                        break
+            except errors.SerializationError as error:
+                consumer.seek(name, 0, (error.offset or 0) + 1)
+    assert found == [1, 3]
+
+
+def test_interrupt_in_a_deserializer_loses_nothing(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    write(server, name, b"1", b"2")
+    interrupts = [True]
+
+    def interrupted(data: bytes, context: SerializationContext) -> bytes:
+        if data == b"2" and interrupts:
+            interrupts.clear()
+            raise KeyboardInterrupt
+        return data
+
+    with Consumer(server.bootstrap, value_deserializer=interrupted) as consumer:
+        consumer.assign({(name, 0): 0})
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(30)
+        assert [record.value for record in consumer.poll(30)] == [b"1", b"2"]
+
+
+def test_tables_need_a_format_of_their_own(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with (
+        Producer(server.bootstrap, value_serializer=JsonSerializer()) as producer,
+        pytest.raises(errors.UsageError, match=r"send_table\(\) does not call value_serializer"),
+    ):
+        producer.send_table(name, {"value": ["x"]})
+    with Consumer(server.bootstrap, **JSON) as consumer:
+        consumer.assign([(name, 0)])
+        with pytest.raises(errors.UsageError, match=r"tables\(\) does not call value_deserializer"):
+            next(consumer.tables(timeout=1))
+
+
+# -- Avro and its registry --------------------------------------------------------------------------------------------
+
+
+def test_avro_round_trips(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
+    admin.create_topics(name)
+    registry = SchemaRegistry(fake.url)
+    with Producer(server.bootstrap, value_serializer=AvroSerializer(registry, ORDER)) as producer:
+        for number in range(3):
+            producer.send(name, {"id": number})
+    with Consumer(server.bootstrap, value_deserializer=AvroDeserializer(registry)) as consumer:
+        consumer.assign({(name, 0): 0})
+        assert [record.value for record in consumer.poll(30)] == [{"id": 0}, {"id": 1}, {"id": 2}]
+    assert len(fake.requests) == 2
+    assert list(fake.subjects) == [f"{name}-value"]
+
+
+def test_registry_that_does_not_answer_stops_the_consumer_but_skips_nothing(
+    server: Server, admin: Admin, name: str, fake: FakeRegistry
+) -> None:
+    admin.create_topics(name)
+    registry = SchemaRegistry(fake.url, timeout=0.2)
+    with Producer(server.bootstrap, value_serializer=AvroSerializer(registry, ORDER)) as producer:
+        producer.send(name, {"id": 1})
+    with Consumer(server.bootstrap, value_deserializer=AvroDeserializer(registry)) as consumer:
+        consumer.assign({(name, 0): 0})
+        fake.failures = [503] * 100
+        with pytest.raises(errors.RegistryError, match="HTTP 503") as caught:
+            consumer.poll(30)
+        assert caught.value.retriable
+        assert consumer.positions() == {(name, 0): 0}
+        fake.failures = []
+        assert [record.value for record in consumer.poll(30)] == [{"id": 1}]
+
+
+def test_registry_does_not_block_the_event_loop(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
+    admin.create_topics(name)
+    fake.delay_s = 0.5
+    registry = SchemaRegistry(fake.url)
+
+    async def main() -> float:
+        longest = 0.0
+
+        async def watch() -> None:
+            nonlocal longest
+            while True:
+                begun = time.monotonic()
+                await asyncio.sleep(0.01)
+                longest = max(longest, time.monotonic() - begun)
+
+        watching = asyncio.create_task(watch())
+        async with aio.Producer(server.bootstrap, value_serializer=AvroSerializer(registry, ORDER)) as producer:
+            for number in range(3):
+                await (await producer.send(name, {"id": number}))
+        async with aio.Consumer(server.bootstrap, value_deserializer=AvroDeserializer(registry)) as consumer:
+            consumer.assign({(name, 0): 0})
+            assert [record.value["id"] for record in await consumer.poll(30)] == [0, 1, 2]
+        watching.cancel()
+        return longest
+
+    assert asyncio.run(main()) < 0.4
+    assert len(fake.requests) == 2
+
+
+def test_cancelled_poll_returns_its_records_again(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
+    admin.create_topics(name)
+    registry = SchemaRegistry(fake.url)
+    with Producer(server.bootstrap, value_serializer=AvroSerializer(registry, ORDER)) as producer:
+        producer.send(name, {"id": 1})
+    fake.delay_s = 0.5
+
+    async def main() -> None:
+        async with aio.Consumer(server.bootstrap, value_deserializer=AvroDeserializer(registry)) as consumer:
+            consumer.assign({(name, 0): 0})
+            begun = len(fake.requests)
+            polling = asyncio.create_task(consumer.poll(30))
+            while len(fake.requests) == begun:
+                await asyncio.sleep(0.01)
+            polling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            assert [record.value for record in await consumer.poll(30)] == [{"id": 1}]
+
+    asyncio.run(main())
