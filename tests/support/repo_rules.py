@@ -33,6 +33,7 @@ DRIVERS = (
     "consumer/consumer_coordinator",
     *(f"admin/{name}" for name in ("topics", "transactions")),
     "security/tokens",
+    "serialization/registry",
 )
 """The client's modules that turn its state machines into calls. The other modules decide, without I/O."""
 
