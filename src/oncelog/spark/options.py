@@ -181,6 +181,7 @@ OURS = {
     "kafka.group.id": STREAM,
     "kafka.compression.type": SINK,
     "kafka.max.partition.fetch.bytes": SOURCE,
+    "kafka.client.rack": SOURCE,
     "kafka.max.request.size": SINK,
 }
 """Other settings of Kafka's that have an effect -> the part that uses the setting."""
@@ -203,6 +204,9 @@ KAFKA_OPTIONS: dict[str, SparkOption] = {
     "kafka.group.id": SparkOption("", "Streams: the same as `groupIdPrefix`, and takes precedence over it."),
     "kafka.max.partition.fetch.bytes": SparkOption(
         "8388608", "Source: maximum bytes of one partition in the response to a fetch."
+    ),
+    "kafka.client.rack": SparkOption(
+        "", "Source: rack of the executors. Tasks then read from a replica in that rack, if the brokers allow it."
     ),
     "kafka.transaction.timeout.ms": SparkOption(
         "900000",

@@ -36,11 +36,21 @@ async def fetch_partition(
     isolation_level: int = 0,
     max_bytes: int = FETCH_BYTES,
     max_wait_ms: int = FETCH_WAIT_MS,
+    rack: str = "",
+    node: int | None = None,
 ) -> PartitionData:
-    """Send one Fetch from an offset on. If the offset is out of range, the response has that error code."""
+    """Send one Fetch from an offset on. If the offset is out of range, the response has that error code.
+
+    With `node`, send it to that broker instead of the leader, without retries. Raises ConnectionLostError then. With
+    `rack`, the leader may name a follower (`preferred_read_replica`) instead of an answer.
+    """
     topic, number = at
     request = _request({at: offset}, isolation_level, max_bytes, max_bytes, max_wait_ms)
-    response = await cluster.call_leader(topic, number, request, FETCH_VERSION)
+    request.rack_id = rack
+    if node is None:
+        response = await cluster.call_leader(topic, number, request, FETCH_VERSION)
+    else:
+        response = await (await cluster.connection(node)).call(request, FETCH_VERSION)
     answer: PartitionData = partition_answer(response.responses, at, "Fetch")
     if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         raise errors.error_for(answer.error_code, f"Fetch of {topic}-{number} at offset {offset}")

@@ -20,6 +20,7 @@ from oncelog.protocol.messages import produce as pr
 from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.cluster import batched_lookups
+from oncelog.spark.cluster.nearest import NearestReplica
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.names import TopicPartition
@@ -66,9 +67,17 @@ def fetch(
 
 
 async def fetch_async(
-    cluster: BlockingCluster, at: TopicPartition, offset: int, isolation: int, max_bytes: int, max_wait_ms: int
+    cluster: BlockingCluster,
+    at: TopicPartition,
+    offset: int,
+    isolation: int,
+    max_bytes: int,
+    max_wait_ms: int,
+    nearest: NearestReplica | None = None,
 ) -> fe.PartitionData:
     """Do the same as `fetch`, for callers that do something else meanwhile (`cluster.start`)."""
+    if nearest is not None:
+        return await nearest.fetch(cluster.cluster, at, offset, isolation, max_bytes, max_wait_ms)
     return await fetch_partition(
         cluster.cluster, at, offset, isolation_level=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms
     )

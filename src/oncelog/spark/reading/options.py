@@ -165,6 +165,7 @@ class SourceOptions:
     group: str | None
     committed: bool
     fetch_bytes: int
+    rack: str
     client: dict[str, Any]
 
 
@@ -211,6 +212,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         group=options.text("kafka.group.id") or options.text("groupIdPrefix"),
         committed=isolation == "read_committed",
         fetch_bytes=options.number("kafka.max.partition.fetch.bytes", DEFAULT_FETCH_BYTES) or DEFAULT_FETCH_BYTES,
+        rack=options.text("kafka.client.rack") or "",
         client=options.client(),
     )
     if streaming:

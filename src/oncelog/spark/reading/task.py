@@ -23,6 +23,7 @@ from oncelog.protocol.messages import fetch as fe
 from oncelog.protocol.records import is_partial
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.cluster import partitions
+from oncelog.spark.cluster.nearest import NearestReplica
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.reading.offsets import EARLIEST, LATEST, Range, shown
 from oncelog.spark.reading.options import SourceOptions
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.spark")
 
 FETCH_WAIT_MS = 100
+METADATA_MAX_AGE_MS = 300_000
 _BASE_AND_LENGTH, _LAST_DELTA = struct.Struct(">qi"), struct.Struct(">i")
 
 
@@ -55,6 +57,11 @@ class Reading:
     options: SourceOptions
     range: Range
     topic_id: UUID = NO_UUID
+
+    def __post_init__(self) -> None:
+        rack = self.options.rack
+        age_ms: int = self.options.client.get("metadata_max_age_ms", METADATA_MAX_AGE_MS)
+        self._nearest = NearestReplica(rack, age_ms / 1000) if rack else None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records as Arrow batches until the position reaches the end of the range.
@@ -127,7 +134,7 @@ class Reading:
         isolation = partitions.READ_COMMITTED if self.options.committed else partitions.READ_UNCOMMITTED
         return self.cluster.start(
             partitions.fetch_async(
-                self.cluster, self.range.at, position, isolation, self.options.fetch_bytes, FETCH_WAIT_MS
+                self.cluster, self.range.at, position, isolation, self.options.fetch_bytes, FETCH_WAIT_MS, self._nearest
             )
         )
 
