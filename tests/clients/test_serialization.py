@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -242,6 +243,28 @@ def test_registry_that_does_not_answer_stops_the_consumer_but_skips_nothing(
         assert consumer.positions() == {(name, 0): 0}
         fake.failures = []
         assert [record.value for record in consumer.poll(30)] == [{"id": 1}]
+
+
+def test_callback_of_the_blocking_producer_cannot_wait_for_the_registry(
+    server: Server, admin: Admin, name: str, fake: FakeRegistry
+) -> None:
+    """It runs in the thread that sends the records of all clients."""
+    admin.create_topics(name)
+    raised: list[BaseException] = []
+    done = threading.Event()
+    with Producer(server.bootstrap, value_serializer=AvroSerializer(SchemaRegistry(fake.url), ORDER)) as producer:
+
+        def more(*_: object) -> None:
+            for topic in (name, f"{name}-new"):
+                try:
+                    producer.send(topic, {"id": 2})
+                except errors.UsageError as error:
+                    raised.append(error)
+            done.set()
+
+        producer.send(name, {"id": 1}, on_delivery=more)
+        assert done.wait(30)
+    assert ["schema registry" in str(error) for error in raised] == [True]
 
 
 def test_registry_does_not_block_the_event_loop(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:

@@ -191,8 +191,10 @@ def test_logical_types_and_unions(fake: FakeRegistry) -> None:
 def test_schema_without_a_name(fake: FakeRegistry, schema: Any) -> None:
     registry = SchemaRegistry(fake.url)
     assert AvroDeserializer(registry)(AvroSerializer(registry, schema)("x", CONTEXT), CONTEXT) == "x"
+    by_record = AvroSerializer(registry, schema, subject="record")
     with pytest.raises(SerializationError, match="the schema has no name"):
-        Serializers(None, AvroSerializer(registry, schema, subject="record")).serialize("t", "x", None, ())
+        Serializers(None, by_record).serialize("t", "x", None, ())
+    assert Serializers(None, by_record).ready("t", "x", None, ()), "`serialize` raises the error"
 
 
 def test_schemas_with_references(fake: FakeRegistry) -> None:

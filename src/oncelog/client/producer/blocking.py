@@ -108,6 +108,8 @@ class Producer(ProducerBase, Blocking[Awaited]):
         if self._serializers is not None:
             check_topic(topic)
             headers = check_headers(headers)
+            if not self._serializers.ready(topic, value, key, headers):
+                self._thread.refuse_its_own("a request to the schema registry (in on_delivery)")
             value, key = self._serializers.serialize(topic, value, key, headers)
         try:
             future = self._append(

@@ -151,6 +151,6 @@ def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> A
 
 def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
     """Add an entry, and remove the oldest ones. Threads may share the cache."""
-    while len(cache) >= MOST_CACHED:
-        cache.pop(next(iter(cache)), None)
+    for oldest in list(cache)[: max(len(cache) - MOST_CACHED + 1, 0)]:
+        cache.pop(oldest, None)
     cache[key] = value

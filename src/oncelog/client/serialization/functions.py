@@ -61,7 +61,12 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 def is_ready(function: Callable[..., Any] | None, data: Any, context: SerializationContext) -> bool:
     """Return whether a call of this function waits for nothing. A function that may wait has a method `ready`."""
     ready: Callable[[Any, SerializationContext], bool] | None = getattr(function, "ready", None)
-    return data is None or ready is None or ready(data, context)
+    if data is None or ready is None:
+        return True
+    try:
+        return ready(data, context)
+    except Exception:  # noqa: BLE001 - the call itself raises it
+        return True
 
 
 def require_formats(options: Mapping[str, Any], method: str, key: object, value: object) -> None:
