@@ -168,9 +168,9 @@ def _quoted(subject: str) -> str:
 def _rejected(url: str, error: urllib.error.HTTPError) -> RegistryError | LookupError:
     """Return LookupError if the registry says that it lacks something, not for any other 404, as of a wrong URL."""
     reason, code = "", None
-    with suppress(ValueError, KeyError, TypeError, RecursionError, OSError, HTTPException):
+    with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError, HTTPException):
         answer = json.loads(error.read(10_000))
-        reason, code = f": {answer['message']}", answer["error_code"]
+        reason, code = f": {answer['message'].rstrip('.')}", answer["error_code"]
     if error.code == 404 and code in MISSING:
         return LookupError(f"{url}: the registry has no such schema{reason}")
     retriable = error.code >= 500 or error.code in (408, 429)
