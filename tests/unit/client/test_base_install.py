@@ -45,9 +45,14 @@ def register():
 def formats():
     import oncelog.formats
 
+def avro():
+    from oncelog.serialization import JsonSerializer, SchemaRegistry
+    from oncelog.serialization import AvroSerializer
+
 doings = {
     "send": send, "send_async": lambda: asyncio.run(send_async()), "read": read,
     "read_async": lambda: asyncio.run(read_async()), "register": register, "formats": formats,
+    "avro": avro,
 }
 for name, do in doings.items():
     try:
@@ -67,6 +72,10 @@ def messages() -> dict[str, str]:
 @pytest.mark.parametrize("name", ["send", "send_async", "read", "read_async", "formats"])
 def test_missing_extra_for_tables_is_named(messages: dict[str, str], name: str) -> None:
     assert messages[name] == "ImportError: tables require numba; run `pip install 'oncelog[arrow]'`"
+
+
+def test_missing_extra_for_avro_records_is_named(messages: dict[str, str]) -> None:
+    assert messages["avro"] == "ImportError: Avro requires fastavro; run `pip install 'oncelog[avro]'`"
 
 
 def test_missing_extra_for_spark_is_named(messages: dict[str, str]) -> None:

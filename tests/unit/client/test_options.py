@@ -250,6 +250,7 @@ def test_names_of_librdkafka_have_the_meaning_of_kafkas() -> None:
     expected = {"bootstrap_servers": "localhost:9092", "linger_ms": 20, "acks": -1, "compression_type": Codec.ZSTD}
     assert {name: options[name] for name in expected} == expected
     assert options["delivery_timeout_ms"] == 60_000
+    assert producer_options({"partitioner": "murmur2_random"}, B)["partitioner"] == "default"
     assert consumer_options({"fetch.wait.max.ms": 50}, B)["fetch_max_wait_ms"] == 50
 
 
@@ -259,6 +260,7 @@ def test_names_of_librdkafka_have_the_meaning_of_kafkas() -> None:
         ({"linger.ms": 5, "queue.buffering.max.ms": 5}, "two names of one option"),
         ({"queue.buffering.max.ms": 0.5}, "queue.buffering.max.ms = 0.5: it must be a whole number"),
         ({"queue.buffering.max.kbytes": 1024}, "queue.buffering.max.kbytes: buffer_memory .* in bytes"),
+        ({"partitioner": "consistent_random"}, "partitioner = 'consistent_random': .*librdkafka.* pass a callable"),
         ({"socket.timeout.ms": 1}, "socket.timeout.ms: request_timeout_ms"),
         ({"fetch.wait.max.ms": 1}, "fetch.wait.max.ms: this client has no option fetch_max_wait_ms"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oncelog.client.options import COMMON, MAX_INT, Option, anything, boolean, integer, optional_text, read_options
+from oncelog.client.options import COMMON, MAX_INT, Option, boolean, integer, optional_text, read_options
 from oncelog.client.serialization.functions import serializer
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
@@ -23,6 +23,17 @@ def _codec(value: Any) -> Codec:
     if name.upper() not in Codec.__members__:
         raise ValueError(f"it must be one of {', '.join(codec.name.lower() for codec in Codec)}")
     return Codec[name.upper()]
+
+
+def _partitioner(value: Any) -> Any:
+    if value in ("consistent", "consistent_random", "fnv1a", "fnv1a_random", "murmur2_random", "random"):
+        if value == "murmur2_random":  # librdkafka's name of the default of Java's client
+            return "default"
+        raise ValueError(
+            "it is librdkafka's, and sends keys to other partitions than Java's client; pass a callable (topic, key, value, "
+            "partitions) -> partition, or use default"
+        )
+    return value
 
 
 def _level(low: int, high: int) -> Callable[[Any], int | None]:
@@ -97,7 +108,7 @@ PRODUCER: dict[str, Option] = COMMON | {
     ),
     "partitioner": Option(
         "default",
-        anything,
+        _partitioner,
         (
             "How to choose the partition if `send` names none. `default` (or `murmur2`): by the key's hash, as Java's "
             "client does, or in batches if there is no key. `round_robin`, or a callable (topic, key, value, "
