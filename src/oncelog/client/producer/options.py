@@ -30,8 +30,8 @@ def _partitioner(value: Any) -> Any:
         if value == "murmur2_random":  # librdkafka's name of the default of Java's client
             return "default"
         raise ValueError(
-            "it is librdkafka's, and sends keys to other partitions than Java's client; pass a callable (topic, key, value, "
-            "partitions) -> partition, or use default"
+            "it is librdkafka's, and sends keys to other partitions than Java's client; use default, or pass a "
+            "callable (topic, key, value, partitions) -> partition"
         )
     return value
 

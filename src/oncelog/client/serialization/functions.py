@@ -58,15 +58,25 @@ def _takes_two(function: Callable[..., Any]) -> bool:
     return True
 
 
-def is_ready(function: Callable[..., Any] | None, data: Any, context: SerializationContext) -> bool:
-    """Return whether a call of this function waits for nothing. A function that may wait has a method `ready`."""
-    ready: Callable[[Any, SerializationContext], bool] | None = getattr(function, "ready", None)
-    if data is None or ready is None:
-        return True
-    try:
-        return ready(data, context)
-    except Exception:  # noqa: BLE001 - the call itself raises it
-        return True
+Ready = Callable[[Any, SerializationContext], bool]
+"""The method `ready` of a function that may wait: whether a call with these arguments waits for nothing."""
+
+
+def _checks(key: object, value: object) -> dict[str, Ready]:
+    """Return field -> the method `ready` of its function, if it has one."""
+    found = {KEY: getattr(key, "ready", None), VALUE: getattr(value, "ready", None)}
+    return {field: ready for field, ready in found.items() if ready is not None}
+
+
+def _is_ready(checks: Mapping[str, Ready], topic: str, key: Any, value: Any, headers: Headers) -> bool:
+    for field, ready in checks.items():
+        data = key if field == KEY else value
+        try:
+            if data is not None and not ready(data, SerializationContext(topic, field, headers)):
+                return False
+        except Exception:  # noqa: BLE001 - the call itself raises it
+            continue
+    return True
 
 
 def require_formats(options: Mapping[str, Any], method: str, key: object, value: object) -> None:
@@ -85,6 +95,7 @@ class Serializers:
 
     def __init__(self, key: Serializer | None, value: Serializer | None) -> None:
         self._key, self._value = key, value
+        self._checks = _checks(key, value)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Serializers | None:
@@ -94,9 +105,7 @@ class Serializers:
 
     def ready(self, topic: str, value: Any, key: Any, headers: Headers) -> bool:
         """Return whether `serialize` waits for nothing."""
-        return is_ready(self._key, key, SerializationContext(topic, KEY, headers)) and is_ready(
-            self._value, value, SerializationContext(topic, VALUE, headers)
-        )
+        return _is_ready(self._checks, topic, key, value, headers)
 
     def serialize(self, topic: str, value: Any, key: Any, headers: Headers) -> tuple[Any, Any]:
         """Return (value, key) as bytes. Data without a serializer is unchanged. Raises SerializationError."""
@@ -126,6 +135,7 @@ class Deserializers:
 
     def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
         self._key, self._value = key, value
+        self._checks = _checks(key, value)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Deserializers | None:
@@ -135,10 +145,8 @@ class Deserializers:
 
     def ready(self, records: Iterable[ConsumerRecord]) -> bool:
         """Return whether `deserialize` waits for nothing."""
-        return all(
-            is_ready(self._key, record.key, SerializationContext(record.topic, KEY, record.headers))
-            and is_ready(self._value, record.value, SerializationContext(record.topic, VALUE, record.headers))
-            for record in records
+        return not self._checks or all(
+            _is_ready(self._checks, record.topic, record.key, record.value, record.headers) for record in records
         )
 
     def deserialize(self, records: Iterable[ConsumerRecord]) -> tuple[list[ConsumerRecord], OncelogError | None]:
