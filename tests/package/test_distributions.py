@@ -206,7 +206,7 @@ def test_without_extras_clients_move_records_and_name_the_extra_for_more(plain: 
     values, tables, spark = plain.run(RECORDS, bootstrap).splitlines()
     assert values == "[b'to be', b'or not']"
     assert tables == "tables require numba; run `pip install 'oncelog[arrow]'`"
-    assert spark == "oncelog.spark needs pyspark 4.2 or later; install it with `pip install 'oncelog[spark]'`"
+    assert spark == "oncelog.spark needs pyspark 4.0 or later; install it with `pip install 'oncelog[spark]'`"
 
 
 def test_without_extras_a_broker_for_tests_needs_no_pytest(plain: Installation) -> None:

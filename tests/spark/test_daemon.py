@@ -57,8 +57,9 @@ rows.write.format("oncelog").mode("append").options(**to, topic=name, transactio
 read = spark.readStream.format("oncelog").options(**to, subscribe=name, startingOffsets="earliest")
 sink = read.option("maxOffsetsPerTrigger", 12).load().select("value").writeStream.format("oncelog")
 sink = sink.options(**to, topic=f"{name}-out", transactionalIdPrefix=f"{name}-sink")
-query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-query.awaitTermination()
+query = sink.option("checkpointLocation", checkpoint).start()
+query.processAllAvailable()
+query.stop()
 assert query.lastProgress["batchId"] > 0
 spark.stop()
 """

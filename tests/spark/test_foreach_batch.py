@@ -15,6 +15,7 @@ from spark.judges import create, open_producers, values
 from spark.micro_batches import SCHEMA, FakeTaskContext
 from spark.test_sink_in_spark import cause_line
 from spark.test_spark import Pipeline, pipeline
+from spark.versions import run_to_end
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -184,8 +185,7 @@ def test_foreach_batch_replayed_by_spark_is_written_once(pipeline: Pipeline) -> 
         source = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.bootstrap)
         source = source.option("subscribe", pipeline.name).option("startingOffsets", "earliest")
         rows = source.option("maxOffsetsPerTrigger", limit).load()
-        query = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
-        query.option("checkpointLocation", str(pipeline.checkpoint)).start().awaitTermination()
+        run_to_end(rows.writeStream.foreachBatch(write).option("checkpointLocation", str(pipeline.checkpoint)))
 
     refuse = False
     run()

@@ -11,6 +11,7 @@ import pytest
 
 from spark.judges import create, open_producers, values
 from spark.test_spark import Pipeline, pipeline
+from spark.versions import run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -154,8 +155,7 @@ def test_foreach_batch_with_txn_app_id_and_the_batch_id_as_version(pipeline: Pip
     def run() -> None:
         source = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.bootstrap)
         rows = source.option("subscribe", pipeline.name).option("startingOffsets", "earliest").load()
-        query = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
-        query.option("checkpointLocation", str(pipeline.checkpoint)).start().awaitTermination()
+        run_to_end(rows.writeStream.foreachBatch(write).option("checkpointLocation", str(pipeline.checkpoint)))
 
     run()
     pipeline.forget_last_commit()

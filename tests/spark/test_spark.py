@@ -14,6 +14,7 @@ from oncelog.spark.commit.record import NO_SOURCE
 from oncelog.spark.writing.driver import make_plan
 from oncelog.spark.writing.options import sink_options
 from spark.judges import create, open_producers, values
+from spark.versions import run_to_end
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ class Pipeline:
         source = self.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", self.bootstrap)
         source = source.option("subscribe", self.name).option("startingOffsets", "earliest")
         rows = source.option("maxOffsetsPerTrigger", limit).option("groupIdPrefix", f"{self.name}-lag").load()
-        sink = rows.select("key", "value").writeStream.format("oncelog").trigger(availableNow=True)
+        sink = rows.select("key", "value").writeStream.format("oncelog")
         sink = sink.option("kafka.bootstrap.servers", self.bootstrap).option("topic", self.out)
         sink = sink.option("transactionalIdPrefix", self.prefix).option("checkpointLocation", str(self.checkpoint))
-        sink.options(**options).start().awaitTermination()
+        run_to_end(sink.options(**options))
 
     def check(self, count: int) -> None:
         seen = values(self.bootstrap, self.out)

@@ -10,6 +10,7 @@ import pytest
 
 from oncelog import Admin, Producer
 from spark.judges import create
+from spark.versions import HAS_FILTERS, HAS_LIMITS
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def test_option_invalid_only_for_streams_is_reported_at_the_start(
     assert "option endingOffsets is for batch reads" in last_words(caught.value)
 
 
+@pytest.mark.skipif(not HAS_FILTERS, reason="PySpark 4.0 pushes no filters into Python sources")
 def test_spark_pushes_filters(spark: SparkSession, server: Server, topic: str) -> None:
     condition = "partition = 1 and offset >= 5 and offset < 18 and timestamp > timestamp_millis(9)"
     wanted = list(range(110, 118))
@@ -156,6 +158,7 @@ def test_stream_reads_a_growing_topic(spark: SparkSession, server: Server, topic
         query.stop()
 
 
+@pytest.mark.skipif(not HAS_LIMITS, reason="Spark runs one batch")
 def test_once_and_available_now_end_with_the_available_records(
     spark: SparkSession, server: Server, topic: str, tmp_path: Path
 ) -> None:
@@ -171,3 +174,40 @@ def test_once_and_available_now_end_with_the_available_records(
     fill(server, topic, 0, 20)
     run(once=True)
     assert sorted(seen) == [*range(40), *range(100, 120)]
+
+
+@pytest.mark.skipif(HAS_LIMITS, reason="Spark runs as many batches as needed")
+@pytest.mark.parametrize("limit", ["15", None])
+def test_available_now_runs_one_batch_on_older_versions(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path, limit: str | None
+) -> None:
+    seen: list[int] = []
+
+    def run() -> int:
+        limits = {} if limit is None else {"maxOffsetsPerTrigger": limit}
+        writer = stream(spark, server, subscribe=topic, **limits).load().writeStream
+        writer = writer.foreachBatch(lambda each, number: seen.extend(values(each))).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
+        return len(seen)
+
+    assert [run() for _ in range(4)] == ([40] * 4 if limit is None else [15, 30, 40, 40])
+    assert sorted(seen) == [*range(20), *range(100, 120)]
+
+
+def test_restarted_query_continues_with_limits(spark: SparkSession, server: Server, topic: str, tmp_path: Path) -> None:
+    seen: list[int] = []
+    sizes: list[int] = []
+
+    def note(each: DataFrame, number: int) -> None:
+        sizes.append(len(values(each)))
+        seen.extend(values(each))
+
+    for count in (40, 60, 80):
+        rows = stream(spark, server, subscribe=topic, maxOffsetsPerTrigger="15").load()
+        query = rows.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path)).start()
+        query.processAllAvailable()
+        query.stop()
+        assert len(seen) == count
+        fill(server, topic, 0, count)
+    assert len(set(seen)) == 80
+    assert max(sizes) == 15

@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "pyspark":
                 raise
-            text = "oncelog.spark needs pyspark 4.2 or later; install it with `pip install 'oncelog[spark]'`"
+            text = "oncelog.spark needs pyspark 4.0 or later; install it with `pip install 'oncelog[spark]'`"
             raise ImportError(text) from error
         return getattr(datasource, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,7 @@ OURS = (
     "oncelog.spark.writing.sink",
     "oncelog.spark.reading.batch",
     "oncelog.spark.reading.stream",
+    "oncelog.spark.reading.older_stream",
     "oncelog.client.blocking",
     "uvloop",
 )

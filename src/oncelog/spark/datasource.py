@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 from oncelog.spark.user_errors import translate_errors
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
-        DataSourceStreamReader,
         DataSourceStreamWriter,
         DataSourceWriter,
     )
@@ -54,6 +53,10 @@ class OncelogDataSource(DataSource):
     @translate_errors
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming read."""
+        if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):  # PySpark 4.0 and 4.1
+            from oncelog.spark.reading.older_stream import OlderStreamSource
+
+            return OlderStreamSource(dict(self.options))
         from oncelog.spark.reading.stream import StreamSource
 
         return StreamSource(dict(self.options))

@@ -20,6 +20,7 @@ def main(
         from oncelog.spark.java import ensure_java
 
         ensure_java()
+    import pyspark
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName("chaos").config("spark.ui.enabled", "false")
@@ -40,7 +41,12 @@ def main(
     read = read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows)
     read = read.option("kafka.isolation.level", "read_committed")
     write = read.load().select("key", "value").writeStream.format(form).options(**sink)
-    write.trigger(availableNow=True).start().awaitTermination()
+    if form == "oncelog" and pyspark.__version__ < "4.2":  # there, Trigger.AvailableNow runs one batch
+        query = write.start()
+        query.processAllAvailable()
+        query.stop()
+    else:
+        write.trigger(availableNow=True).start().awaitTermination()
     spark.stop()
 
 

@@ -79,5 +79,5 @@ def test_missing_extra_for_avro_records_is_named(messages: dict[str, str]) -> No
 
 
 def test_missing_extra_for_spark_is_named(messages: dict[str, str]) -> None:
-    expected = "ImportError: oncelog.spark needs pyspark 4.2 or later; install it with `pip install 'oncelog[spark]'`"
+    expected = "ImportError: oncelog.spark needs pyspark 4.0 or later; install it with `pip install 'oncelog[spark]'`"
     assert messages["register"] == expected

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.options import SOURCE, warn_of_unused
@@ -13,6 +14,9 @@ from oncelog.spark.reading.offsets import Flat, Range, shown
 from oncelog.spark.reading.options import source_options
 from oncelog.spark.reading.source import SourceReader
 from oncelog.spark.user_errors import translate_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 
 class BatchSource(SourceReader, DataSourceReader):
@@ -63,7 +67,7 @@ class _PushFilters:
     attribute `__func__`, which is the base class's method here.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda reader, filters: filters))
 
     def __init__(self, take: Callable[[Iterable[Filter]], Iterable[Filter]]) -> None:
         self._take = take

@@ -12,11 +12,12 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
-
-from pyspark.sql import datasource as ds
+from typing import TYPE_CHECKING, Any
 
 from oncelog.spark.commit.names import TopicPartition
+
+if TYPE_CHECKING:  # PySpark 4.0 has no filters
+    from pyspark.sql.datasource import Filter
 
 ALWAYS_THERE = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 """Columns that are never null."""
@@ -24,28 +25,29 @@ ALWAYS_THERE = frozenset({"topic", "partition", "offset", "timestamp", "timestam
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
-COMPARISONS: dict[type[ds.Filter], Callable[[Any, Any], bool]] = {
-    ds.EqualTo: operator.eq,
-    ds.EqualNullSafe: operator.eq,
-    ds.GreaterThan: operator.gt,
-    ds.GreaterThanOrEqual: operator.ge,
-    ds.LessThan: operator.lt,
-    ds.LessThanOrEqual: operator.le,
-    ds.In: lambda value, wanted: value in wanted,
-    ds.StringStartsWith: lambda value, wanted: value.startswith(wanted),
-    ds.StringEndsWith: lambda value, wanted: value.endswith(wanted),
-    ds.StringContains: lambda value, wanted: wanted in value,
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "EqualTo": operator.eq,
+    "EqualNullSafe": operator.eq,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "In": lambda value, wanted: value in wanted,
+    "StringStartsWith": lambda value, wanted: value.startswith(wanted),
+    "StringEndsWith": lambda value, wanted: value.endswith(wanted),
+    "StringContains": lambda value, wanted: wanted in value,
 }
+"""Class of the filter -> its test of a value."""
 
-BOUNDS: dict[type[ds.Filter], Callable[[int], tuple[int | None, int | None]]] = {
-    ds.EqualTo: lambda value: (value, value + 1),
-    ds.EqualNullSafe: lambda value: (value, value + 1),
-    ds.GreaterThan: lambda value: (value + 1, None),
-    ds.GreaterThanOrEqual: lambda value: (value, None),
-    ds.LessThan: lambda value: (None, value),
-    ds.LessThanOrEqual: lambda value: (None, value + 1),
+BOUNDS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
+    "EqualTo": lambda value: (value, value + 1),
+    "EqualNullSafe": lambda value: (value, value + 1),
+    "GreaterThan": lambda value: (value + 1, None),
+    "GreaterThanOrEqual": lambda value: (value, None),
+    "LessThan": lambda value: (None, value),
+    "LessThanOrEqual": lambda value: (None, value + 1),
 }
-"""Offsets (first, end) that a comparison with one leaves."""
+"""Class of the filter -> offsets (first, end) that a comparison with one leaves."""
 
 
 @dataclass
@@ -65,30 +67,32 @@ class Pushed:
         """Return whether a partition can hold a matching row."""
         return all(test(at) for test in self.tests)
 
-    def take(self, filters: Iterable[ds.Filter]) -> Iterable[ds.Filter]:
+    def take(self, filters: Iterable[Filter]) -> Iterable[Filter]:
         """Record each filter. Yield the filters that Spark must still evaluate for each row."""
         for each in filters:
             if not self._take_one(each):
                 yield each
 
-    def _take_one(self, given: ds.Filter) -> bool:
-        negated = isinstance(given, ds.Not)
-        inner: Any = given.child if isinstance(given, ds.Not) else given
+    def _take_one(self, given: Filter) -> bool:
+        inner: Any = given
+        negated = _kind(given) == "Not"
+        if negated:
+            inner = inner.child
         column = ".".join(inner.attribute)
-        if isinstance(inner, (ds.IsNotNull, ds.IsNull)):
-            return column in ALWAYS_THERE and isinstance(inner, ds.IsNotNull) != negated
+        if _kind(inner) in ("IsNotNull", "IsNull"):
+            return column in ALWAYS_THERE and (_kind(inner) == "IsNotNull") != negated
         if column in ("partition", "topic"):
             return self._by_partition(column, inner, negated)
-        if column == "offset" and not negated and type(inner) in BOUNDS and isinstance(inner.value, int):
-            self._between(*BOUNDS[type(inner)](inner.value))
+        if column == "offset" and not negated and _kind(inner) in BOUNDS and isinstance(inner.value, int):
+            self._between(*BOUNDS[_kind(inner)](inner.value))
             return True
         if column == "timestamp" and not negated:
             self._since(inner)
         return False
 
     def _by_partition(self, column: str, inner: Any, negated: bool) -> bool:
-        compare = COMPARISONS.get(type(inner))
-        values = inner.value if isinstance(inner, ds.In) else (inner.value,)
+        compare = COMPARISONS.get(_kind(inner))
+        values = inner.value if _kind(inner) == "In" else (inner.value,)
         if compare is None or any(value is None for value in values):
             return False  # a comparison with null is neither true nor false
         self.tests.append(lambda at: compare(getattr(at, column), inner.value) != negated)
@@ -100,14 +104,18 @@ class Pushed:
             self.end = end if self.end is None else min(self.end, end)
 
     def _since(self, inner: Any) -> None:
-        values = inner.value if isinstance(inner, ds.In) else (inner.value,)
-        if isinstance(inner, (ds.LessThan, ds.LessThanOrEqual)) or not all(map(_is_moment, values)):
+        values = inner.value if _kind(inner) == "In" else (inner.value,)
+        if _kind(inner) in ("LessThan", "LessThanOrEqual") or not all(map(_is_moment, values)):
             return
         least = min(values)
         since = -((EPOCH - least) // MILLISECOND)  # rounded up: records have milliseconds
-        if isinstance(inner, ds.GreaterThan) and EPOCH + since * MILLISECOND == least:
+        if _kind(inner) == "GreaterThan" and EPOCH + since * MILLISECOND == least:
             since += 1
         self.since_ms = since if self.since_ms is None else max(self.since_ms, since)
+
+
+def _kind(given: Filter) -> str:
+    return type(given).__name__
 
 
 def _is_moment(value: Any) -> bool:

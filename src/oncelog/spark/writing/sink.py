@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from oncelog.client.blocking import BlockingCluster
 from oncelog.spark import faults
@@ -28,6 +28,14 @@ from oncelog.spark.writing.options import sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # PySpark 4.0 passes Arrow batches to each DataSourceArrowWriter, also in streams
+
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef, misc]
+        """The base class of stream writers that get Arrow batches."""
+
 
 COLUMNS = {
     "key": ("string", "binary"),

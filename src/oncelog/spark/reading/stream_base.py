@@ -1,0 +1,201 @@
+"""Streaming reads: the offsets at which micro-batches begin and end. What all versions of PySpark share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from oncelog import errors
+from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.requests import offsets as offset_calls
+from oncelog.protocol.schema import NO_UUID
+from oncelog.spark.commit.errors import MisuseError
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.options import MAX_LONG, SOURCE, STREAM, warn_of_unused
+from oncelog.spark.reading.offsets import Flat, Offsets, Range, flattened, limited, nested, shown
+from oncelog.spark.reading.options import source_options
+from oncelog.spark.reading.source import SourceReader
+from oncelog.spark.reading.task import log, report_loss
+from oncelog.spark.user_errors import translate_errors
+
+COMMIT_MS = 5_000
+"""How long a batch waits for its offsets to be shown to lag tools."""
+
+
+class StreamBase(SourceReader, DataSourceStreamReader):
+    """The base class of the readers of streaming queries.
+
+    The first call raises errors of the options. If the constructor raised them, PySpark would hide the exception
+    below one of its own, because its runner stops a reader that does not exist.
+    """
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._misuse: MisuseError | None = None
+        try:
+            super().__init__(source_options(given, streaming=True))
+            warn_of_unused(given, STREAM, SOURCE)
+        except MisuseError as error:
+            self._misuse = error
+        self._cluster = None
+        self._target: Flat | None = None
+        self._newest: Flat | None = None
+        self._ids: dict[str, UUID] = {}
+        self._missing: set[str] = set()
+        self._triggered = float("-inf")
+        self._warned = False
+
+    def check_options(self) -> None:
+        """Raise MisuseError if the options are wrong."""
+        if self._misuse is not None:
+            raise self._misuse from None
+
+    @translate_errors
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        """Return the offsets at which a new query starts."""
+        return self.first_offsets()
+
+    def first_offsets(self) -> Offsets:
+        """Return the offsets that option startingOffsets and its variants name."""
+        self.check_options()
+        return nested(self.resolve(self.options.starting, self.wanted()))
+
+    @property
+    def most(self) -> int | None:
+        """The largest number of offsets in a batch, or None if no option limits or delays batches.
+
+        This class waits for minOffsetsPerTrigger; Spark does not.
+        """
+        trigger = self.options.trigger
+        return MAX_LONG if trigger.most is None and trigger.least is not None else trigger.most
+
+    def next_end(self, start: Offsets, most: int | None) -> Offsets:
+        """Return the offsets at which the next batch ends. `most`: its limit, or None for all offsets at once.
+
+        With failOnDataLoss=false, an end may be before its start: the query goes back, and the batch reads nothing.
+        """
+        before = flattened(start)
+        wanted = self._present(before)
+        begun = {at: before[at] for at in wanted if at in before} | self._new_beginnings(set(wanted) - set(before))
+        self._newest = self._current_ends(begun)
+        ends = self._newest if self._target is None else self._available_now_ends(self._target, begun, self._newest)
+        ends = self._backwards(begun, ends)
+        if most is not None:
+            if self._must_wait(begun, ends):
+                return start
+            ends = limited(begun, ends, most)
+        return nested(ends)
+
+    def _report_loss(self, what: str) -> None:
+        report_loss(what, fail=self.options.fail_on_data_loss)
+
+    def _available_now_ends(self, target: Flat, begun: Flat, newest: Flat) -> Flat:
+        """Return AvailableNow's ends.
+
+        A target before the query's position came from a broker that had just started. Replace it by `newest`.
+        """
+        target.update((at, newest[at]) for at in begun if target.setdefault(at, begun[at]) < begun[at])
+        return {at: target[at] for at in begun}
+
+    def _present(self, before: Flat) -> list[TopicPartition]:
+        wanted = self.wanted(self._missing)
+        unread = self._missing - {at.topic for at in before}
+        if unread and self.options.fail_on_data_loss:
+            option = self.options.subscription.option
+            raise MisuseError(
+                f"option {option}: topic {min(unread)!r} does not exist; create it with "
+                f"`oncelog topic create {min(unread)}`"
+            )
+        gone = sorted(set(before) - set(wanted))
+        if gone:
+            self._report_loss(f"partitions that the query has read no longer exist: {shown(gone)}")
+        return wanted
+
+    def _new_beginnings(self, added: set[TopicPartition]) -> Flat:
+        """Return the beginnings of partitions that are new to the query."""
+        begun = self.beginnings(added) if added else {}
+        for at, first in sorted(begun.items()):
+            if first:
+                self._report_loss(f"{shown([at])} is new to the query, but begins at offset {first}, not at 0")
+        return begun
+
+    def _current_ends(self, begun: Flat) -> Flat:
+        """Return the ends. Ask again if one is before the query's position: a broker may have just started."""
+        patience = self.options.patience
+        for _ in range(patience.attempts - 1):
+            ends = self.ends(begun)
+            if all(ends[at] >= begun[at] for at in begun) or self._created_again():
+                return ends
+            time.sleep(patience.interval_ms / 1000)
+        return self.ends(begun)
+
+    def _created_again(self) -> set[str]:
+        """Return the topics whose id is no longer the one that this query has read."""
+        return {
+            name
+            for name, topic in self._topics.items()
+            if NO_UUID not in (topic.topic_id, self._ids.get(name, NO_UUID)) and self._ids[name] != topic.topic_id
+        }
+
+    def _backwards(self, begun: Flat, ends: Flat) -> Flat:
+        """Return the ends, with the beginnings of topics that were created again."""
+        again = self._created_again()
+        for name in sorted(again):
+            self._report_loss(
+                f"topic {name!r} was deleted and created again, so the unread records of the old topic are lost"
+            )
+        back = [at for at in begun if at.topic in again]
+        ends = ends | self.beginnings(back) if back else ends
+        for at, end in sorted(ends.items()):
+            if end < begun[at] and at.topic not in again:
+                self._report_loss(
+                    f"{shown([at])} ends at offset {end}, but the query has read up to {begun[at]}; the topic may have "
+                    "been created again",
+                )
+        self._ids.update((name, topic.topic_id) for name, topic in self._topics.items())
+        return ends
+
+    def _must_wait(self, begun: Flat, ends: Flat) -> bool:
+        """Return whether to wait: minOffsetsPerTrigger is not reached, and maxTriggerDelay is not over.
+
+        AvailableNow never waits.
+        """
+        trigger, now = self.options.trigger, time.monotonic()
+        if trigger.least is None or self._target is not None:
+            return False
+        there = sum(max(ends[at] - begun[at], 0) for at in ends)
+        if there < trigger.least and now - self._triggered < trigger.delay_ms / 1000:
+            return True
+        self._triggered = now
+        return False
+
+    @translate_errors
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Return a slice for each partition that has records, or more with minPartitions."""
+        self.check_options()
+        before, ends = flattened(start), flattened(end)
+        begun = {at: before[at] for at in ends if at in before}
+        if not self._topics:  # a batch that was planned before a restart
+            self.wanted(self._missing)
+        begun |= self._new_beginnings(set(ends) - set(begun))
+        return self.slices([Range(at, begun[at], until) for at, until in sorted(ends.items()) if begun[at] < until])
+
+    def commit(self, end: Offsets) -> None:
+        """Commit the progress to a group for lag tools: options groupIdPrefix or kafka.group.id.
+
+        The query itself uses its checkpoint only, so a failure is logged once.
+        """
+        if self.options.group is None:
+            return
+        group = GroupMetadata(self.options.group)
+        offsets = {(at.topic, at.partition): offset for at, offset in flattened(end).items()}
+        try:
+            self.cluster.run_many([offset_calls.commit(self.cluster.cluster, group, offsets, timeout_ms=COMMIT_MS)])
+        except errors.OncelogError as error:
+            if not self._warned:
+                log.warning(
+                    "cannot commit the query's progress to group %r for lag tools: %s", self.options.group, error
+                )
+            self._warned = True
