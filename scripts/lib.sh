@@ -129,6 +129,21 @@ apache_kafka() {
     fi
 }
 
+# spark_version VERSION: install this PySpark, once, and put it before the one of .venv.
+spark_version() {
+    case ${1:-} in 4.[0-9]) ;; *) die "--spark needs a version of PySpark, such as 4.0" ;; esac
+    other=$ROOT/.cache/pyspark-$1
+    if [ ! -f "$other/.complete" ]; then
+        say "Installing PySpark $1 (about 450 MB) into .cache/pyspark-$1"
+        rm -rf "$other"
+        "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --target "$other" "pyspark==$1.*" >&2 ||
+            die "the installation failed, see above; run this script again"
+        : >"$other/.complete"
+    fi
+    PYTHONPATH=$other${PYTHONPATH:+:$PYTHONPATH}
+    export PYTHONPATH
+}
+
 # Create an environment with the newest PySpark for which Spark's own Kafka connector exists, fetch the connector, and set
 # ONCELOG_SPARK_RIVAL to the folder.
 spark_rival() {

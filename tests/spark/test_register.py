@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import oncelog.spark
 
@@ -41,3 +42,30 @@ def test_local_workers_run_this_python(
 
 def test_connect_session_is_not_changed() -> None:
     oncelog.spark.register(session(None))
+
+
+class RegistrationError(AnalysisException):
+    """An error of Spark's with a name."""
+
+    def __init__(self, condition: str) -> None:
+        super().__init__(condition)
+        self._condition = condition
+
+    def getCondition(self) -> str:
+        return self._condition
+
+
+def failing(condition: str) -> Any:
+    """Return a session that rejects the registration."""
+
+    def reject(source: object) -> None:
+        raise RegistrationError(condition)
+
+    return SimpleNamespace(dataSource=SimpleNamespace(register=reject))
+
+
+def test_source_that_spark_has_found_is_kept() -> None:
+    """PySpark 4.0 finds the module pyspark_oncelog, and does not replace its source."""
+    oncelog.spark.register(failing("DATA_SOURCE_ALREADY_EXISTS"))
+    with pytest.raises(RegistrationError, match="ANOTHER"):
+        oncelog.spark.register(failing("ANOTHER"))

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 from oncelog.spark.user_errors import translate_errors
@@ -83,7 +84,11 @@ def register(spark: SparkSession) -> None:
     Otherwise, Spark would start the first `python3` of PATH, which may lack oncelog.
     """
     _give_workers_this_python(spark)
-    spark.dataSource.register(OncelogDataSource)
+    try:
+        spark.dataSource.register(OncelogDataSource)
+    except AnalysisException as error:  # PySpark 4.0 does not replace a source that it has found: pyspark_oncelog
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _give_workers_this_python(spark: SparkSession) -> None:

@@ -1,0 +1,77 @@
+"""Source and sink through Spark Connect: a query whose server is killed, and restarted with its checkpoint."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark.chaos.processes import of_kind, signal_all
+from spark.judges import create, open_producers, values
+from support.processes import ManagedProcess
+from support.servers import Server
+
+PROGRAM = """
+import os, sys
+os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+import oncelog.spark
+from pyspark.sql import SparkSession
+
+bootstrap, name, checkpoint, rows = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+oncelog.spark.register(spark)
+to = {"kafka.bootstrap.servers": bootstrap}
+
+if not os.path.exists(checkpoint):
+    fill = spark.range(0, int(rows), numPartitions=2).selectExpr("cast(id as string) as value")
+    fill = fill.write.format("oncelog").mode("append").options(**to, topic=name, transactionalIdPrefix=f"{name}-fill")
+    fill.save()
+    wrong = spark.read.format("oncelog").options(**to, subscribe=f"{name}-typo")
+    try:
+        wrong.option("kafka.default.api.timeout.ms", 500).load().count()
+    except Exception as error:
+        print(oncelog.spark.cause(error), flush=True)
+copy = spark.readStream.format("oncelog").options(**to, subscribe=name, startingOffsets="earliest")
+copy = copy.option("maxOffsetsPerTrigger", 20).load().select("value").writeStream.format("oncelog")
+copy = copy.options(**to, topic=f"{name}-out", transactionalIdPrefix=f"{name}-sink", checkpointLocation=checkpoint)
+query = copy.start()
+query.processAllAvailable()
+query.stop()
+found = spark.read.format("oncelog").options(**to, subscribe=f"{name}-out").load().count()
+print(f"{found} rows", flush=True)
+spark.stop()
+"""
+ROWS = 160
+
+
+def run(driver: ManagedProcess, checkpoint: Path, batch: str | None) -> list[str]:
+    """Kill the server and its client after this batch. None: run to the end. Return what the program has printed."""
+    try:
+        if batch is None:
+            driver.wait_for(lambda: f"{ROWS} rows" in driver.lines(), "the copy is complete", timeout=400)
+        else:
+            driver.wait_for((checkpoint / "commits" / batch).exists, f"batch {batch} is committed", timeout=400)
+            signal_all([*of_kind("jvm", [driver.pid]), driver.pid])
+    finally:
+        driver.kill()
+    return list(driver.lines())
+
+
+@pytest.mark.timeout(900)
+def test_query_whose_server_is_killed_loses_and_duplicates_nothing(server: Server, name: str, tmp_path: Path) -> None:
+    for topic in (name, f"{name}-out"):
+        create(server.bootstrap, topic, 2)
+    checkpoint = tmp_path / "checkpoint"
+    env = {key: text for key, text in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    env["SPARK_TESTING"] = "1"  # the server takes a free port
+    command = ["/usr/bin/env", "-C", tmp_path, sys.executable, "-c", PROGRAM, server.bootstrap, name, checkpoint]
+    said: list[str] = []
+    for batch in ("1", "3", None):
+        said += run(ManagedProcess([*command, str(ROWS)], tmp_path, f"until-{batch}", env), checkpoint, batch)
+    assert any(f"topic '{name}-typo' does not exist" in line for line in said)
+    seen = values(server.bootstrap, f"{name}-out")
+    assert sorted(map(int, seen)) == list(range(ROWS))
+    assert set(seen.values()) == {1}
+    assert not open_producers(server.bootstrap, f"{name}-out", f"{name}-sink-commits")
