@@ -72,6 +72,19 @@ def test_keys_are_assigned_as_by_the_java_client(wire: Wire, server: Server, nam
         assert [sorted(filter(None, found)) for found in keys_by_partition(wire, javas)] == expected
 
 
+def test_consistent_random_assigns_keys_as_librdkafka_does_by_default(wire: Wire, server: Server, name: str) -> None:
+    keys = [os.urandom(size) for size in range(1, 60)]
+    ours, theirs = wire.create_topic(name, PARTITIONS), wire.create_topic(f"{name}-theirs", PARTITIONS)
+    with Producer(server.bootstrap, partitioner="consistent_random") as producer:
+        for key in keys:
+            producer.send(name, b"v", key=key)
+    confluent = ConfluentProducer({"bootstrap.servers": server.bootstrap})
+    for key in keys:
+        confluent.produce(f"{name}-theirs", b"v", key=key)
+    assert confluent.flush(30) == 0
+    assert keys_by_partition(wire, ours) == keys_by_partition(wire, theirs)
+
+
 def test_empty_key_is_a_key(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name, PARTITIONS)
     with Producer(server.bootstrap, linger_ms=0) as producer:

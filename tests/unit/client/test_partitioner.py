@@ -7,6 +7,8 @@ import pytest
 from oncelog.client.producer.partitioner import RoundRobin, Sticky, make_partitioner, murmur2, spread
 from oncelog.errors import ConfigError
 
+STICKY = {"batch_size": 100, "partitioner_ignore_keys": False}
+
 
 @pytest.mark.parametrize(
     ("data", "expected"),
@@ -34,6 +36,13 @@ def test_sticky_keeps_a_partition_for_a_batch_and_then_switches() -> None:
 def test_round_robin_is_even() -> None:
     turn = RoundRobin()
     assert [turn("t", b"same", None, 5) for _ in range(10)] == [0, 1, 2, 3, 4] * 2
+
+
+def test_consistent_random_hashes_keys_as_librdkafka() -> None:
+    """CRC-32 of "123456789" is its published check value. librdkafka treats an empty key as no key."""
+    choose = make_partitioner({"partitioner": "consistent_random", **STICKY}, lambda _: 2)
+    assert choose("t", b"123456789", b"x", 7) == 0xCBF43926 % 7
+    assert [choose("t", key, b"x", 7) for key in (None, b"")] == [2, 2]
 
 
 def test_callables_and_invalid_results() -> None:

@@ -111,8 +111,8 @@ PRODUCER: dict[str, Option] = COMMON | {
         _partitioner,
         (
             "How to choose the partition if `send` names none. `default` (or `murmur2`): by the key's hash, as Java's "
-            "client does, or in batches if there is no key. `round_robin`, or a callable (topic, key, value, "
-            "partitions) -> partition."
+            "client does, or in batches if there is no key. `consistent_random`: by CRC-32 of the key, as librdkafka's "
+            "default does. `round_robin`, or a callable (topic, key, value, partitions) -> partition."
         ),
     ),
     "partitioner_adaptive_partitioning_enable": Option(

@@ -2,7 +2,8 @@
 
 A partitioner is any callable `(topic, key, value, partitions) -> int`, `partitions` being their number. Built in:
 "default" (murmur2 of the key as the Java client does it; without a key, one partition until a batch's worth of bytes
-went there, KIP-794), also called "murmur2", and "round_robin".
+went there, KIP-794), also called "murmur2"; "consistent_random" (CRC-32 of the key, as librdkafka's default does it);
+and "round_robin".
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any
+from zlib import crc32
 
 from oncelog.errors import ConfigError
 
@@ -135,6 +137,15 @@ class RoundRobin:
         return turn
 
 
+def consistent_random(keyless: Partitioner) -> Partitioner:
+    """Return librdkafka's default partitioner: CRC-32 of the key. `keyless` places records without key or with b""."""
+
+    def choose(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        return crc32(key) % partitions if key else keyless(topic, None, value, partitions)
+
+    return choose
+
+
 def make_partitioner(
     options: Mapping[str, Any],
     choose: Callable[[int], int],
@@ -145,9 +156,11 @@ def make_partitioner(
     if callable(option):
         found: Partitioner = option
         return found
-    if option in ("default", "murmur2"):
-        ignore = options["partitioner_ignore_keys"]
-        return Sticky(options["batch_size"], choose, ignore_keys=ignore, weights=weights)
     if option == "round_robin":
         return RoundRobin()
-    raise ConfigError(f"partitioner = {option!r}: it must be default, murmur2, round_robin or a callable")
+    if option not in ("default", "murmur2", "consistent_random"):
+        raise ConfigError(
+            f"partitioner = {option!r}: it must be default, murmur2, consistent_random, round_robin or a callable"
+        )
+    sticky = Sticky(options["batch_size"], choose, ignore_keys=options["partitioner_ignore_keys"], weights=weights)
+    return consistent_random(sticky) if option == "consistent_random" else sticky
