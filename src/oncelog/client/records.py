@@ -12,7 +12,7 @@ from oncelog.client.types import Headers, TopicPartition
 from oncelog.errors import UsageError
 
 Text = str | bytes | bytearray | memoryview | None
-HeaderData = Sequence[tuple[str, Text]] | Mapping[str, Text]
+HeaderData = Sequence[tuple[str, Text]] | Mapping[str, Text] | None
 PAIRS = 'pairs of topic and number, as in [("topic", 0)]'
 LAST_TIMESTAMP = (1 << 62) - 1
 TIMESTAMPS = f"a timestamp is in ms since the epoch (1970), must not be negative, and is at most {LAST_TIMESTAMP}"
@@ -112,6 +112,8 @@ def _encoded(data: Text, name: str) -> bytes | None:
 
 def check_headers(headers: object) -> Headers:
     """Return the argument `headers` as pairs (name, value). Raises UsageError."""
+    if headers is None:
+        return []
     if isinstance(headers, Mapping):
         headers = headers.items()
     if not isinstance(headers, Collection) or isinstance(headers, str | bytes | bytearray | memoryview):

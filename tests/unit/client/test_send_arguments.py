@@ -12,6 +12,7 @@ import pytest
 
 from oncelog import Producer, aio, errors
 from oncelog.client.producer.core import ProducerCore
+from oncelog.client.records import checked
 from oncelog.protocol.records import Record, decode_records
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -43,6 +44,7 @@ TAKEN: list[tuple[Any, tuple[tuple[str, bytes | None], ...]]] = [
     ({"ab": "c"}, (("ab", b"c"),)),
     ([["a", bytearray(b"1")]], (("a", b"1"),)),
     ({}, ()),
+    (None, ()),
 ]
 
 
@@ -95,6 +97,7 @@ def test_headers_are_pairs_or_a_mapping_of_text_or_bytes(send: Callable[..., lis
     for headers, expected in TAKEN:
         (record,) = send(True, {"value": "x", "headers": headers})
         assert (record.value, record.headers) == (b"x", expected)
+        assert tuple(checked("t", b"x", None, None, None, headers)[2]) == expected, "while the topic is not known yet"
 
 
 @PRODUCERS
