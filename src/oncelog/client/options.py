@@ -50,11 +50,17 @@ UNSUPPORTED_OPTIONS: dict[str, str] = {
         "the client tries bootstrap_servers if no known broker answers; omit the option"
     ),
     "partitioner_class": "use partitioner = round_robin, or a callable (topic, key, value, partitions) -> partition",
+    "api_version": "the client negotiates the version of each request with each broker; omit the option",
+    "consumer_timeout_ms": "pass a timeout to poll(); omit the option",
+    "loop": "a client of oncelog.aio uses the running event loop; omit the option",
+    "max_batch_size": "set batch_size",
     "rebalance_timeout_ms": "a consumer's rebalance timeout is max_poll_interval_ms; set that option",
+    "sasl_plain_password": "set sasl_password",
+    "sasl_plain_username": "set sasl_username",
     "share_acknowledgement_mode": "share groups (KIP-932) are not supported yet; omit the option",
     "share_acquire_mode": "share groups (KIP-932) are not supported yet; omit the option",
 }
-"""Options of Kafka's Java clients and of librdkafka that these clients lack -> the reason, and what to do instead."""
+"""Options of other Kafka clients that these clients lack -> the reason, and what to do instead."""
 UNSUPPORTED_PREFIXES = {
     "sasl_oauthbearer_assertion_": "assertions are not supported; get the token in sasl_oauth_token_provider",
     "sasl_oauthbearer_jwks_endpoint_": "only the broker validates tokens; omit the option",

@@ -151,6 +151,8 @@ def test_every_default_is_a_valid_value() -> None:
         ("key.deserializer", "(data, context) -> object"),
         ("value.serializer", "consumers key_deserializer"),
         ("interceptor.classes", "wrap send() or poll()"),
+        ("consumer_timeout_ms", "poll()"),
+        ("sasl_plain_username", "set sasl_username"),
         ("sasl.login.callback.handler.class", "sasl_oauth_token_provider"),
         ("sasl.oauthbearer.expected.audience", "only the broker"),
         ("ssl.cipher.suites", "ssl_context"),
@@ -159,7 +161,7 @@ def test_every_default_is_a_valid_value() -> None:
         ("share.acquire.mode", "KIP-932"),
     ],
 )
-def test_unsupported_java_options_are_rejected_with_advice(name: str, words: str) -> None:
+def test_options_of_other_clients_are_rejected_with_advice(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=name) as caught:
         consumer_options({name: "x"}, B)
     assert words in str(caught.value)
