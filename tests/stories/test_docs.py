@@ -1,6 +1,6 @@
 """Every command and snippet of the README and of the documentation, run on a broker of each page's own.
 
-Pages with Spark are run by `tests/spark/test_docs.py`, the Python client's by `tests/clients/test_docs.py`.
+Pages with Spark are run by `tests/spark/test_docs.py`, those about Python clients by `tests/clients/test_docs.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from support.docs_blocks import blocks, name_of, pages
 from support.docs_pages import run_page, uses_spark
 
-ELSEWHERE = {"docs/python-client.md"}
+ELSEWHERE = {"docs/python-client.md", "docs/from-aiokafka.md", "docs/from-confluent-kafka.md"}
 PAGES = {name_of(page): blocks(name_of(page), page.read_text()) for page in pages()}
 
 
