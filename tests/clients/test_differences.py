@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka import Producer as ConfluentProducer
 
 from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.client import other_names
 from oncelog.client.consumer.options import CONSUMER
 from oncelog.client.options import advice_for_unsupported
 from oncelog.client.producer.options import PRODUCER
@@ -43,6 +45,29 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 def topic(admin: Admin, name: str) -> str:
     admin.create_topics([name], 3)
     return name
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "advice"),
+    [
+        (ConfluentProducer, Producer, other_names.PRODUCER),
+        (AIOKafkaProducer, aio.Producer, other_names.PRODUCER),
+        (ConfluentConsumer, Consumer, other_names.CONSUMER),
+        (AIOKafkaConsumer, aio.Consumer, other_names.CONSUMER),
+    ],
+)
+def test_every_method_of_the_other_clients_is_here_or_its_error_says_what_to_do(
+    theirs: type, ours: Any, advice: dict[str, str]
+) -> None:
+    known = {name for name in dir(ours) if not name.startswith("_")}
+    assert {name for name in dir(theirs) if not name.startswith("_")} - known - set(advice) <= {"purge"}
+    assert not known & set(advice)
+    client = ours(NO_BROKER)
+    for name, text in advice.items():
+        with pytest.raises(AttributeError, match=f"object has no attribute '{name}'; {re.escape(text)}"):
+            getattr(client, name)
+    with pytest.raises(AttributeError, match=r"object has no attribute 'nonsense'$"):
+        _ = client.nonsense
 
 
 # -- confluent-kafka --------------------------------------------------------------------------------------------------
@@ -170,12 +195,6 @@ def test_assign_in_a_listener_is_an_error_and_seek_is_not(server: Server, topic:
         consumer.subscribe([topic], on_assigned=assigned)
         assert [record.value for record in consumer.poll(30)] == [b"2"]
     assert len(caught) == 1
-
-
-@pytest.mark.parametrize("method", ["store_offsets", "incremental_assign", "incremental_unassign", "unassign"])
-def test_methods_of_confluents_consumer_that_ours_lacks(method: str) -> None:
-    assert hasattr(ConfluentConsumer, method)
-    assert not hasattr(Consumer, method)
 
 
 # -- aiokafka ---------------------------------------------------------------------------------------------------------

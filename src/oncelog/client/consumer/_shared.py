@@ -10,13 +10,15 @@ from oncelog.client.calls import FORKED, Calls
 from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import READ_COMMITTED, isolation_level
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.other_names import CONSUMER, OtherNames
 from oncelog.client.records import check_partitions
 from oncelog.client.types import TopicPartition
 
 
-class ConsumerBase:
+class ConsumerBase(OtherNames):
     """Hold a consumer's core. Its methods raise UsageError before `start`, and in a forked child process."""
 
+    _other_names = CONSUMER
     options: dict[str, Any]
     _started: ConsumerCore | None = None
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
 from oncelog.client.calls import FORKED
+from oncelog.client.other_names import PRODUCER, OtherNames
 from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.transaction_manager import ManagerState
 from oncelog.client.types import TopicPartition
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from oncelog.client.group_offsets import GroupMetadata, Positioned
 
 
-class ProducerBase:
+class ProducerBase(OtherNames):
     """The methods that do not wait. They raise UsageError before the producer is started, and in a forked child."""
 
+    _other_names = PRODUCER
     options: dict[str, Any]
     _started: ProducerCore | None = None
 
