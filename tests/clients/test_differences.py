@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import functools
 import inspect
 import re
@@ -11,20 +12,26 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any
 
+import aiokafka
+import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import KafkaError
 from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka import admin as admin_client
 
+import oncelog
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client import other_names
 from oncelog.client.consumer.options import CONSUMER
 from oncelog.client.options import advice_for_unsupported
 from oncelog.client.producer.options import PRODUCER
+from support.docs_blocks import ROOT
 from support.processes import wait_until
 from support.servers import Server
 
@@ -68,6 +75,32 @@ def test_every_method_of_the_other_clients_is_here_or_its_error_says_what_to_do(
             getattr(client, name)
     with pytest.raises(AttributeError, match=r"object has no attribute 'nonsense'$"):
         _ = client.nonsense
+
+
+CONFLUENT = (
+    *(confluent_kafka, confluent_kafka.Message, KafkaError, ConfluentProducer, ConfluentConsumer),
+    *(admin_client, admin_client.AdminClient),
+)
+AIOKAFKA = (aiokafka, aiokafka.errors, AIOKafkaProducer, AIOKafkaConsumer)
+OURS = (oncelog, Producer, Consumer, Admin, errors, aio.Consumer)
+OF_ALL = (builtins, dict, Future)
+
+
+@pytest.mark.parametrize(
+    ("page", "theirs", "ours"),
+    [("from-confluent-kafka", CONFLUENT, OURS), ("from-aiokafka", AIOKAFKA, OURS)],
+)
+def test_names_on_the_pages_exist(page: str, theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> None:
+    """Names of functions and of classes in the table "Names"."""
+    table = (ROOT / f"docs/{page}.md").read_text().partition("## Names")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines() if row.startswith("| `")]
+    assert len(rows) > 20
+    for row in rows:
+        for cell, owners in zip(row, (theirs, ours), strict=True):
+            code = re.sub(r"def \w+", "", " ".join(re.findall("`([^`]+)`", cell)))
+            for name in re.findall(r"\b(\w{2,})\(|\b([A-Z]\w+)\b", code):
+                found = "".join(name)
+                assert any(hasattr(owner, found) for owner in (*owners, *OF_ALL)), f"{found}: {row}"
 
 
 # -- confluent-kafka --------------------------------------------------------------------------------------------------
@@ -275,6 +308,48 @@ async def test_several_tasks_read_from_one_consumer(server: Server, topic: str) 
         with pytest.raises(errors.UsageError, match="another task"):
             await ours.poll(1)
         assert await reading == []
+
+
+@in_loop
+async def test_loop_over_a_consumer_that_another_task_closes(server: Server, topic: str) -> None:
+    async def read(consumer: AIOKafkaConsumer | aio.Consumer) -> str:
+        async for _ in consumer:
+            pass
+        return "ended"
+
+    theirs = AIOKafkaConsumer(topic, bootstrap_servers=server.bootstrap)
+    await theirs.start()
+    reading = asyncio.create_task(read(theirs))
+    await asyncio.sleep(0.2)
+    await theirs.stop()
+    assert await reading == "ended"
+    ours = aio.Consumer(server.bootstrap)
+    await ours.start()
+    ours.assign([(topic, 0)])
+    reading = asyncio.create_task(read(ours))
+    await asyncio.sleep(0.2)
+    await ours.close()
+    with pytest.raises(errors.ClientClosedError):
+        await reading
+
+
+@in_loop
+async def test_partitions_after_start(server: Server, topic: str) -> None:
+    """aiokafka has its partitions, also without a group. Ours gets them in `poll`, and only as a member of a group."""
+    everything = {(topic, number) for number in range(3)}
+    for options in ({"group_id": topic}, {}):
+        async with AIOKafkaConsumer(topic, bootstrap_servers=server.bootstrap, **options) as theirs:
+            assert theirs.assignment() == everything
+    async with aio.Consumer(server.bootstrap, group_id=f"{topic}-ours") as ours:
+        ours.subscribe([topic])
+        assert ours.assignment() == []
+        await ours.poll(2)
+        assert set(ours.assignment()) == everything
+    async with aio.Consumer(server.bootstrap) as ours:
+        with pytest.raises(errors.UsageError, match="group_id; without a group, use assign"):
+            ours.subscribe([topic])
+        ours.assign([(topic, number) for number in await ours.partitions_for(topic)])
+        assert set(ours.assignment()) == everything
 
 
 @in_loop
