@@ -21,7 +21,7 @@ from support.servers import Server
 RECORDS = 100
 """How many records a service gets before each start."""
 PARTITIONS = 3
-KILLS = 4
+KILLS = 2
 
 
 class Service(NamedTuple):
