@@ -40,7 +40,11 @@ NOT_COMPILED = (
     "log/snapshot.py",  # inherits from msgspec's classes, which the compiler does not know
     "net/connection.py",  # only the client uses it; its errors inherit from OSError
     "net/eager.py",  # `types.coroutine` accepts only generators of the interpreter
+    "net/failures.py",  # its errors inherit from OSError
+    "net/sasl.py",  # only the client uses it
+    "net/security.py",  # only the client uses it
     "net/stalls.py",  # for debugging
+    "net/tls_failures.py",  # only the client uses it
     "protocol/decoder.py",  # generates Python
     "protocol/encoder.py",  # generates Python
     "protocol/fields.py",  # has a metaclass
