@@ -34,14 +34,18 @@ class LoginServer:
         lifetime_ms: int = 0,
         heartbeat_s: float = 0.0,
         context: ssl.SSLContext | None = None,
+        answer: Callable[[int, bytes], SaslAuthenticateResponse] | None = None,
     ) -> None:
+        """Create it. `answer` replaces the mechanism's answers: number of the message, message -> response."""
         self.mechanisms = list(mechanisms)
         self.user, self.password, self.token = user, password, token
         self.lifetime_ms, self.heartbeat_s = lifetime_ms, heartbeat_s
         self.context = context
+        self.answer = answer
         self.log: list[str] = []
         self.names: list[str | None] = []
         self.port = 0
+        self._serving: set[asyncio.Task[None]] = set()
 
     def run(self, body: Callable[[int], Awaitable[None]]) -> None:
         """Serve while `body` runs with the port."""
@@ -50,10 +54,15 @@ class LoginServer:
             server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.context)
             async with server:
                 await body(server.sockets[0].getsockname()[1])
+                await asyncio.gather(*self._serving)
 
         asyncio.run(go())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         logged_in, step = not self.mechanisms, None
         try:
             while True:
@@ -114,9 +123,13 @@ class _Steps:
         self._first = b""
         self._message = ""
         self._failed = False
+        self._messages = 0
         self.done = False
 
     def answer(self, token: bytes) -> SaslAuthenticateResponse:
+        if self._server.answer is not None:
+            self._messages += 1
+            return self._server.answer(self._messages, token)
         if self._mechanism == "PLAIN":
             return self._end(token == f"\0{self._server.user}\0{self._server.password}".encode())
         if self._mechanism == "OAUTHBEARER":

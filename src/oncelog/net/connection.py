@@ -23,6 +23,7 @@ from oncelog.net.failures import ConnectionLostError as ConnectionLostError
 from oncelog.net.failures import LoginRejectedError as LoginRejectedError
 from oncelog.net.failures import RequestTimeoutError as RequestTimeoutError
 from oncelog.net.pieces import needs_join
+from oncelog.net.sasl import Exchange
 from oncelog.net.security import PLAINTEXT, Login, Security, log_in
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
@@ -33,6 +34,8 @@ from oncelog.version import __version__
 SCRATCH_BYTES = 64 * 1024
 """Size of a connection's read buffer. An incomplete response of more than half of it is read into its own memory."""
 MAX_RESPONSE_BYTES = 512 * 1024 * 1024
+MAX_LOGIN_BYTES = 1024 * 1024
+"""Maximum size of a response until the login is complete: the client does not trust the broker yet."""
 GROWTH = 16
 """A long response's memory is at most this many times the bytes received, or SCRATCH_BYTES if that is more."""
 SOFTWARE_NAME = "oncelog"
@@ -90,6 +93,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._error: ConnectionLostError | None = None
         self._writable: asyncio.Future[None] | None = None
         self._on_writable: set[Callable[[], object]] = set()
+        self._max_response = MAX_LOGIN_BYTES
         self._login: Login | None = None
         self._renew_at = math.inf
         """The loop's time from which the next request needs a new login (KIP-368)."""
@@ -205,16 +209,26 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(chunks)
 
+    def missing(self, security: Security) -> str:
+        """Return the first step of `connect` that is not complete."""
+        if self._transport is None:
+            return "no TCP connection" if security.tls is None else "no TCP connection, or no end of the TLS handshake"
+        return "no end of the login" if self.versions else "no response to ApiVersions"
+
+    def trust(self) -> None:
+        """Accept responses of any size, because the broker has accepted the login."""
+        self._max_response = MAX_RESPONSE_BYTES
+
     # -- login ----------------------------------------------------------------------------------------------------
 
-    async def log_in(self, login: Login) -> None:
+    async def log_in(self, login: Login, exchange: Exchange) -> None:
         """Log in, and again before the session expires. Raises LoginRejectedError and ConnectionLostError.
 
         The new login happens when the first request after 85 to 95 % of the session's lifetime is sent, as in Kafka's
         client. So an idle connection needs none.
         """
         self._login = login
-        lifetime_ms = await log_in(self._call_first, login, self.versions, self.address)
+        lifetime_ms = await log_in(self._call_first, login.mechanism, exchange, self.versions, self.address)
         share = 0.85 + 0.1 * random.random()  # not all connections at the same time
         self._renew_at = self._loop.time() + share * lifetime_ms / 1000 if lifetime_ms else math.inf
 
@@ -240,10 +254,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Log in after all responses have arrived: a broker rejects other requests between the steps of a login."""
         assert self._login is not None
         try:
+            exchange = await self._login.begin()
             if self._pending:
                 self._drained = self._loop.create_future()
                 await self._drained
-            await self.log_in(self._login)
+            await self.log_in(self._login, exchange)
         except (ConnectionLostError, LoginRejectedError) as error:
             self._renewal = None
             self._lose(ConnectionLostError(f"{self.address}: the new login before the session expires failed: {error}"))
@@ -339,7 +354,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         while end - start >= 4 and self._error is None:
             size: int = _LENGTH.unpack_from(scratch, start)[0]
             tls = size >> 16 == TLS_ALERT and not self._answered
-            if tls or not 4 <= size <= MAX_RESPONSE_BYTES:
+            if tls or not 4 <= size <= self._max_response:
                 why = (
                     "sent bytes of TLS; set security.protocol to SSL or SASL_SSL"
                     if tls
@@ -412,21 +427,26 @@ async def connect(
 ) -> ClientConnection:
     """Connect to a broker, request its versions and features, and log in.
 
-    Raises ConnectionLostError, and LoginRejectedError if another attempt with the same settings fails again.
+    `connect_timeout_ms` does not include the time for the credentials, which may come from a token endpoint. Raises
+    ConnectionLostError, and LoginRejectedError if another attempt with the same settings fails again.
     """
     loop = asyncio.get_running_loop()
     connection = ClientConnection(loop, client_id, request_timeout_ms)
     connection.address = f"{host}:{port}"
+    exchange = None if security.login is None else await security.login.begin()
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
             context = None if security.tls is None else security.tls.context()
             await loop.create_connection(lambda: connection, host, port, ssl=context)
             await _learn_versions(connection)
-            if security.login is not None:
-                await connection.log_in(security.login)
+            if security.login is not None and exchange is not None:
+                await connection.log_in(security.login, exchange)
     except TimeoutError:
         connection.close("no answer")
-        raise RequestTimeoutError(f"cannot connect to {connection.address} within {connect_timeout_ms} ms") from None
+        missing = connection.missing(security)
+        raise RequestTimeoutError(
+            f"cannot connect to {connection.address} within {connect_timeout_ms} ms: {missing}"
+        ) from None
     except ConnectionLostError as error:
         connection.close()  # it is open if the broker answered with an error, or with invalid bytes
         raise _tls_failure(security, connection.ended_by, connection.address) or error from None
@@ -436,6 +456,7 @@ async def connect(
     except BaseException:
         connection.close()
         raise
+    connection.trust()
     return connection
 
 

@@ -19,7 +19,9 @@ from typing import Protocol
 MIN_ITERATIONS = 4096
 """The smallest number that RFC 7677 allows. A server that requests fewer could guess passwords faster."""
 MAX_ITERATIONS = 1_000_000
-"""A server that requests more would stop the event loop for longer than a second."""
+"""A server that requests more would occupy a CPU for longer than a second with each login."""
+MAX_SHOWN = 300
+"""Maximum number of characters of a server's text in an error."""
 SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS = ("PLAIN", *SCRAM_HASHES, "OAUTHBEARER")
 
@@ -94,7 +96,7 @@ class Scram:
                 return self._prove(challenge.decode(), fields)
             self._check(self._signature, fields)
         except (ValueError, KeyError) as error:  # of UTF-8, base64 and int, and of a missing attribute
-            raise SaslError(f"the server's SCRAM message is malformed: {error!r}") from None
+            raise SaslError(f"the server's SCRAM message is malformed: {shown(repr(error))}") from None
         return None
 
     def _prove(self, server_first: str, fields: Mapping[str, str]) -> bytes:
@@ -116,7 +118,7 @@ class Scram:
 
     def _check(self, signature: bytes, fields: Mapping[str, str]) -> None:
         if "e" in fields:
-            raise SaslError(f"the server rejected the login: {fields['e']}")
+            raise SaslError(f"the server rejected the login: {shown(fields['e'])}")
         if not hmac.compare_digest(b64decode(fields["v"], validate=True), signature):
             raise SaslError("the server's signature is wrong: it does not know the password, so it may be an impostor")
         self.done = True
@@ -143,8 +145,6 @@ class OAuthBearer:
     broker rejects the login.
     """
 
-    done = True
-
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
         if not _TOKEN.fullmatch(token):
             raise ValueError("the OAuth token has characters that RFC 6750 does not allow")
@@ -156,6 +156,7 @@ class OAuthBearer:
                     f"the SASL extension {name!r} needs a name of letters, not 'auth', and a value of text"
                 )
         self.reason = ""
+        self.done = True
 
     def first(self) -> bytes:
         """Return the token and the extensions."""
@@ -166,7 +167,9 @@ class OAuthBearer:
         """Keep the reason of a rejection, and answer with the byte 1. Return None for an empty message."""
         if not challenge:
             return None
-        self.reason = _reason(challenge)
+        if not self.done:
+            raise SaslError(f"the server does not end the login after its error: {self.reason}")
+        self.reason, self.done = _reason(challenge), False
         return b"\x01"
 
 
@@ -175,8 +178,14 @@ def _reason(challenge: bytes) -> str:
     text = challenge.decode(errors="replace")
     try:
         fields = json.loads(text)
-    except ValueError:
-        return text
+    except (ValueError, RecursionError):
+        return shown(text)
     if not isinstance(fields, dict):
-        return text
-    return ", ".join(f"{name}: {value}" for name, value in fields.items())
+        return shown(text)
+    return shown(", ".join(f"{name}: {value}" for name, value in fields.items()))
+
+
+def shown(text: str) -> str:
+    """Return a server's text for an error: on one line, and at most MAX_SHOWN characters."""
+    line = "".join(each if each.isprintable() else " " for each in text[: MAX_SHOWN + 1])
+    return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}..."

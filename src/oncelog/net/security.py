@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
-from oncelog.net.sasl import Exchange, SaslError
+from oncelog.net.sasl import Exchange, SaslError, shown
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -54,7 +55,9 @@ class Security:
 PLAINTEXT = Security()
 
 
-async def log_in(call: Call, login: Login, versions: dict[int, tuple[int, int]], address: str) -> int:
+async def log_in(
+    call: Call, mechanism: str, exchange: Exchange, versions: dict[int, tuple[int, int]], address: str
+) -> int:
     """Log in on a connection. Return the lifetime of the session in ms; 0 if it does not expire (KIP-368).
 
     Raises LoginRejectedError, and ConnectionLostError if a retry may help.
@@ -65,30 +68,30 @@ async def log_in(call: Call, login: Login, versions: dict[int, tuple[int, int]],
             f"{address} does not support SASL; use its listener for SASL, or a security.protocol without SASL",
             ErrorCode.ILLEGAL_SASL_STATE,
         )
-    exchange = await login.begin()
-    handshake = await call(SaslHandshakeRequest(mechanism=login.mechanism), 1)
+    handshake = await call(SaslHandshakeRequest(mechanism=mechanism), 1)
     if handshake.error_code:
-        raise _rejected_handshake(address, login.mechanism, handshake)
+        raise _rejected_handshake(address, mechanism, handshake)
     token: bytes | None = exchange.first()
     lifetime_ms = 0
     while token is not None:
         response = await call(SaslAuthenticateRequest(auth_bytes=token), version)
         if response.error_code:
-            raise _rejected(address, login.mechanism, exchange, response)
+            raise _rejected(address, mechanism, exchange, response)
         lifetime_ms = response.session_lifetime_ms
         try:
-            token = exchange.answer(bytes(response.auth_bytes))
+            # in a thread, because a server may request many iterations of SCRAM's hash
+            token = await asyncio.to_thread(exchange.answer, bytes(response.auth_bytes))
         except SaslError as error:
-            raise LoginRejectedError(f"{address}: login with {login.mechanism} failed: {error}") from None
+            raise LoginRejectedError(f"{address}: login with {mechanism} failed: {error}") from None
     if not exchange.done:
-        raise LoginRejectedError(f"{address} ended the login with {login.mechanism} too early")
+        raise LoginRejectedError(f"{address} ended the login with {mechanism} too early")
     return max(0, lifetime_ms)
 
 
 def _rejected_handshake(address: str, mechanism: str, response: Any) -> LoginRejectedError:
     code = ErrorCode.of(response.error_code)
     if code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        accepted = ", ".join(response.mechanisms) or "none"
+        accepted = shown(", ".join(response.mechanisms)) or "none"
         return LoginRejectedError(
             f"{address} does not accept sasl.mechanism = {mechanism}; it accepts: {accepted}", code
         )
@@ -101,6 +104,6 @@ def _rejected_handshake(address: str, mechanism: str, response: Any) -> LoginRej
 
 def _rejected(address: str, mechanism: str, exchange: Exchange, response: Any) -> Exception:
     code = ErrorCode.of(response.error_code)
-    reasons = [text for text in (response.error_message or code.text, exchange.reason) if text]
+    reasons = [text for text in (shown(response.error_message or code.text), exchange.reason) if text]
     message = f"{address} rejected the login with {mechanism}: {'; '.join(reasons)}"
     return ConnectionLostError(message) if code.retriable else LoginRejectedError(message, code)
