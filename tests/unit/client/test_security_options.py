@@ -85,6 +85,17 @@ URL = "sasl_oauthbearer_token_endpoint_url"
         (OAUTH, ("sasl_oauth_token_provider", "token.endpoint.url")),
         ({**OAUTH, URL: "ftp://x"}, ("ftp://x", "https")),
         ({**OAUTH, URL: "https://x"}, ("client.credentials.client.id",)),
+        ({**OAUTH, URL: f"https://me:{SECRET}@x"}, ("no user name and password",)),
+        (
+            {
+                **OAUTH,
+                URL: "https://x",
+                "sasl_oauthbearer_client_id": "me",
+                "sasl_oauthbearer_client_secret": SECRET,
+                "https_ca_location": "/no/such",
+            },
+            ("https.ca.location = '/no/such'", "No such"),
+        ),
         ({**OAUTH, "sasl_oauth_token_provider": SECRET}, ("function that returns a token",)),
         (
             {"security_protocol": "SSL", "ssl_ca_location": "/no/such"},

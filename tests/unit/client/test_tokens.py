@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 import threading
 import time
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +86,17 @@ def test_token_without_a_life_is_not_kept() -> None:
         (503, b"", ConnectionLostError, "503"),
         (200, {"token": "x"}, LoginRejectedError, "no access_token"),
         (200, b"[", LoginRejectedError, "no access_token"),
+        (200, b"[" * 1_000_000, LoginRejectedError, "no access_token"),
+        (200, {"access_token": None}, LoginRejectedError, "no access_token"),
+        (200, {"access_token": "abc", "expires_in": "soon"}, LoginRejectedError, "no access_token"),
+        (400, {"error": "x" * 1_000_000}, LoginRejectedError, "400 xxx"),
         (200, {"access_token": "a b"}, LoginRejectedError, "RFC 6750"),
     ],
 )
 def test_errors_of_the_endpoint(status: int, answer: Any, kind: type[Exception], words: str) -> None:
     with endpoint(status, answer) as (url, _), pytest.raises(kind, match=words) as caught:
         first(TokenLogin(TokenEndpoint(url, "me", Secret(SECRET)), {}))
+    assert len(str(caught.value)) < 1000
     assert SECRET not in repr(caught.value)
     assert SECRET not in repr(TokenEndpoint(url, "me", Secret(SECRET)))
 
@@ -152,8 +161,139 @@ def fails(error: Exception) -> Any:
         (fails(OSError("down")), ConnectionLostError, "down"),
         (fails(KeyError("x")), LoginRejectedError, "raised KeyError"),
         (lambda: None, LoginRejectedError, "NoneType"),
+        (lambda: ("t", "tomorrow"), LoginRejectedError, "not tuple"),
+        (lambda: next(iter(())), LoginRejectedError, "StopIteration"),
     ],
 )
 def test_errors_of_callbacks(provider: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         first(TokenLogin(Callback(provider), {}))
+
+
+@contextmanager
+def raw_endpoint(*pieces: bytes, pause_s: float = 0.0) -> Iterator[tuple[str, list[int]]]:
+    """Send these bytes to each client, the last piece again and again. Yield the URL, and the sizes that were sent."""
+    sent: list[int] = []
+    stopped = threading.Event()
+
+    def serve(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            client.recv(4096)
+            for piece in chain(pieces, repeat(pieces[-1] if pieces else b"")):
+                client.sendall(piece)
+                sent.append(len(piece))
+                if stopped.wait(pause_s):
+                    return
+
+    def accept(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listening.accept()[0],)).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=accept, args=(listening,))
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/token", sent
+        stopped.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def login_with(url: str, timeout_ms: int = 300) -> TokenLogin:
+    return TokenLogin(TokenEndpoint(url, "me", Secret(SECRET), timeout_s=timeout_ms / 1000), {}, timeout_ms)
+
+
+def test_endpoint_that_sends_a_gigabyte_is_cut_off() -> None:
+    piece = b"x" * (1 << 20)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n"
+    with raw_endpoint(head, piece) as (url, sent), pytest.raises(LoginRejectedError, match="no access_token"):
+        first(login_with(url, 10_000))
+    assert sum(sent) < 64 << 20, "what the socket buffers hold"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [(b"",), (b"HTTP/1.1 200 OK\r\n", b"a"), (b"HTTP/1.1 200 OK\r\n\r\n", b"a")],
+    ids=["silent", "head", "body"],
+)
+def test_endpoint_that_never_ends_its_answer_is_given_up(pieces: tuple[bytes, ...]) -> None:
+    with raw_endpoint(*pieces, pause_s=0.05) as (url, _):
+        login = login_with(url)
+        threads = threading.active_count()
+
+        async def go() -> None:
+            for _ in range(2):
+                begun = time.monotonic()
+                with pytest.raises(ConnectionLostError, match=r"sasl\.oauthbearer\.token.*(within|timed out)"):
+                    await asyncio.gather(*(login.begin() for _ in range(20)))
+                assert time.monotonic() - begun < 2
+
+        asyncio.run(go())
+        assert threading.active_count() <= threads + 4, "all logins wait for one request"
+
+
+def test_endpoint_that_is_no_web_server() -> None:
+    with raw_endpoint(b"SSH-2.0\r\n" * 20_000) as (url, _), pytest.raises(LoginRejectedError, match="neither HTTP"):
+        first(login_with(url, 10_000))
+
+
+def test_callback_that_never_returns_has_one_thread() -> None:
+    stopped = threading.Event()
+    login = TokenLogin(Callback(stopped.wait), {}, 100)
+    threads = threading.active_count()
+
+    async def go() -> None:
+        for _ in range(5):
+            with pytest.raises(
+                ConnectionLostError,
+                match=r"sasl_oauth_token_provider returned no token within sasl\.login\.read\.timeout\.ms = 100",
+            ):
+                await login.begin()
+
+    try:
+        asyncio.run(go())
+        assert threading.active_count() <= threads + 1
+    finally:
+        stopped.set()
+
+
+def test_program_ends_although_a_callback_never_returns() -> None:
+    code = """
+import threading
+from oncelog import Admin, errors
+options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "sasl.login.read.timeout.ms": 100,
+           "sasl_oauth_token_provider": threading.Event().wait, "default.api.timeout.ms": 300}
+with Admin("127.0.0.1:1", options) as admin:
+    try:
+        admin.describe_cluster()
+    except errors.ConnectionFailedError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert "sasl_oauth_token_provider returned no token" in done.stdout
+    assert done.stderr == ""
+
+
+def test_valid_token_is_used_while_the_endpoint_is_down(caplog: pytest.LogCaptureFixture) -> None:
+    given: list[Any] = [("t1", time.time() + 60), OSError("down")]
+
+    def provider() -> Any:
+        if isinstance(given[0], Exception):
+            raise given[0]
+        return given.pop(0)
+
+    login = TokenLogin(Callback(provider), {})
+    first(login)
+    login._refresh_at = 0.0  # as after 48 s
+    assert first(login) == [b"n,,\x01auth=Bearer t1\x01\x01"]
+    assert "uses the previous one: sasl_oauth_token_provider failed: down" in caplog.text
+    login._expires_at = 0.0  # as after 60 s
+    with pytest.raises(ConnectionLostError, match="down"):
+        first(login)
+
+
+@pytest.mark.parametrize("life", [float("nan"), float("inf"), 1e300, -5])
+def test_token_with_a_senseless_life_is_not_kept(life: float) -> None:
+    with endpoint(200, {"access_token": "abc", "expires_in": life}) as (url, asked):
+        first(login_with(url, 10_000), 2)
+    assert len(asked) == 2

@@ -134,7 +134,7 @@ SECURITY: dict[str, Option] = {
     "sasl_login_callback_handler_class": Option(
         None, _handler, "Has no effect: the token endpoint replaces Java's OAuthBearerLoginCallbackHandler."
     ),
-    "sasl_login_read_timeout_ms": Option(10_000, integer(1), "How long one request to the token endpoint may take."),
+    "sasl_login_read_timeout_ms": Option(10_000, integer(1), "How long one request for a token may take."),
     "https_ca_location": Option(
         None,
         optional_text,
@@ -335,15 +335,22 @@ def _token_login(options: Mapping[str, Any], jaas: Mapping[str, str]) -> Login:
     if provider is not None and url is not None:
         raise ConfigError(f"sasl_oauth_token_provider and {_dotted(_ENDPOINT)}: set one of them")
     if provider is not None:
-        return TokenLogin(Callback(provider), extensions)
+        return TokenLogin(Callback(provider), extensions, options["sasl_login_read_timeout_ms"])
     if url is None:
         raise ConfigError(f"sasl.mechanism = OAUTHBEARER needs sasl_oauth_token_provider or {_dotted(_ENDPOINT)}")
+    if "@" in url:
+        raise ConfigError(f"{_dotted(_ENDPOINT)}: it must have no user name and password; set client id and secret")
     if not url.startswith(("https://", "http://", "file:")):
         raise ConfigError(f"{_dotted(_ENDPOINT)} = {url!r}: it must be an http, https or file URL")
     client_id = options[f"{_CLIENT}_id"] or jaas.get("clientId")
     secret = options[f"{_CLIENT}_secret"] or (Secret(jaas["clientSecret"]) if "clientSecret" in jaas else None)
     if not url.startswith("file:") and (client_id is None or secret is None):
         raise ConfigError(f"{_dotted(_ENDPOINT)} needs {_dotted(_CLIENT)}.id and {_dotted(_CLIENT)}.secret")
+    ca = options["https_ca_location"]
+    if ca is not None:
+        from oncelog.client.security.stores import check_authorities
+
+        check_authorities("https.ca.location", ca)
     endpoint = TokenEndpoint(
         url,
         client_id or "",
@@ -351,6 +358,6 @@ def _token_login(options: Mapping[str, Any], jaas: Mapping[str, str]) -> Login:
         options["sasl_oauthbearer_scope"] or jaas.get("scope"),
         options["sasl_oauthbearer_header_urlencode"],
         options["sasl_login_read_timeout_ms"] / 1000,
-        options["https_ca_location"],
+        ca,
     )
-    return TokenLogin(endpoint, extensions)
+    return TokenLogin(endpoint, extensions, options["sasl_login_read_timeout_ms"])

@@ -75,6 +75,16 @@ class TlsFiles:
         return context
 
 
+def check_authorities(option: str, path: str) -> None:
+    """Raise ConfigError if the file has no usable certificates as PEM."""
+    store = Store(option, path)
+    store.read()
+    try:
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError as error:
+        raise store.fail(f"no usable certificate ({error.reason or error})") from None
+
+
 class ReloadedTls:
     """TLS settings from files, which may be renewed while the client runs. Raises ConfigError at once."""
 

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from http.client import HTTPException
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from oncelog.client.option_readers import Secret
 from oncelog.net.connection import ConnectionLostError, LoginRejectedError
-from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram
+from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram, shown
 
 REFRESH_AT = 0.8
 """Get a new token after this share of the old one's life, as Kafka's client does (sasl.login.refresh.window.factor)."""
 MAX_ANSWER_BYTES = 1 << 20
+MAX_LIFE_S = 10.0 * 365 * 24 * 3600
+"""Do not keep a token whose life is longer: the number is wrong."""
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 Token = tuple[str, float]
 """A token, and the seconds for which it may be used; 0 if it is not to be kept."""
@@ -44,28 +53,96 @@ class PasswordLogin:
         return Scram(self.mechanism, self.username, self.password.value, secrets.token_urlsafe(24))
 
 
+class Source(Protocol):
+    """Where tokens come from."""
+
+    @property
+    def name(self) -> str:
+        """The option, for errors."""
+
+    async def __call__(self) -> Token:
+        """Return a token. Raises LoginRejectedError, and ConnectionLostError if a retry may help."""
+
+
 class TokenLogin:
-    """A login with a token (OAUTHBEARER). It keeps a token that has a known life, for all connections of a client."""
+    """A login with a token (OAUTHBEARER). It keeps a token that has a known life, for all connections of a client.
+
+    At most one request for a token is in progress: logins that need a token meanwhile wait for the same one.
+    """
 
     mechanism = "OAUTHBEARER"
 
-    def __init__(self, source: Callable[[], Awaitable[Token]], extensions: Mapping[str, str]) -> None:
+    def __init__(self, source: Source, extensions: Mapping[str, str], timeout_ms: int = 10_000) -> None:
         self._source = source
         self._extensions = extensions
+        self._timeout_ms = timeout_ms
         self._token = ""
-        self._until = 0.0
+        self._refresh_at = self._expires_at = 0.0
+        self._request: asyncio.Task[Token] | None = None
+
+    def __reduce__(self) -> tuple[type[TokenLogin], tuple[Any, ...]]:
+        return type(self), (self._source, self._extensions, self._timeout_ms)
 
     async def begin(self) -> Exchange:
-        """Return a new exchange, with a new token if needed. Raises LoginRejectedError and ConnectionLostError."""
+        """Return a new exchange, with a new token if needed. Raises LoginRejectedError and ConnectionLostError.
+
+        If a new token cannot be had, use the old one while it is valid.
+        """
         token = self._token
-        if time.monotonic() >= self._until:
-            begun = time.monotonic()
-            token, life = await self._source()
-            self._token, self._until = token, begun + REFRESH_AT * life
+        if time.monotonic() >= self._refresh_at:
+            try:
+                token = await self._new_token()
+            except ConnectionLostError as error:
+                if time.monotonic() >= self._expires_at:
+                    raise
+                log.warning("cannot get a new token, and uses the previous one: %s", error)
         try:
             return OAuthBearer(token, self._extensions)
         except ValueError as error:
             raise LoginRejectedError(str(error)) from None
+
+    async def _new_token(self) -> str:
+        if self._request is None:
+            self._request = asyncio.ensure_future(self._keep_new_token())
+            self._request.add_done_callback(self._forget_request)
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                return (await asyncio.shield(self._request))[0]
+        except TimeoutError:
+            raise ConnectionLostError(
+                f"{self._source.name} returned no token within sasl.login.read.timeout.ms = {self._timeout_ms}"
+            ) from None
+
+    async def _keep_new_token(self) -> Token:
+        begun = time.monotonic()
+        token, life = await self._source()
+        life = life if 0 < life < MAX_LIFE_S else 0.0  # it may be negative, infinite or no number
+        self._token, self._refresh_at, self._expires_at = token, begun + REFRESH_AT * life, begun + life
+        return token, life
+
+    def _forget_request(self, request: asyncio.Task[Token]) -> None:
+        self._request = None
+        if not request.cancelled():
+            request.exception()  # all logins that waited for it may have been cancelled
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread of its own, which ends with the program even if the function never returns."""
+    done: Future[tuple[T | None, Exception | None]] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            outcome: tuple[T | None, Exception | None] = function(), None
+        except Exception as error:  # noqa: BLE001 - raised in the coroutine
+            outcome = None, error
+        done.set_result(outcome)
+
+    threading.Thread(target=run, name="oncelog-token", daemon=True).start()
+    result, error = await asyncio.wrap_future(done)
+    if error is not None:
+        raise error
+    return cast(T, result)
 
 
 class Callback:
@@ -74,24 +151,26 @@ class Callback:
     It returns the token, or (token, time of its expiry in seconds since 1970) as confluent-kafka's `oauth_cb` does.
     """
 
+    name = "sasl_oauth_token_provider"
+
     def __init__(self, provider: Any) -> None:
         self._call = getattr(provider, "token", provider)
 
     async def __call__(self) -> Token:
         """Return a token. A function runs in a thread, because it may wait."""
         try:
-            found = await asyncio.to_thread(self._call)
+            found = await _in_thread(self._call)
             if isawaitable(found):
                 found = await found
         except OSError as error:  # of its network: worth another attempt
-            raise ConnectionLostError(f"sasl_oauth_token_provider failed: {error}") from error
+            raise ConnectionLostError(f"{self.name} failed: {error}") from error
         except Exception as error:
-            raise LoginRejectedError(f"sasl_oauth_token_provider raised {type(error).__name__}: {error}") from error
-        token, life = (found[0], found[1] - time.time()) if isinstance(found, tuple) else (found, 0.0)
-        if not isinstance(token, str):
-            kind = type(token).__name__
-            raise LoginRejectedError(f"sasl_oauth_token_provider must return a str, or (str, expiry), not {kind}")
-        return token, life
+            raise LoginRejectedError(f"{self.name} raised {type(error).__name__}: {error}") from error
+        token, expiry = found[:2] if isinstance(found, tuple) and len(found) > 1 else (found, None)
+        if not isinstance(token, str) or not isinstance(expiry, int | float | None):
+            kind = type(found).__name__
+            raise LoginRejectedError(f"{self.name} must return a str, or (str, expiry in seconds), not {kind}")
+        return token, 0.0 if expiry is None else expiry - time.time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +185,19 @@ class TokenEndpoint:
     timeout_s: float = 10.0
     ca: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The option, with its value."""
+        return f"sasl.oauthbearer.token.endpoint.url = {self.url}"
+
     async def __call__(self) -> Token:
         """Return a token, and how long it may be used. Raises LoginRejectedError and ConnectionLostError."""
-        return await asyncio.to_thread(self._request)
+        return await _in_thread(self._request)
 
     def _request(self) -> Token:
-        where = f"sasl.oauthbearer.token.endpoint.url = {self.url}"
+        where = self.name
         try:
-            content = self._file() if self.url.startswith("file:") else self._post()
+            return self._file() if self.url.startswith("file:") else self._post()
         except urllib.error.HTTPError as error:
             with error:
                 why = f"{where}: HTTP {error.code} {_reason(error.read(MAX_ANSWER_BYTES))}".rstrip()
@@ -126,11 +210,13 @@ class TokenEndpoint:
             raise ConnectionLostError(f"{where}: {error.reason}") from None
         except OSError as error:
             raise ConnectionLostError(f"{where}: {error}") from None
-        return content
+        except (HTTPException, UnicodeDecodeError) as error:
+            raise LoginRejectedError(f"{where}: the answer is neither HTTP nor a token: {shown(repr(error))}") from None
 
     def _file(self) -> Token:
         path = urllib.request.url2pathname(urllib.parse.urlsplit(self.url).path)
-        return Path(path).read_text().strip(), 0.0
+        with Path(path).open("rb") as file:
+            return file.read(MAX_ANSWER_BYTES).decode().strip(), 0.0
 
     def _post(self) -> Token:
         quote = urllib.parse.quote_plus if self.url_encode else str
@@ -144,11 +230,12 @@ class TokenEndpoint:
             content = response.read(MAX_ANSWER_BYTES)
         try:
             answer = json.loads(content)
-            return str(answer["access_token"]), float(answer.get("expires_in", 0))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise LoginRejectedError(
-                f"sasl.oauthbearer.token.endpoint.url = {self.url}: the answer has no access_token"
-            ) from None
+            token, life = answer["access_token"], float(answer.get("expires_in", 0))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            token, life = None, 0.0
+        if not isinstance(token, str):
+            raise LoginRejectedError(f"{self.name}: the answer has no access_token")
+        return token, life
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -163,6 +250,6 @@ def _reason(content: bytes) -> str:
     try:
         answer = json.loads(content)
         parts = [answer.get("error"), answer.get("error_description")]
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
-    return ": ".join(str(part) for part in parts if part)
+    return shown(": ".join(str(part) for part in parts if part))
