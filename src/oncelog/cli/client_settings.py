@@ -14,6 +14,7 @@ from oncelog import errors
 CONFIG_VARIABLE = "ONCELOG_COMMAND_CONFIG"
 PREFIX = "ONCELOG_"
 _KEY = "oncelog.client_settings"
+_BROKERS = "oncelog.brokers"
 
 
 def client_settings() -> dict[str, str]:
@@ -23,9 +24,16 @@ def client_settings() -> dict[str, str]:
     return found
 
 
+def brokers_in_file(context: click.Context) -> str | None:
+    """Return bootstrap.servers of the file, if it has them. `read_command_config` has run."""
+    found: str | None = context.meta.get(_BROKERS)
+    return found
+
+
 def read_command_config(context: click.Context, _option: click.Parameter, path: str | None) -> None:
     """Keep the settings of the file and the environment for `client_settings`. Raises BadParameter."""
     from oncelog.broker.config.properties import parse_properties
+    from oncelog.client.connections.pool import parse_bootstrap
     from oncelog.client.options import COMMON, cluster_options, read_options
 
     settings = from_environment(os.environ)
@@ -36,10 +44,10 @@ def read_command_config(context: click.Context, _option: click.Parameter, path: 
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise click.BadParameter(f"{path}: {why}") from None
         in_file = {name.replace("_", "."): value for name, value in parse_properties(text).items()}
-        if "bootstrap.servers" in in_file:
-            raise click.BadParameter(f"{path}: give bootstrap.servers with -b")
+        context.meta[_BROKERS] = in_file.pop("bootstrap.servers", None)
         settings = {**settings, **in_file}
     try:
+        parse_bootstrap(brokers_in_file(context) or "any:1")
         cluster_options(read_options(COMMON, settings, {"bootstrap_servers": "any"})[0])
     except errors.ConfigError as error:
         raise click.BadParameter(f"{'the environment' if path is None else path}: {error}") from None

@@ -9,9 +9,16 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from oncelog import errors
-from oncelog.cli.client_settings import CONFIG_VARIABLE, PREFIX, client_settings, read_command_config
+from oncelog.cli.client_settings import (
+    CONFIG_VARIABLE,
+    PREFIX,
+    brokers_in_file,
+    client_settings,
+    read_command_config,
+)
 
 if TYPE_CHECKING:
     from oncelog import Admin
@@ -31,9 +38,12 @@ TOPIC_WAIT_MS = 1_000
 """How long a command waits for a topic that the brokers do not know yet."""
 
 
-def _addresses(_ctx: click.Context, _option: click.Parameter, given: str) -> str:
+def _addresses(context: click.Context, option: click.Parameter, given: str) -> str:
     from oncelog.client.connections.pool import parse_bootstrap
 
+    in_file = brokers_in_file(context)
+    if in_file is not None and context.get_parameter_source(option.name or "") is not ParameterSource.COMMANDLINE:
+        return in_file
     try:
         parse_bootstrap(given)
     except errors.ConfigError as error:
@@ -48,6 +58,7 @@ def connected(command: Command) -> Command:
         "--command-config",
         callback=read_command_config,
         expose_value=False,
+        is_eager=True,  # it may name the brokers
         envvar=CONFIG_VARIABLE,
         metavar="FILE",
         help=(
@@ -62,7 +73,10 @@ def connected(command: Command) -> Command:
         envvar=BROKERS_VARIABLE,
         default=DEFAULT_BROKERS,
         metavar="HOST:PORT,...",
-        help=f"Brokers to connect to. Default: ${BROKERS_VARIABLE}, or {DEFAULT_BROKERS}.",
+        help=(
+            "Brokers to connect to. Default: bootstrap.servers in the file of --command-config, "
+            f"${BROKERS_VARIABLE}, or {DEFAULT_BROKERS}."
+        ),
     )(configured)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from oncelog.cli.app import oncelog as app
 from oncelog.cli.client_settings import from_environment
+from oncelog.cli.common import connected
 
 SECRET = "hunter2"
 
@@ -23,7 +25,7 @@ def run(*words: str, **variables: str) -> tuple[int, str]:
     [
         ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.password=hunter2\n", "sasl.username is missing"),
         ("security.protocol=TLS", "security.protocol = 'TLS'"),
-        ("bootstrap.servers=x:1", "with -b"),
+        ("bootstrap.servers=x", "bootstrap_servers: 'x' is not HOST:PORT"),
         ("nonsense=1", "nonsense"),
         (None, "No such file"),
     ],
@@ -37,6 +39,23 @@ def test_wrong_file_is_an_error_that_names_it(tmp_path: Path, text: str | None, 
     assert status == 2
     assert words in joined
     assert SECRET not in output
+
+
+def test_brokers_of_the_file_are_used_without_b(tmp_path: Path) -> None:
+    @click.command
+    @connected
+    def probe(bootstrap: str) -> None:
+        click.echo(bootstrap)
+
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=file:2\n")
+    for words, variables, used in (
+        ((), {}, "file:2"),
+        ((), {"ONCELOG_BROKERS": "variable:3"}, "file:2"),
+        (("-b", "option:1"), {}, "option:1"),
+    ):
+        done = CliRunner().invoke(probe, ["--command-config", str(path), *words], env=variables)
+        assert done.output == f"{used}\n"
 
 
 def test_environment() -> None:
