@@ -18,7 +18,12 @@ from oncelog.client.option_readers import integer as integer
 from oncelog.client.option_readers import optional_text as optional_text
 from oncelog.client.option_readers import text as text
 from oncelog.client.security.options import ALIASES as SECURITY_ALIASES
-from oncelog.client.security.options import SECURITY, UNSUPPORTED_SECURITY, security_of
+from oncelog.client.security.options import (
+    SECURITY,
+    UNSUPPORTED_SECURITY,
+    UNSUPPORTED_SECURITY_PREFIXES,
+    security_of,
+)
 from oncelog.errors import ConfigError
 from oncelog.net.security import Security
 
@@ -61,11 +66,6 @@ UNSUPPORTED_OPTIONS: dict[str, str] = {
     "share_acquire_mode": "share groups (KIP-932) are not supported yet; omit the option",
 }
 """Options of other Kafka clients that these clients lack -> the reason, and what to do instead."""
-UNSUPPORTED_PREFIXES = {
-    "sasl_oauthbearer_assertion_": "assertions are not supported; get the token in sasl_oauth_token_provider",
-    "sasl_oauthbearer_jwks_endpoint_": "only the broker validates tokens; omit the option",
-    "sasl_kerberos_": "Kerberos (GSSAPI) is not supported; use SCRAM-SHA-512 or OAUTHBEARER",
-}
 
 
 COMMON: dict[str, Option] = {
@@ -179,7 +179,7 @@ def is_security(name: str) -> bool:
 
 def advice_for_unsupported(name: str) -> str | None:
     """Return what to do instead of an option that only other Kafka clients have. Return None for any other name."""
-    prefixed = (text for prefix, text in UNSUPPORTED_PREFIXES.items() if name.startswith(prefix))
+    prefixed = (text for prefix, text in UNSUPPORTED_SECURITY_PREFIXES.items() if name.startswith(prefix))
     return UNSUPPORTED_OPTIONS.get(name) or next(prefixed, None)
 
 

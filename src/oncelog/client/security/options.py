@@ -153,6 +153,7 @@ ALIASES = {
 }
 """librdkafka's name -> Kafka's."""
 
+_ASSERTION = "assertions are not supported; get the token in sasl_oauth_token_provider"
 _OWN = "pass an ssl.SSLContext of your own as ssl_context"
 UNSUPPORTED_SECURITY: dict[str, str] = {
     **dict.fromkeys(
@@ -193,6 +194,8 @@ UNSUPPORTED_SECURITY: dict[str, str] = {
         ),
         "only the broker validates tokens; omit the option",
     ),
+    "sasl_oauthbearer_assertion": _ASSERTION,
+    "ssl_client_auth": "only the broker requires certificates of its clients; omit the option",
     "sasl_oauthbearer_method": "set sasl_oauthbearer_token_endpoint_url, or sasl_oauth_token_provider; omit the option",
     "oauth_cb": "use sasl_oauth_token_provider, which takes no argument",
     **dict.fromkeys(
@@ -206,6 +209,11 @@ UNSUPPORTED_SECURITY: dict[str, str] = {
     "sasl_login_connect_timeout_ms": "sasl_login_read_timeout_ms covers the connection, too",
 }
 """Options that these clients lack -> what to do instead."""
+UNSUPPORTED_SECURITY_PREFIXES = {
+    "sasl_oauthbearer_assertion_": _ASSERTION,
+    "sasl_oauthbearer_jwks_endpoint_": "only the broker validates tokens; omit the option",
+    "sasl_kerberos_": "Kerberos (GSSAPI) is not supported; use SCRAM-SHA-512 or OAUTHBEARER",
+}
 
 
 def _dotted(name: str) -> str:
