@@ -54,6 +54,12 @@ class Security:
 
 PLAINTEXT = Security()
 
+_CHECK = {
+    "OAUTHBEARER": "check sasl_oauth_token_provider, or sasl.oauthbearer.token.endpoint.url with client id and secret"
+}
+_CHECK_PASSWORD = "check sasl.username and sasl.password, or sasl.jaas.config"
+"""What to do if a broker rejects the credentials of any other mechanism."""
+
 
 async def log_in(
     call: Call, mechanism: str, exchange: Exchange, versions: dict[int, tuple[int, int]], address: str
@@ -106,4 +112,6 @@ def _rejected(address: str, mechanism: str, exchange: Exchange, response: Any) -
     code = ErrorCode.of(response.error_code)
     reasons = [text for text in (shown(response.error_message or code.text), exchange.reason) if text]
     message = f"{address} rejected the login with {mechanism}: {'; '.join(reasons)}"
-    return ConnectionLostError(message) if code.retriable else LoginRejectedError(message, code)
+    if code.retriable:
+        return ConnectionLostError(message)
+    return LoginRejectedError(f"{message}; {_CHECK.get(mechanism, _CHECK_PASSWORD)}", code)
