@@ -98,6 +98,8 @@ def test_defaults_equal_those_of_the_kafka_connector() -> None:
         ({"kafka.security.protocol": "TLS"}, True, "option kafka.security.protocol.*SASL_SSL"),
         ({"kafka.security.protocol": "SASL_SSL"}, True, "option kafka.sasl.mechanism is missing"),
         ({"kafka.sasl.mechanism": "PLAIN"}, True, "option kafka.sasl.mechanism"),
+        ({"kafka.ssl.key.pem": "-----BEGIN PRIVATE KEY-----"}, True, "option kafka.ssl.key.pem: Spark shows this key"),
+        ({"kafka.ssl.keystore.key": "-----BEGIN ENCRYPTED"}, True, "option kafka.ssl.keystore.key has no effect"),
         ({"kafka.sasl.jaas.config": 'password="p";'}, True, "option kafka.sasl.jaas.config has no effect"),
         (
             {"startingOffsets": "first"},

@@ -270,6 +270,10 @@ FORBIDDEN = {
     "kafka.interceptor.classes": "interceptors are not supported; omit the option",
 }
 
+INLINE_KEYS = ("ssl.keystore.key", "ssl.key.pem", "ssl_keystore_key", "ssl_key_pem")
+"""Options with a private key. Spark redacts only options with secret, password, token or access key in name or value
+(`spark.redaction.regex`).
+"""
 MAX_LONG = (1 << 63) - 1
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
@@ -381,11 +385,22 @@ class Options:
                 arguments[argument] = value
         secured = {name.removeprefix("kafka."): value for name, value in self._given.items() if _is_secured(name)}
         if secured:
+            _require_hidden_key(secured)
             try:
                 arguments["security"] = read_security(secured)
             except ConfigError as error:
                 raise MisuseError(f"option kafka.{error}") from None
         return arguments
+
+
+def _require_hidden_key(secured: Mapping[str, str]) -> None:
+    """Reject a private key that is not encrypted, because Spark would show it."""
+    for name in INLINE_KEYS:
+        if (value := secured.get(name)) is not None and "ENCRYPTED" not in value:
+            raise MisuseError(
+                f"option kafka.{name}: Spark shows this key in plans and in its event log; encrypt it and set "
+                "kafka.ssl.key.password, or set kafka.ssl.keystore.location"
+            )
 
 
 def _is_secured(name: str) -> bool:
