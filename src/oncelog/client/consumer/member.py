@@ -174,7 +174,11 @@ class Member(Generic[M]):
         request = self.membership.leave_request()
         if request is None or self._connection is None:  # the coordinator does not know this member
             return
-        response = await self._call(request)
+        try:
+            response = await self._call(request)
+        except errors.KafkaError as error:  # such as a login that the broker rejects
+            log.warning(NOT_LEFT, self.membership.group_id, error.message)
+            return
         code = ErrorCode.NONE if response is None else first_error(response)
         if response is None or code not in LEFT:
             why = "the coordinator did not answer" if response is None else code.text
