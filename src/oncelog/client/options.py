@@ -18,12 +18,8 @@ from oncelog.client.option_readers import integer as integer
 from oncelog.client.option_readers import optional_text as optional_text
 from oncelog.client.option_readers import text as text
 from oncelog.client.security.options import ALIASES as SECURITY_ALIASES
-from oncelog.client.security.options import (
-    SECURITY,
-    UNSUPPORTED_SECURITY,
-    UNSUPPORTED_SECURITY_PREFIXES,
-    security_of,
-)
+from oncelog.client.security.options import SECURITY, UNSUPPORTED_SECURITY, security_of
+from oncelog.client.security.options import UNSUPPORTED_PREFIXES as UNSUPPORTED_PREFIXES
 from oncelog.errors import ConfigError
 from oncelog.net.security import Security
 
@@ -179,7 +175,7 @@ def is_security(name: str) -> bool:
 
 def advice_for_unsupported(name: str) -> str | None:
     """Return what to do instead of an option that only other Kafka clients have. Return None for any other name."""
-    prefixed = (text for prefix, text in UNSUPPORTED_SECURITY_PREFIXES.items() if name.startswith(prefix))
+    prefixed = (text for prefix, text in UNSUPPORTED_PREFIXES.items() if name.startswith(prefix))
     return UNSUPPORTED_OPTIONS.get(name) or next(prefixed, None)
 
 

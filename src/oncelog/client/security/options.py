@@ -209,7 +209,7 @@ UNSUPPORTED_SECURITY: dict[str, str] = {
     "sasl_login_connect_timeout_ms": "sasl_login_read_timeout_ms covers the connection, too",
 }
 """Options that these clients lack -> what to do instead."""
-UNSUPPORTED_SECURITY_PREFIXES = {
+UNSUPPORTED_PREFIXES = {
     "sasl_oauthbearer_assertion_": _ASSERTION,
     "sasl_oauthbearer_jwks_endpoint_": "only the broker validates tokens; omit the option",
     "sasl_kerberos_": "Kerberos (GSSAPI) is not supported; use SCRAM-SHA-512 or OAUTHBEARER",
