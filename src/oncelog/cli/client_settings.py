@@ -13,6 +13,10 @@ from oncelog import errors
 
 CONFIG_VARIABLE = "ONCELOG_COMMAND_CONFIG"
 PREFIX = "ONCELOG_"
+ATTEMPT_MS = "4000"
+"""How long one attempt to connect or to get a token may take. A command waits longer (CONTACT_WAIT_MS), so that its
+error has the reason.
+"""
 _KEY = "oncelog.client_settings"
 _BROKERS = "oncelog.brokers"
 
@@ -46,6 +50,9 @@ def read_command_config(context: click.Context, _option: click.Parameter, path: 
         in_file = {name.replace("_", "."): value for name, value in parse_properties(text).items()}
         context.meta[_BROKERS] = in_file.pop("bootstrap.servers", None)
         settings = {**settings, **in_file}
+    settings.setdefault("socket.connection.setup.timeout.ms", ATTEMPT_MS)
+    if settings.get("sasl.mechanism", "").upper() == "OAUTHBEARER":
+        settings.setdefault("sasl.login.read.timeout.ms", ATTEMPT_MS)
     try:
         parse_bootstrap(brokers_in_file(context) or "any:1")
         cluster_options(read_options(COMMON, settings, {"bootstrap_servers": "any"})[0])

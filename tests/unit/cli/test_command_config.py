@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -9,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from oncelog.cli.app import oncelog as app
-from oncelog.cli.client_settings import from_environment
-from oncelog.cli.common import connected
+from oncelog.cli.client_settings import client_settings, from_environment
+from oncelog.cli.common import CONTACT_WAIT_MS, connected
 
 SECRET = "hunter2"
 
@@ -41,21 +42,39 @@ def test_wrong_file_is_an_error_that_names_it(tmp_path: Path, text: str | None, 
     assert SECRET not in output
 
 
-def test_brokers_of_the_file_are_used_without_b(tmp_path: Path) -> None:
-    @click.command
-    @connected
-    def probe(bootstrap: str) -> None:
-        click.echo(bootstrap)
+@click.command
+@connected
+def probe(bootstrap: str) -> None:
+    click.echo(json.dumps({"bootstrap.servers": bootstrap, **client_settings()}))
 
+
+def probed(path: Path, *words: str, **variables: str) -> dict[str, str]:
+    done = CliRunner().invoke(probe, ["--command-config", str(path), *words], env=variables)
+    found: dict[str, str] = json.loads(done.output)
+    return found
+
+
+def test_brokers_of_the_file_are_used_without_b(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=file:2\n")
-    for words, variables, used in (
-        ((), {}, "file:2"),
-        ((), {"ONCELOG_BROKERS": "variable:3"}, "file:2"),
-        (("-b", "option:1"), {}, "option:1"),
-    ):
-        done = CliRunner().invoke(probe, ["--command-config", str(path), *words], env=variables)
-        assert done.output == f"{used}\n"
+    assert probed(path)["bootstrap.servers"] == "file:2"
+    assert probed(path, ONCELOG_BROKERS="variable:3")["bootstrap.servers"] == "file:2"
+    assert probed(path, "-b", "option:1")["bootstrap.servers"] == "option:1"
+
+
+def test_attempts_end_before_the_command_does(tmp_path: Path) -> None:
+    """Otherwise the command's error would not have the reason."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+        "sasl.oauthbearer.token.endpoint.url=file:/token\n"
+    )
+    found = probed(path)
+    for name in ("socket.connection.setup.timeout.ms", "sasl.login.read.timeout.ms"):
+        assert int(found[name]) < CONTACT_WAIT_MS
+    path.write_text("socket.connection.setup.timeout.ms=9\n")
+    assert "sasl.login.read.timeout.ms" not in probed(path)
+    assert probed(path)["socket.connection.setup.timeout.ms"] == "9"
 
 
 def test_environment() -> None:
