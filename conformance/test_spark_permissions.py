@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from oncelog.client.blocking import BlockingCluster
 from oncelog.spark.cluster.brokers import Brokers, run
@@ -22,13 +22,6 @@ from spark.micro_batches import Query
 from spark.test_sink_limits import hang
 from support.guarded_kafka import GuardedKafka
 
-READ, WRITE, DESCRIBE, CREATE = (
-    AclOperation.READ,
-    AclOperation.WRITE,
-    AclOperation.DESCRIBE,
-    AclOperation.CREATE,
-)
-
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
@@ -38,28 +31,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
     made.stop()
 
 
-def permit(kafka: GuardedKafka, topic: str, without: str = "", *, decisions: bool = True) -> None:
-    """Grant all permissions that docs/spark.md lists for the sink, except one."""
-    kafka.admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
-    if decisions:
-        made = NewTopic(f"sink-{topic}-commits", 1, 1, config={"cleanup.policy": "compact"})
-        kafka.admin.create_topics([made])[made.topic].result(30)
-    for kind, name, operations, what in (
-        (ResourceType.TOPIC, topic, (READ, WRITE), "topic"),
-        (ResourceType.TOPIC, f"sink-{topic}-commits", (READ, WRITE), "decisions"),
-    ):
-        left = [each for each in operations if f"{what} {each.name}" != without]
-        kafka.grant(kind, name, left)
-    if without != "ids":
-        kafka.grant(ResourceType.TRANSACTIONAL_ID, f"sink-{topic}", (WRITE,), prefixed=True)
-
-
 def query(kafka: GuardedKafka, name: str, folder: Path) -> Query:
     return Query(kafka.bootstrap, name, f"sink-{name}", folder / "checkpoint", 6)
 
 
 def test_documented_permissions_are_enough(guarded: GuardedKafka, name: str, tmp_path: Path) -> None:
-    permit(guarded, name)
+    guarded.permit_sink(name)
     query(guarded, name, tmp_path).run(3)
 
 
@@ -76,7 +53,7 @@ def test_documented_permissions_are_enough(guarded: GuardedKafka, name: str, tmp
 def test_error_names_the_missing_permission(
     guarded: GuardedKafka, name: str, tmp_path: Path, without: str, said: str
 ) -> None:
-    permit(guarded, name, without)
+    guarded.permit_sink(name, without)
     with pytest.raises(NotPermittedError, match=said):
         query(guarded, name, tmp_path).run(1)
 
@@ -84,17 +61,17 @@ def test_error_names_the_missing_permission(
 def test_missing_permission_to_create_the_decision_topic_is_reported(
     guarded: GuardedKafka, name: str, tmp_path: Path
 ) -> None:
-    permit(guarded, name, decisions=False)
+    guarded.permit_sink(name, decisions=False)
     with pytest.raises(NotPermittedError, match="option decisionTopic: the sink lacks the permission Create on"):
         query(guarded, name, tmp_path).run(1)
-    guarded.grant(ResourceType.TOPIC, f"sink-{name}-commits", (CREATE,))
+    guarded.grant(ResourceType.TOPIC, f"sink-{name}-commits", (AclOperation.CREATE,))
     query(guarded, name, tmp_path).run(1)
 
 
 def test_missing_permission_to_write_a_marker_names_cluster_action(
     guarded: GuardedKafka, name: str, tmp_path: Path
 ) -> None:
-    permit(guarded, name)
+    guarded.permit_sink(name)
     ran = query(guarded, name, tmp_path)
     ran.run(1)
     at = TopicPartition(name, 0)

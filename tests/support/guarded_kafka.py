@@ -10,6 +10,7 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -27,6 +28,7 @@ class GuardedKafka(ApacheKafka):
     """The broker. Its own connections and the administrator's use other listeners, with a password."""
 
     name = "guarded-kafka"
+    principal = "User:ANONYMOUS"
 
     def listeners(self, port: int, controller: int) -> dict[str, str]:
         self._held += held_ports(1)
@@ -52,9 +54,21 @@ class GuardedKafka(ApacheKafka):
     def grant(
         self, kind: ResourceType, name: str, operations: Iterable[AclOperation], *, prefixed: bool = False
     ) -> None:
-        """Grant these operations to everyone on one resource, or on all whose names have this prefix."""
+        """Grant these operations to `principal` on one resource, or on all whose names have this prefix."""
         pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
         allow = AclPermissionType.ALLOW
-        wanted = [AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", operation, allow) for operation in operations]
+        wanted = [AclBinding(kind, name, pattern, self.principal, "*", operation, allow) for operation in operations]
         for future in self.admin.create_acls(wanted).values():
             future.result(30)
+
+    def permit_sink(self, topic: str, without: str = "", *, decisions: bool = True) -> None:
+        """Create the topics of a sink, and grant all permissions that docs/spark.md lists for it, except one."""
+        self.admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+        if decisions:
+            made = NewTopic(f"sink-{topic}-commits", 1, 1, config={"cleanup.policy": "compact"})
+            self.admin.create_topics([made])[made.topic].result(30)
+        for name, what in ((topic, "topic"), (f"sink-{topic}-commits", "decisions")):
+            wanted = (AclOperation.READ, AclOperation.WRITE)
+            self.grant(ResourceType.TOPIC, name, [each for each in wanted if f"{what} {each.name}" != without])
+        if without != "ids":
+            self.grant(ResourceType.TRANSACTIONAL_ID, f"sink-{topic}", (AclOperation.WRITE,), prefixed=True)
