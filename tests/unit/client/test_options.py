@@ -267,7 +267,7 @@ def test_names_of_librdkafka_have_the_meaning_of_kafkas() -> None:
         ({"linger.ms": 5, "queue.buffering.max.ms": 5}, "two names of one option"),
         ({"queue.buffering.max.ms": 0.5}, "queue.buffering.max.ms = 0.5: it must be a whole number"),
         ({"queue.buffering.max.kbytes": 1024}, "queue.buffering.max.kbytes: buffer_memory .* in bytes"),
-        ({"partitioner": "consistent_random"}, "partitioner = 'consistent_random': .*librdkafka.* pass a callable"),
+        ({"partitioner": "fnv1a_random"}, "partitioner = 'fnv1a_random': .*librdkafka.* a callable"),
         ({"socket.timeout.ms": 1}, "socket.timeout.ms: request_timeout_ms"),
         ({"fetch.wait.max.ms": 1}, "fetch.wait.max.ms: this client has no option fetch_max_wait_ms"),
     ],

@@ -26,12 +26,12 @@ def _codec(value: Any) -> Codec:
 
 
 def _partitioner(value: Any) -> Any:
-    if value in ("consistent", "consistent_random", "fnv1a", "fnv1a_random", "murmur2_random", "random"):
+    if value in ("consistent", "fnv1a", "fnv1a_random", "murmur2_random", "random"):
         if value == "murmur2_random":  # librdkafka's name of the default of Java's client
             return "default"
         raise ValueError(
-            "it is librdkafka's, and sends keys to other partitions than Java's client; use default, or pass a "
-            "callable (topic, key, value, partitions) -> partition"
+            "it is librdkafka's, and sends keys to other partitions than Java's client; use default, "
+            "consistent_random (librdkafka's default), or a callable (topic, key, value, partitions) -> partition"
         )
     return value
 
