@@ -25,6 +25,7 @@ from oncelog.net.failures import RequestTimeoutError as RequestTimeoutError
 from oncelog.net.pieces import needs_join
 from oncelog.net.sasl import Exchange
 from oncelog.net.security import PLAINTEXT, Login, Security, log_in
+from oncelog.net.traffic import Traffic
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -52,7 +53,7 @@ class NoCommonVersionError(Exception):
 class _Pending:
     """A request that waits for its response."""
 
-    __slots__ = ("api_key", "correlation_id", "future", "response", "timer", "version")
+    __slots__ = ("api_key", "correlation_id", "future", "response", "sent_at", "timer", "version")
 
     def __init__(
         self,
@@ -69,6 +70,8 @@ class _Pending:
         self.response = response
         self.future = future
         self.timer = timer
+        self.sent_at: float | None = None
+        """When `Traffic.sent` counted it; None if it was not counted."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -106,6 +109,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.ended_by: Exception | None = None
         """The transport's error that ended the connection, if any."""
         self.address = ""
+        self.traffic: Traffic | None = None
+        """Counts requests and responses from the moment it is set, if it is."""
         self.made_at = self.used_at = loop.time()
         """The loop's time in seconds when the connection was created, and when it last sent a request."""
         self.versions: dict[int, tuple[int, int]] = {}
@@ -151,7 +156,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         pending, chunks = self._encode(request, version, timeout_ms)
         if not self._hold(pending, chunks):
             self._pending.append(pending)
-            self._write(chunks)
+            self._write(chunks, pending)
         return pending.future
 
     def _encode(
@@ -201,9 +206,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close the connection. Requests in flight fail with ConnectionLostError."""
         self._lose(ConnectionLostError(f"{self.address}: {reason}"))
 
-    def _write(self, chunks: list[bytes | memoryview]) -> None:
+    def _write(self, chunks: list[bytes | memoryview], pending: _Pending | None = None) -> None:
         assert self._transport is not None
         self.used_at = self._loop.time()
+        if self.traffic is not None:
+            sent_at = self.traffic.sent(_LENGTH.size + _LENGTH.unpack(chunks[0])[0])
+            if pending is not None:
+                pending.sent_at = sent_at
         if self._joins:
             self._transport.write(b"".join(chunks))
         else:
@@ -237,7 +246,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._require_connected()
         pending, chunks = self._encode(request, version, None)
         self._pending.append(pending)
-        self._write(chunks)
+        self._write(chunks, pending)
         return await pending.future
 
     def _hold(self, pending: _Pending | None, chunks: list[bytes | memoryview]) -> bool:
@@ -268,7 +277,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         for pending, chunks in held:
             if pending is not None:
                 self._pending.append(pending)
-            self._write(chunks)
+            self._write(chunks, pending)
 
     def _timed_out(self, request: Message) -> None:
         self._lose(RequestTimeoutError(f"{self.address} did not answer {type(request).__name__} in time"))
@@ -280,6 +289,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
         pending, self._pending = self._pending, deque()
+        if self.traffic is not None and pending:
+            self.traffic.lost(len(pending))
         pending.extend(item for item, _ in self._held or () if item is not None)
         self._held = None
         if self._renewal is not None:
@@ -383,6 +394,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         item = self._pending.popleft()
         item.timer.cancel()
+        if self.traffic is not None and item.sent_at is not None:
+            self.traffic.answered(item.api_key, _LENGTH.size + len(frame), item.sent_at)
         if self._drained is not None and not self._pending and not self._drained.done():
             self._drained.set_result(None)
         try:

@@ -1,0 +1,108 @@
+"""Count the records that a consumer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from oncelog.client.metrics.requests import Requests
+from oncelog.client.metrics.results import ConsumerMetrics, ConsumerTopicMetrics, PartitionMetrics
+from oncelog.client.metrics.stats import Stat
+from oncelog.client.types import TopicPartition
+from oncelog.protocol.apis import ApiKey
+
+_HEARTBEATS = (ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+
+
+class _Records:
+    """The records of a topic, or of all topics: how many a call has returned, and the bytes of each response."""
+
+    __slots__ = ("consumed", "fetched")
+
+    def __init__(self, now: float) -> None:
+        self.consumed, self.fetched = Stat(now), Stat(now)
+
+    def metrics(self, now: float) -> dict[str, Any]:
+        """Return the fields that topics and consumers share."""
+        fetched = self.fetched.recent(now)
+        return {
+            "records_consumed_total": self.consumed.total,
+            "records_consumed_rate": self.consumed.recent(now).per_second,
+            "bytes_consumed_total": self.fetched.total,
+            "bytes_consumed_rate": fetched.per_second,
+            "fetch_size_avg": fetched.average,
+            "fetch_size_max": fetched.maximum,
+        }
+
+
+class Fetches:
+    """Records, Fetch requests and assignments of one consumer."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._clock = requests.clock
+        self._fetch, self._commit = requests.of_api(ApiKey.FETCH), requests.of_api(ApiKey.OFFSET_COMMIT)
+        self._heartbeats = [requests.of_api(each) for each in _HEARTBEATS]
+        now = self._clock()
+        self._all = _Records(now)
+        self._topics: dict[str, _Records] = {}
+        self._throttled, self._rebalances = Stat(now), Stat(now)
+        self._rebalanced_at: float | None = None
+
+    def fetched(self, by_topic: Mapping[str, int], throttle_ms: int) -> None:
+        """Count a Fetch response: the bytes of each topic's batches, and the time that the broker delayed it."""
+        now = self._clock()
+        for topic, size in by_topic.items():
+            self._topic(topic).fetched.record(size, now)
+        self._all.fetched.record(sum(by_topic.values()), now)
+        self._throttled.record(throttle_ms, now)
+
+    def consumed(self, topic: str, records: int) -> None:
+        """Count the records of a partition that the program gets from one call."""
+        now = self._clock()
+        self._all.consumed.record(records, now)
+        self._topic(topic).consumed.record(records, now)
+
+    def rebalanced(self) -> None:
+        """Count an assignment by the group."""
+        self._rebalanced_at = self._clock()
+        self._rebalances.record(1, self._rebalanced_at)
+
+    def _topic(self, topic: str) -> _Records:
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = _Records(self._clock())
+        return found
+
+    def keep_topics(self, topics: Container[str]) -> None:
+        """Forget the topics that are not assigned any more."""
+        for topic in [each for each in self._topics if each not in topics]:
+            del self._topics[topic]
+
+    def metrics(self, assigned: int, lags: Mapping[TopicPartition, int], client: Mapping[str, Any]) -> ConsumerMetrics:
+        """Return the values. `client` are the fields of `ClientMetrics`."""
+        now = self._clock()
+        throttled, rebalances = self._throttled.recent(now), self._rebalances.recent(now)
+        fetches, commits = self._fetch.recent(now), self._commit.recent(now)
+        heartbeats = [each.recent(now).maximum for each in self._heartbeats]
+        return ConsumerMetrics(
+            **client,
+            **self._all.metrics(now),
+            fetch_total=self._fetch.count,
+            fetch_rate=fetches.count_per_second,
+            fetch_latency_avg=fetches.average,
+            fetch_latency_max=fetches.maximum,
+            fetch_throttle_time_avg=throttled.average,
+            fetch_throttle_time_max=throttled.maximum,
+            records_lag_max=max(lags.values(), default=None),
+            assigned_partitions=assigned,
+            rebalance_total=self._rebalances.count,
+            rebalance_rate_per_hour=rebalances.count_per_second * 3600,
+            last_rebalance_seconds_ago=None if self._rebalanced_at is None else now - self._rebalanced_at,
+            heartbeat_total=sum(each.count for each in self._heartbeats),
+            heartbeat_response_time_max=max((each for each in heartbeats if each is not None), default=None),
+            commit_total=self._commit.count,
+            commit_latency_avg=commits.average,
+            commit_latency_max=commits.maximum,
+            topics={topic: ConsumerTopicMetrics(**each.metrics(now)) for topic, each in self._topics.copy().items()},
+            partitions={tp: PartitionMetrics(lag) for tp, lag in lags.items()},
+        )

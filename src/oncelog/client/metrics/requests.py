@@ -1,0 +1,125 @@
+"""Count the requests and connections of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from typing import Any
+
+from oncelog.client.metrics.results import NodeMetrics, RequestMetrics
+from oncelog.client.metrics.stats import LatencyStat, Stat
+from oncelog.protocol.apis import ApiKey
+
+
+class Requests:
+    """Requests and responses, by broker and by API. `clock` returns monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        now = clock()
+        self.connections = self.failed_connections = self.failed_logins = self.lost = 0
+        """How many connections were opened, attempts failed, logins were rejected, and requests got no response."""
+        self.outgoing, self.incoming = Stat(now), Stat(now)
+        self._apis: dict[int, LatencyStat] = {}
+        self._nodes: dict[int, NodeTraffic] = {}
+
+    def of_node(self, node: int) -> NodeTraffic:
+        """Return the recorder of a broker's connections. -1 is a bootstrap address."""
+        found = self._nodes.get(node)
+        if found is None:
+            found = self._nodes[node] = NodeTraffic(self)
+        return found
+
+    def of_api(self, api_key: int) -> LatencyStat:
+        """Return the times of an API's requests."""
+        found = self._apis.get(api_key)
+        if found is None:
+            found = self._apis[api_key] = LatencyStat(self.clock())
+        return found
+
+    def keep_nodes(self, nodes: Container[int]) -> None:
+        """Forget brokers that have left the cluster."""
+        for node in [each for each in self._nodes if each not in nodes and each >= 0]:
+            del self._nodes[node]
+
+    def values(self, open_connections: Iterable[tuple[int, int]]) -> dict[str, Any]:
+        """Return the fields of `ClientMetrics`. `open_connections` are pairs (node, requests in flight)."""
+        now = self.clock()
+        busy: dict[int, list[int]] = {}
+        for node, in_flight in open_connections:
+            busy.setdefault(node, []).append(in_flight)
+        count = sum(map(len, busy.values()))
+        return {
+            **_traffic(self.outgoing, self.incoming, now),
+            "connection_count": count,
+            "connection_creation_total": self.connections,
+            "connection_close_total": max(0, self.connections - count),
+            "connection_failure_total": self.failed_connections,
+            "failed_authentication_total": self.failed_logins,
+            "requests_in_flight": sum(map(sum, busy.values())),
+            "request_lost_total": self.lost,
+            "nodes": {node: each.metrics(busy.get(node, []), now) for node, each in self._nodes.copy().items()},
+            "requests": {ApiKey(key).name: _of_api(each, now) for key, each in self._apis.copy().items() if each.count},
+        }
+
+
+class NodeTraffic:
+    """Requests to one broker: the `Traffic` of its connections."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._clock = requests.clock
+        now = self._clock()
+        self._outgoing, self._incoming, self._latency = Stat(now), Stat(now), Stat(now)
+
+    def sent(self, size: int) -> float:
+        """Count a request of `size` bytes. Return the time."""
+        now = self._clock()
+        self._outgoing.record(size, now)
+        self._requests.outgoing.record(size, now)
+        return now
+
+    def answered(self, api_key: int, size: int, sent_at: float) -> None:
+        """Count a response of `size` bytes, and its latency."""
+        now = self._clock()
+        requests = self._requests
+        latency = (now - sent_at) * 1000
+        self._incoming.record(size, now)
+        requests.incoming.record(size, now)
+        self._latency.record(latency, now)
+        requests.of_api(api_key).record(latency, now)
+
+    def lost(self, count: int) -> None:
+        """Count requests that will get no response."""
+        self._requests.lost += count
+
+    def metrics(self, in_flight: list[int], now: float) -> NodeMetrics:
+        """Return the values. `in_flight` has the requests in flight of each open connection."""
+        latency = self._latency.recent(now)
+        return NodeMetrics(
+            connection_count=len(in_flight),
+            requests_in_flight=sum(in_flight),
+            request_latency_avg=latency.average,
+            request_latency_max=latency.maximum,
+            **_traffic(self._outgoing, self._incoming, now),
+        )
+
+
+def _traffic(outgoing: Stat, incoming: Stat, now: float) -> dict[str, Any]:
+    sent, got = outgoing.recent(now), incoming.recent(now)
+    return {
+        "request_total": outgoing.count,
+        "request_rate": sent.count_per_second,
+        "response_total": incoming.count,
+        "response_rate": got.count_per_second,
+        "request_size_avg": sent.average,
+        "request_size_max": sent.maximum,
+        "outgoing_byte_total": outgoing.total,
+        "outgoing_byte_rate": sent.per_second,
+        "incoming_byte_total": incoming.total,
+        "incoming_byte_rate": got.per_second,
+    }
+
+
+def _of_api(latency: LatencyStat, now: float) -> RequestMetrics:
+    recent = latency.recent(now)
+    return RequestMetrics(latency.count, recent.average, recent.maximum, latency.histogram())

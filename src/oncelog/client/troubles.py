@@ -1,0 +1,64 @@
+"""Log what keeps a client waiting: once when it has lasted for seconds, and once when it is over. No I/O, no clock.
+
+A client that retries silently appears to hang, and a client that logs each attempt fills its log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+
+SILENT_SECONDS = 3.0
+"""A trouble that ends earlier is not logged. A broker restarts in less time."""
+GAP_SECONDS = 30.0
+"""A subject that was not reported for this time is over, although no caller has said so."""
+QUIET_SECONDS = 60.0
+"""How long nothing more is logged of a subject after its warning, if it comes back."""
+MAX_SUBJECTS = 100
+"""How many subjects are remembered. After that, the oldest one is forgotten."""
+
+
+class _Trouble:
+    """`logged_at`: when the last warning was logged. `open`: it lasts. `warned`: it lasts and was logged."""
+
+    __slots__ = ("logged_at", "open", "seen", "since", "warned", "why")
+
+    def __init__(self) -> None:
+        self.open = self.warned = False
+        self.since = self.seen = 0.0
+        self.logged_at = float("-inf")
+        self.why = ""
+
+
+class Troubles:
+    """The troubles of one part of a client, by subject. Times are monotonic seconds."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._known: dict[Hashable, _Trouble] = {}
+
+    def waiting(self, subject: Hashable, why: str, now: float) -> None:
+        """Record that the client waits. `why` is a sentence without a full stop: what happened, and what helps."""
+        trouble = self._known.get(subject)
+        if trouble is None:
+            if len(self._known) >= MAX_SUBJECTS:
+                del self._known[next(iter(self._known))]
+            trouble = self._known[subject] = _Trouble()
+        if not trouble.open or now - trouble.seen > GAP_SECONDS:
+            trouble.open, trouble.warned, trouble.since = True, False, now
+            trouble.seen, trouble.why = now, why
+            return
+        trouble.seen, trouble.why = now, why
+        late = now - trouble.since >= SILENT_SECONDS and now - trouble.logged_at >= QUIET_SECONDS
+        if late and not trouble.warned:
+            trouble.warned, trouble.logged_at = True, now
+            self._log.warning("%s; still retrying", why)
+
+    def over(self, subject: Hashable, now: float) -> None:
+        """Record that the client does not wait for this any more."""
+        trouble = self._known.get(subject)
+        if trouble is None or not trouble.open:
+            return
+        trouble.open = False
+        if trouble.warned:
+            self._log.warning("over after %.0f s: %s", now - trouble.since, trouble.why)
