@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import oncelog
 from documentation.markdown import code, docstring, summary, table
-from oncelog import aio, formats, serialization
+from oncelog import aio, formats, metrics, serialization
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.producer.delivery import RecordFuture, RecordMetadata
@@ -61,7 +61,7 @@ def page() -> str:
         "# Python client\n",
         "Every public class and method, with its docstring. The [guide](../python-client.md) shows how they work "
         "together, [client options](client-options.md) are the arguments of the constructors, and [errors](errors.md) "
-        "are what the calls raise.\n",
+        "are what the calls raise. What `metrics` returns is in [metrics](metrics.md).\n",
         "A partition is a pair `(topic, number)`. Timeouts are in seconds; options and timestamps are in "
         "milliseconds. `from oncelog import Producer` imports the class that blocks, `from oncelog.aio import "
         "Producer` the one for [asyncio](#asyncio).\n",
@@ -88,7 +88,7 @@ def admin_values() -> list[type]:
     waiting: list[object] = [getattr(oncelog.Admin, name) for name in methods(oncelog.Admin)]
     while waiting:
         for kind in _named(waiting.pop()):
-            if kind.__name__ not in found and kind not in (*MAIN, *VALUES, ClusterClient):
+            if kind.__name__ not in (*found, *metrics.__all__) and kind not in (*MAIN, *VALUES, ClusterClient):
                 found[kind.__name__] = kind
                 waiting.append(kind)
     return [found[name] for name in sorted(found)]

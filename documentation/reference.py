@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from documentation import apis, command_line, error_pages, options, python_client, settings, states
+from documentation import apis, command_line, error_pages, metrics, options, python_client, settings, states
 
 PAGES: dict[str, Callable[[], str]] = {
     "reference/python-client.md": python_client.page,
@@ -12,6 +12,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/spark-options.md": options.spark_page,
     "reference/broker-settings.md": settings.broker_page,
     "reference/topic-settings.md": settings.topic_page,
+    "reference/metrics.md": metrics.page,
     "reference/errors.md": error_pages.page,
     "reference/command-line.md": command_line.page,
     "reference/apis.md": apis.page,

@@ -8,12 +8,14 @@ request.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from oncelog import errors
 from oncelog.client.calls import Calls
 from oncelog.client.discovery.topology import Partition, Topic, Topology
+from oncelog.client.metrics.requests import Requests
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import (
@@ -115,6 +117,7 @@ class ModelCluster:
         self.topology = Topology()
         self.unreachable = ""
         self.calls = Calls("producer")
+        self.requests = Requests(time.monotonic)
         self._topic = Topic("t", NO_UUID, False, {i: Partition(NODE, 0, (NODE,), (NODE,)) for i in range(partitions)})
         self.topology.brokers[NODE] = ("model", 1)
         self.topology.topics["t"] = self._topic

@@ -27,7 +27,7 @@ A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client")
 
 
 class LoopThread:

@@ -27,20 +27,20 @@ MAX_INT = 2**31 - 1
 
 SERIALIZATION = frozenset({"key_deserializer", "key_serializer", "value_deserializer", "value_serializer"})
 _OTHER_CLIENT = "producers have key_serializer and value_serializer, consumers key_deserializer and value_deserializer"
-_METRICS = "this client has no metrics; omit the option"
+_METRICS = "metrics() covers the last 30 to 60 seconds at full detail; omit the option"
 _SOCKET = "the operating system sizes the socket buffers; omit the option"
 
-ALIASES = {**librdkafka.ALIASES, **SECURITY_ALIASES}
+ALIASES = {**librdkafka.ALIASES, **SECURITY_ALIASES, "stats_cb": "on_statistics"}
 """librdkafka's name -> the name here."""
 UNSUPPORTED_OPTIONS: dict[str, str] = {
     **librdkafka.UNSUPPORTED,
     **UNSUPPORTED_SECURITY,
     "interceptor_classes": "interceptors are not supported; wrap send() or poll() in your own function",
-    "metric_reporters": _METRICS,
+    "metric_reporters": "read metrics(), or set on_statistics and statistics_interval_ms; omit the option",
     "metrics_num_samples": _METRICS,
     "metrics_recording_level": _METRICS,
     "metrics_sample_window_ms": _METRICS,
-    "enable_metrics_push": _METRICS,
+    "enable_metrics_push": "the client sends no metrics to brokers (KIP-714); read metrics()",
     "config_providers": "config providers are not supported; read the values in Python",
     "send_buffer_bytes": _SOCKET,
     "receive_buffer_bytes": _SOCKET,
@@ -110,6 +110,38 @@ COMMON: dict[str, Option] = {
     ),
     **SECURITY,
 }
+
+
+def _callback(value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise ValueError("it must be a function that takes the metrics")
+    return value
+
+
+STATISTICS: dict[str, Option] = {
+    "on_statistics": Option(
+        None,
+        _callback,
+        (
+            "Function that gets the result of `metrics()` every `statistics_interval_ms`, in the client's thread. It "
+            "must not block. `stats_cb` is the same option; the argument is not librdkafka's JSON."
+        ),
+    ),
+    "statistics_interval_ms": Option(
+        0, integer(0, MAX_INT), "Time between two calls of `on_statistics`; 0 if there is none."
+    ),
+}
+"""Options that producers and consumers have, and Admin does not."""
+WITH_STATISTICS = COMMON | STATISTICS
+
+
+def check_statistics(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if only one of the options of STATISTICS is set."""
+    interval, callback = options["statistics_interval_ms"], options["on_statistics"]
+    if callback is not None and not interval:
+        raise ConfigError("on_statistics needs statistics_interval_ms, but statistics_interval_ms = 0")
+    if callback is None and interval:
+        raise ConfigError(f"statistics_interval_ms = {interval} needs on_statistics, but on_statistics is not set")
 
 
 def read_options(

@@ -28,7 +28,7 @@ PAIRS = [
 
 INTERNAL = {
     *("connection", "open_connection", "require_broker", "unreachable"),
-    *("known_coordinator", "learn_coordinator", "forget_coordinator"),
+    *("metrics", "known_coordinator", "learn_coordinator", "forget_coordinator"),
 }
 """Methods of `ClusterClient` that its other methods, the clients' loops and the sink call on the event loop."""
 

@@ -66,7 +66,7 @@ def calls_of(client: Any) -> list[Calls]:
 
 def is_waiting(client: Any) -> bool:
     buffer = getattr(getattr(client, "_started", None), "buffer", None)
-    return any(calls._under_way for calls in calls_of(client)) or bool(getattr(buffer, "_memory_waiters", 0))
+    return any(calls._under_way for calls in calls_of(client)) or bool(getattr(buffer, "memory_waiters", 0))
 
 
 def prepare(client: Any) -> Any:

@@ -58,6 +58,9 @@ def test_dotted_names_and_texts() -> None:
         ({"interceptor.classes": "X"}, ("interceptor.classes", "wrap send")),
         ({"sasl.mechanism": "GSSAPI"}, ("sasl.mechanism", "Kerberos", "SCRAM-SHA-512")),
         ({"metadata.max.idle.ms": 4_999}, ("metadata.max.idle.ms", "5000")),
+        ({"statistics.interval.ms": 100}, ("statistics_interval_ms = 100", "on_statistics")),
+        ({"stats_cb": print}, ("on_statistics", "statistics_interval_ms = 0")),
+        ({"stats_cb": 5, "statistics.interval.ms": 100}, ("stats_cb = 5", "function")),
     ],
 )
 def test_conflicts_name_both_sides(given: dict[str, Any], words: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
-from oncelog.client.connections import pool as module
+from oncelog.client import troubles as module
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.client.requests.offsets import fetch_committed
@@ -45,7 +45,7 @@ def test_outage_is_logged_once_and_not_at_its_first_failure(
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         tries(address, count)
-    said = [record.getMessage() for record in caplog.records if record.name == module.__name__]
+    said = [record.getMessage() for record in caplog.records if record.name == "oncelog.client.connections"]
     assert len(said) == lines
     assert all(address in line and line.endswith("still retrying") for line in said)
 

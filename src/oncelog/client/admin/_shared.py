@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.metrics.results import ClientMetrics
 from oncelog.client.options import COMMON, cluster_options, read_options
 
 FIRST_CONTACT_MS = 10_000
@@ -48,7 +50,16 @@ def names(given: str | Iterable[str]) -> list[str]:
 
 
 class AdminBase:
-    """Raise an AttributeError with a suggestion for a method that Admin lacks."""
+    """The method that does not wait. A method that Admin lacks raises an AttributeError with a suggestion."""
+
+    cluster: ClusterClient
+
+    def metrics(self) -> ClientMetrics:
+        """Return what this client counts: requests, bytes, latencies and connections.
+
+        Sends no request. Any thread may call this, also after `close`.
+        """
+        return ClientMetrics(**self.cluster.metrics())
 
     if not TYPE_CHECKING:  # a type checker reports a mistyped name without this
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -15,6 +16,8 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
+from oncelog.client.metrics.requests import Requests
+from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, ConnectionLostError, LoginRejectedError, connect
 from oncelog.net.security import PLAINTEXT, Security
 
@@ -25,10 +28,8 @@ WAITING = frozenset({"fetch", "group"})
 """Purposes of connections with requests that may wait long (Fetch, JoinGroup): later requests wait for them."""
 NEXT_ADDRESS_S = 1.0
 """Seconds after which the next of several addresses is tried as well."""
-SILENT_SECONDS = 3.0
-"""The client logs an outage that lasts longer. A broker restarts in less time."""
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.connections")
 
 
 def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
@@ -69,7 +70,9 @@ class Connections:
         max_idle_ms: int,
         chance: Callable[[], float],
         security: Security = PLAINTEXT,
+        requests: Requests | None = None,
     ) -> None:
+        self._requests = requests or Requests(time.monotonic)
         self._chance = chance
         self._connect_once = partial(
             connect,
@@ -93,6 +96,10 @@ class Connections:
         found = self._made.get(key)
         return None if found is None or found.closed else found
 
+    def open_connections(self) -> list[tuple[int, int]]:
+        """Return (node, requests in flight) of each open connection. Any thread may call this."""
+        return [(node, each.in_flight) for (node, _), each in self._made.copy().items() if not each.closed]
+
     def least_loaded(self) -> ClientConnection | None:
         """Return the open connection with the fewest requests in flight, or None if no connection is open.
 
@@ -106,7 +113,9 @@ class Connections:
     async def get(self, key: Key, address: Address) -> ClientConnection:
         """Return the connection; open it if needed. Raises ConnectionLostError and AuthenticationError."""
         found = self.find(key)
-        return await self._shared(key, lambda: self._make(address, self._lost_early(key))) if found is None else found
+        if found is not None:
+            return found
+        return await self._shared(key, lambda: self._make(key[0], address, self._lost_early(key)))
 
     async def get_any(self, key: Key, addresses: Iterable[Address]) -> ClientConnection:
         """Return a connection to one of the addresses; open it if needed. Raises the ConnectionLostError of the last.
@@ -115,7 +124,7 @@ class Connections:
         Use an address in back-off only if all addresses are.
         """
         found = self.find(key)
-        return await self._shared(key, lambda: self._make_any(addresses)) if found is None else found
+        return await self._shared(key, lambda: self._make_any(key[0], addresses)) if found is None else found
 
     async def _shared(self, key: Key, make: Callable[[], Coroutine[Any, Any, ClientConnection]]) -> ClientConnection:
         """Open a connection once for all callers that need it meanwhile. `close` cancels the attempt."""
@@ -131,16 +140,16 @@ class Connections:
         if not task.cancelled() and task.exception() is None:
             self._made[key] = task.result()
 
-    async def _make_any(self, addresses: Iterable[Address]) -> ClientConnection:
+    async def _make_any(self, node: int, addresses: Iterable[Address]) -> ClientConnection:
         wanted = list(dict.fromkeys(addresses))
         rests = {address: rest for address in wanted if (rest := self._remaining_backoff(address)) > 0}
         if rests and len(rests) == len(wanted):
             wanted = [min(wanted, key=rests.__getitem__)]
         else:
             wanted = sorted((each for each in wanted if each not in rests), key=lambda _: self._chance())
-        return await self._first(wanted)
+        return await self._first(node, wanted)
 
-    async def _first(self, addresses: list[Address]) -> ClientConnection:
+    async def _first(self, node: int, addresses: list[Address]) -> ClientConnection:
         """Return the connection of the address that answers first. Raises the ConnectionLostError of the last.
 
         If an address does not answer at once, try the next one beside it: an address that drops packets takes the
@@ -151,7 +160,7 @@ class Connections:
         try:
             while left or trying:
                 if left:
-                    task = asyncio.ensure_future(self._make(left.popleft()))
+                    task = asyncio.ensure_future(self._make(node, left.popleft()))
                     trying.add(task)
                     self._trying.add(task)
                     task.add_done_callback(self._trying.discard)
@@ -169,7 +178,7 @@ class Connections:
                 task.add_done_callback(_hang_up_late)
         raise last
 
-    async def _make(self, address: Address, not_before: float = 0.0) -> ClientConnection:
+    async def _make(self, node: int, address: Address, not_before: float = 0.0) -> ClientConnection:
         loop = asyncio.get_running_loop()
         rest = max(self._remaining_backoff(address), not_before - loop.time())
         if rest > 0:
@@ -178,12 +187,16 @@ class Connections:
         try:
             connection = await self._connect_once(*address)
         except ConnectionLostError:
+            self._requests.failed_connections += 1
             self._wait_after(address, begun)
             raise
         except LoginRejectedError as error:
+            self._requests.failed_logins += 1
             self._wait_after(address, begun)  # a program that calls in a loop would lock the user out sooner
             raise errors.AuthenticationError(str(error), error.code) from error
         self._failing.pop(address, None)
+        self._requests.connections += 1
+        connection.traffic = self._requests.of_node(node)
         if self._max_idle >= 0:
             self._idle_timers[connection] = loop.call_later(self._max_idle, self._check_idle, connection)
         return connection
@@ -234,26 +247,24 @@ class Connections:
 
 
 class Outage:
-    """Log each outage once, because a client that retries silently appears to hang."""
+    """Whether the client reaches any broker, and the log of each outage."""
 
     def __init__(self) -> None:
+        self.troubles = Troubles(log)
+        """What else keeps the client's requests waiting."""
         self.reached = False
         """Whether the client has ever reached a broker."""
         self.reason = ""
         """Why the last attempt to reach a broker failed; empty if it succeeded."""
-        self._since: float | None = None
-        self._logged = False
 
     def failed(self, reason: str, now: float) -> None:
         """Record that the client could not reach any broker at the time `now` (in seconds)."""
         self.reason = reason
-        if self._since is None:
-            self._since = now
-        elif not self._logged and now - self._since >= SILENT_SECONDS:
-            self._logged = True
-            log.warning("%s; still retrying", reason)
+        advice = "Check bootstrap_servers, and that a broker runs there"
+        self.troubles.waiting(Outage, f"{reason}. {advice}", now)
 
-    def over(self) -> None:
+    def over(self, now: float) -> None:
         """Record that the client has reached a broker."""
         self.reached = True
-        self.reason, self._since, self._logged = "", None, False
+        self.reason = ""
+        self.troubles.over(Outage, now)

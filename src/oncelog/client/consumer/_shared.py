@@ -8,8 +8,8 @@ from typing import Any
 from oncelog import errors
 from oncelog.client.calls import FORKED, Calls
 from oncelog.client.consumer.core import ConsumerCore
-from oncelog.client.consumer.options import READ_COMMITTED, isolation_level
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.metrics.results import ConsumerMetrics
 from oncelog.client.other_names import CONSUMER, OtherNames
 from oncelog.client.records import check_partitions
 from oncelog.client.types import TopicPartition
@@ -100,7 +100,11 @@ class ConsumerBase(OtherNames):
 
         A partition that has not been fetched yet is omitted. `lag` requests the current ends instead.
         """
-        committed_only = isolation_level(self.options) == READ_COMMITTED
-        partitions = self._core.subscription.partitions
-        lags = {tp: state.lag(committed_only=committed_only) for tp, state in partitions.items()}
-        return {tp: lag for tp, lag in lags.items() if lag is not None}
+        return self._core.lags()
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return what this consumer counts: records, lag, requests, latencies, rebalances, commits.
+
+        Sends no request. Any thread may call this, also after `close`.
+        """
+        return self._core.metrics()

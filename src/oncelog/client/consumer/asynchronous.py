@@ -173,6 +173,7 @@ class Consumer(ConsumerBase):
                 include_headers=headers,
                 key=key,
                 value=value,
+                count=self._core.fetches.consumed,
             )
             if table.num_rows:
                 yield table

@@ -219,6 +219,7 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
                 include_headers=headers,
                 key=key,
                 value=value,
+                count=self._core.fetches.consumed,
             )
             if table.num_rows:
                 yield table

@@ -17,7 +17,7 @@ from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.consumer")
 
 STALE_MS = 100
 """How long a commit waits for the next heartbeat, whose response has the new member epoch (KIP-848)."""

@@ -24,17 +24,21 @@ from oncelog.client.consumer.fetcher import Fetcher
 from oncelog.client.consumer.member import Member
 from oncelog.client.consumer.metadata_watch import MetadataWatch
 from oncelog.client.consumer.offset_fetcher import OffsetFetcher
+from oncelog.client.consumer.options import READ_COMMITTED, isolation_level
 from oncelog.client.consumer.rebalance import CallListener, Listener, Rebalancer
 from oncelog.client.consumer.subscription_state import SubscriptionState
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.metrics.fetches import Fetches
+from oncelog.client.metrics.results import ConsumerMetrics
 from oncelog.client.options import cluster_options
 from oncelog.client.serialization.functions import Deserializers
+from oncelog.client.statistics import start_statistics
 from oncelog.client.types import ConsumerRecord, TopicPartition
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.consumer")
 
 RETRY_S = 0.1
 """How long a poll waits before it continues its group work, or its search for positions."""
@@ -69,11 +73,12 @@ class ConsumerCore:
         self.background = Background(loop)
         self._poll_timer = PollTimer(options["max_poll_interval_ms"], loop)
         self.offsets = OffsetFetcher(self.cluster, self.subscription, options, self.background)
-        self.fetcher = Fetcher(self.cluster, self.subscription, options, self.offsets, self.background)
+        self.fetches = Fetches(self.cluster.requests)
+        self.fetcher = Fetcher(self.cluster, self.subscription, options, self.offsets, self.background, self.fetches)
         self.metadata_watch = MetadataWatch(self.cluster, self.subscription, options, self.background)
         self.commits = Commits(self.cluster, self.subscription, options, self.background, self.group_metadata)
         self._rebalancer = Rebalancer(
-            self.subscription, self.commits, self.metadata_watch, self._poll_timer, call_listener
+            self.subscription, self.commits, self.metadata_watch, self._poll_timer, call_listener, self.fetches
         )
         group = options["group_id"]
         self.coordinator = ConsumerCoordinator(
@@ -86,6 +91,10 @@ class ConsumerCore:
         self._iteration: Iteration | None = None
         """The current or the last loop over records."""
         self._closed_by: object = None
+        self.subscription.assignment_listeners.append(
+            lambda: self.fetches.keep_topics({topic for topic, _ in self.subscription.partitions})
+        )
+        start_statistics(options, loop, lambda: self.polls.closed, self.metrics)
 
     def _new_member(self) -> Member[Any]:
         kind = ConsumerMember if self.options["group_protocol"] == "consumer" else ClassicMember
@@ -94,6 +103,17 @@ class ConsumerCore:
     def group_metadata(self) -> GroupMetadata:
         """Return the identity with which the consumer commits. Raises UsageError without group_id."""
         return self.coordinator.group_metadata()
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """Return the lag of each partition whose end is known, from the last Fetch responses (any thread)."""
+        committed_only = isolation_level(self.options) == READ_COMMITTED
+        partitions = self.subscription.partitions
+        lags = {tp: state.lag(committed_only=committed_only) for tp, state in partitions.items()}
+        return {tp: lag for tp, lag in lags.items() if lag is not None}
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return the metrics (any thread)."""
+        return self.fetches.metrics(len(self.subscription.partitions), self.lags(), self.cluster.metrics())
 
     # -- what to read ---------------------------------------------------------------------------------------------
 
@@ -120,7 +140,7 @@ class ConsumerCore:
     async def poll(self, timeout_ms: float | None, max_records: int | None = None) -> list[ConsumerRecord]:
         """Return records as soon as there are some; an empty list when time is up (None: never)."""
         limit = self.options["max_poll_records"] if max_records is None else max_records
-        return await self._poll(timeout_ms, lambda: collect_records(self.subscription, limit))
+        return await self._poll(timeout_ms, lambda: collect_records(self.subscription, limit, self.fetches.consumed))
 
     async def poll_fetches(self, timeout_ms: float | None) -> list[CompletedFetch]:
         """Return fetched records, undecoded, as soon as there are some. The caller has to move the positions."""

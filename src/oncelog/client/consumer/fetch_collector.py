@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from oncelog import errors
 from oncelog.client.consumer.completed_fetch import CompletedFetch, unreadable_batch
@@ -11,8 +11,12 @@ from oncelog.client.types import ConsumerRecord, TopicPartition
 from oncelog.protocol.errors import ProtocolError
 
 
-def collect_records(subscription: SubscriptionState, limit: int) -> list[ConsumerRecord]:
+def collect_records(
+    subscription: SubscriptionState, limit: int, count: Callable[[str, int], None] = lambda topic, records: None
+) -> list[ConsumerRecord]:
     """Return up to `limit` fetched records, and move the partitions' `consumed` offsets past them.
+
+    Call `count` with the topic and the number of records of each partition.
 
     Raise KafkaError if the first batch is unreadable. An unreadable batch that other records precede is raised by the
     next call.
@@ -21,11 +25,13 @@ def collect_records(subscription: SubscriptionState, limit: int) -> list[Consume
 
     def take(tp: TopicPartition, state: PartitionState) -> bool:
         try:
-            found.extend(_take(tp, state, limit - len(found)))
+            taken = _take(tp, state, limit - len(found))
         except errors.KafkaError:
             if not found:
                 raise
             return True
+        count(tp[0], len(taken))
+        found.extend(taken)
         return len(found) >= limit
 
     subscription.take_turns(take)

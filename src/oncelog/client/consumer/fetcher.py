@@ -28,7 +28,10 @@ from oncelog.client.consumer.offset_fetcher import OffsetFetcher, Validations
 from oncelog.client.consumer.options import READ_COMMITTED, isolation_level
 from oncelog.client.consumer.subscription_state import PartitionState, SubscriptionState
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.reasons import unavailable_topic, unreachable_broker, without_leader
 from oncelog.client.discovery.topology import LEADER_MOVED
+from oncelog.client.metrics.fetches import Fetches
+from oncelog.client.troubles import Troubles
 from oncelog.client.types import TopicPartition
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -43,7 +46,7 @@ SESSION_LOST = frozenset(
     }
 )
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.consumer")
 
 Targets = dict[TopicPartition, FetchTarget]
 
@@ -69,12 +72,14 @@ class Fetcher:
         options: Mapping[str, Any],
         offsets: OffsetFetcher,
         background: Background,
+        fetches: Fetches,
     ) -> None:
         self._cluster = cluster
         self._subscription = subscription
         self._options = options
         self._offsets = offsets
         self._background = background
+        self._fetches = fetches
         self._isolation = isolation_level(options)
         self._sessions: dict[int, FetchSession] = {}
         self._pending_nodes: set[int] = set()
@@ -91,6 +96,7 @@ class Fetcher:
         self._refresh_backoff = self._new_backoff()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._troubles = Troubles(log)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self._options["retry_backoff_ms"], self._options["retry_backoff_max_ms"])
@@ -219,7 +225,7 @@ class Fetcher:
                 raise
             except errors.KafkaError:
                 pass
-            if all(self._cluster.topology.leader(*tp) >= 0 for tp in self._subscription.partitions):
+            if self._all_led():
                 self._refresh_backoff.reset()
             else:
                 await self._pause(self._refresh_backoff)
@@ -227,6 +233,23 @@ class Fetcher:
             self._refreshing = False
             self._background.notify()
         self._continue()
+
+    def _all_led(self) -> bool:
+        """Return whether each partition has a known leader. Log the topics that wait for one."""
+        topology = self._cluster.topology
+        waiting: dict[str, list[int]] = {}
+        for topic, partition in self._subscription.partitions:
+            if topology.leader(topic, partition) < 0:
+                waiting.setdefault(topic, []).append(partition)
+        for topic in {topic for topic, _ in self._subscription.partitions}:
+            if topic not in waiting:
+                self._troubles.over(topic, self._now())
+            elif not self._cluster.unreachable:  # otherwise the outage is logged
+                known = topic in topology.topics
+                failure = topology.failures.get(topic)
+                why = without_leader(topic, waiting[topic]) if known else unavailable_topic(topic, failure)
+                self._troubles.waiting(topic, f"cannot read: {why}", self._now())
+        return not waiting
 
     async def _pause(self, backoff: Backoff) -> None:
         await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
@@ -238,7 +261,10 @@ class Fetcher:
         session = self._sessions.setdefault(node, FetchSession())
         try:
             response = await self._fetch(node, session, targets, wait=wait)
-        except (ConnectionLostError, errors.RetriableError):
+        except (ConnectionLostError, errors.RetriableError) as error:
+            if not self._cluster.unreachable:
+                message = error.message if isinstance(error, errors.RetriableError) else str(error)
+                self._troubles.waiting(node, unreachable_broker("read from", message), self._now())
             session.reset()
             self._forget_empty(targets)
             for tp in targets:
@@ -246,6 +272,7 @@ class Fetcher:
                 self._back_to_leader(tp)
             await self._pause_node(node)
         else:
+            self._troubles.over(node, self._now())
             failed = self._take_response(node, session, response, targets)
             code = ErrorCode.of(response.error_code)
             if code is ErrorCode.NONE:
@@ -293,6 +320,7 @@ class Fetcher:
             self._forget_empty(targets)
             return targets
         failed: set[TopicPartition] = set()
+        sizes: dict[str, int] = {}
         session.succeeded(response.session_id)
         names = self._cluster.topology.names
         for topic in response.responses:
@@ -303,6 +331,8 @@ class Fetcher:
                 target = targets.get(tp)
                 if state is not None and target is not None and state.position == target.offset:
                     self._take_partition(node, session, tp, state, item)
+                    if item.records:
+                        sizes[name] = sizes.get(name, 0) + len(item.records)
                     if not item.error_code:
                         state.validated_epoch = max(state.validated_epoch, target.leader_epoch)
                         state.refusals, state.refused = 0, None
@@ -310,6 +340,7 @@ class Fetcher:
                         failed.add(tp)
                         if item.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
                             self._refuse(tp, node, target)
+        self._fetches.fetched(sizes, response.throttle_time_ms)
         self._forget_empty(failed)
         return failed
 

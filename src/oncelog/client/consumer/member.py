@@ -14,20 +14,24 @@ from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.consumer.background import Background, PollTimer, cancel
 from oncelog.client.consumer.rebalance import Rebalancer
-from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.response_errors import first_error
+from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.schema import Message
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.consumer")
 
 SLOW = (
     "no poll for max_poll_interval_ms = %d; leaving group %r. Process fewer records per poll (max_poll_records), or "
     "increase max_poll_interval_ms"
 )
 NOT_LEFT = "group %r has not confirmed that this member leaves: %s. The group waits until its session times out"
+
+NO_COORDINATOR = COORDINATOR_MOVED | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+"""Errors of a broker that does not coordinate the group, or not yet."""
 
 LEFT = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID})
 """Answers after which the group does not wait for this member."""
@@ -76,6 +80,7 @@ class Member(Generic[M]):
         self._connection: ClientConnection | None = None
         """The connection of the last request."""
         self._failure: Exception | None = None
+        self._troubles = Troubles(log)
         self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
@@ -118,10 +123,23 @@ class Member(Generic[M]):
         try:
             node = await self._cluster.coordinator("group", group)
             connection = self._connection = await self._cluster.connection(node, "group")
-            return await connection.call(request, timeout_ms=timeout_ms)
-        except (ConnectionLostError, errors.RetriableError):
+            response = await connection.call(request, timeout_ms=timeout_ms)
+        except (ConnectionLostError, errors.RetriableError) as error:
+            self._waiting(str(error))
             self._forget_coordinator()
             return None
+        code = first_error(response)
+        if code in NO_COORDINATOR:
+            self._waiting(str(errors.error_for(code, code.text)))
+        else:
+            self._troubles.over(group, self._loop.time())
+        return response
+
+    def _waiting(self, why: str) -> None:
+        if not self._cluster.unreachable:  # otherwise the outage is logged
+            group = self.membership.group_id
+            why = f"group {group!r} waits for its coordinator: {why}".rstrip(".")
+            self._troubles.waiting(group, why, self._loop.time())
 
     def _forget_coordinator(self) -> None:
         self._cluster.forget_coordinator("group", self.membership.group_id)

@@ -12,7 +12,7 @@ from oncelog.client.consumer.background import Background
 from oncelog.client.consumer.subscription_state import SubscriptionState
 from oncelog.client.discovery.cluster import ClusterClient
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.consumer")
 
 ASSIGNED, SUBSCRIBED = "assigned", "subscribed to"
 

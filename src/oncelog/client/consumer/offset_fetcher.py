@@ -27,7 +27,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.consumer")
 
 LEADERS_MS = 1_000
 """How long partitions with known offsets wait for other partitions whose leaders do not answer."""

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oncelog.client.consumer.assignors import ASSIGNORS
-from oncelog.client.options import COMMON, MAX_INT, Option, boolean, integer, optional_text, read_options
+from oncelog.client.options import (
+    MAX_INT,
+    WITH_STATISTICS,
+    Option,
+    boolean,
+    check_statistics,
+    integer,
+    optional_text,
+    read_options,
+)
 from oncelog.client.records import milliseconds
 from oncelog.client.serialization.functions import deserializer
 from oncelog.errors import ConfigError
@@ -44,7 +53,7 @@ def _possibly_empty_text(value: Any) -> str:
     return value
 
 
-CONSUMER: dict[str, Option] = COMMON | {
+CONSUMER: dict[str, Option] = WITH_STATISTICS | {
     "allow_auto_create_topics": Option(
         False, boolean, "Whether to create a subscribed topic that does not exist. The broker must also allow it."
     ),
@@ -149,6 +158,7 @@ def isolation_level(options: Mapping[str, Any]) -> int:
 def consumer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a consumer's options, checked against each other. Raises ConfigError."""
     options, explicit = read_options(CONSUMER, mapping, given)
+    check_statistics(options)
     if options["group_id"] is None:
         for name in ("group_instance_id", "enable_auto_commit"):
             if name in explicit and options[name]:

@@ -9,6 +9,7 @@ from oncelog.client.consumer.background import PollTimer
 from oncelog.client.consumer.commits import Commits
 from oncelog.client.consumer.metadata_watch import MetadataWatch
 from oncelog.client.consumer.subscription_state import SubscriptionState
+from oncelog.client.metrics.fetches import Fetches
 from oncelog.client.types import TopicPartition
 
 Listener = Callable[[list[TopicPartition]], object]
@@ -35,12 +36,14 @@ class Rebalancer:
         metadata_watch: MetadataWatch,
         poll_timer: PollTimer,
         call_listener: CallListener,
+        fetches: Fetches,
     ) -> None:
         self._subscription = subscription
         self._commits = commits
         self._metadata_watch = metadata_watch
         self._poll_timer = poll_timer
         self._call_listener = call_listener
+        self._fetches = fetches
         self.listeners = Listeners()
 
     @property
@@ -83,6 +86,7 @@ class Rebalancer:
         before = self._subscription.partitions
         added = [tp for tp in wanted if tp not in before]
         self._subscription.assign(wanted)
+        self._fetches.rebalanced()
         self.report_missing_topics(topic for topic, _ in wanted)
         if self.listeners.assigned is not None:
             await self._call(self.listeners.assigned, added)

@@ -17,6 +17,8 @@ from oncelog.columns.values import raw_of
 from oncelog.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oncelog.client.consumer.completed_fetch import CompletedFetch
     from oncelog.client.consumer.subscription_state import SubscriptionState
     from oncelog.columns.values import Format
@@ -33,12 +35,13 @@ def decode(
     include_headers: bool,
     key: Format | None = None,
     value: Format | None = None,
+    count: Callable[[str, int], None] = lambda topic, records: None,
 ) -> pa.Table:
     """Return one table of fetched records, of TABLE_BYTES or a batch more, and move the `consumed` offsets past it.
 
     The next poll returns the remaining records. If the first batch is damaged, raise CorruptRecordError. If a format
     cannot read the first value, raise BadRecordError. Other errors of a format are raised unchanged. Records before an
-    error are returned in an earlier table.
+    error are returned in an earlier table. Call `count` with the topic and the number of records of each fetch.
     """
     started = [(fetch, fetch.position) for fetch in fetches]
     moved: dict[TopicPartition, tuple[int, int]] = {}
@@ -66,6 +69,7 @@ def decode(
                 break  # a format without a fixed type may produce another schema
             moved[fetch.tp] = after, fetch.last_epoch if after >= fetch.end else -1
             tables.append(table)
+            count(fetch.tp[0], len(table))
             if after < fetch.end:
                 fetch.go_to(after)
             else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from oncelog.client.connections.versions import Request
 from oncelog.client.discovery.metadata import MetadataUpdater
 from oncelog.client.discovery.retries import Retries
 from oncelog.client.discovery.topology import LEADER_MOVED, Partition, Topic
+from oncelog.client.metrics.requests import Requests
 from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.net.security import PLAINTEXT, Security
 from oncelog.protocol.errors import ErrorCode
@@ -76,6 +78,9 @@ class ClusterClient:
         self.api_timeout_ms = api_timeout_ms
         self.missing_topic_ms = missing_topic_ms
         self._max_age = metadata_max_age_ms / 1000
+        self._client_id = client_id
+        self.requests = Requests(time.monotonic)
+        """Counts requests and connections."""
         self._connections = Connections(
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
@@ -85,9 +90,12 @@ class ClusterClient:
             max_idle_ms=connections_max_idle_ms,
             chance=chance,
             security=security,
+            requests=self.requests,
         )
         self._outage = Outage()
-        self._metadata = MetadataUpdater(self._connections, parse_bootstrap(bootstrap_servers), self._outage)
+        self._metadata = MetadataUpdater(
+            self._connections, parse_bootstrap(bootstrap_servers), self._outage, self.requests
+        )
         self.topology = self._metadata.topology
         self.retries = Retries(
             backoff_ms=(retry_backoff_ms, retry_backoff_max_ms),
@@ -135,6 +143,10 @@ class ClusterClient:
     def open_connection(self, node_id: int, purpose: str = "") -> ClientConnection | None:
         """Return the open connection to a broker, if there is one."""
         return self._connections.find((node_id, purpose))
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the fields of `ClientMetrics`. Any thread may call this."""
+        return {"client_id": self._client_id, **self.requests.values(self._connections.open_connections())}
 
     async def _any_connection(self) -> ClientConnection:
         self.calls.check()

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from oncelog import errors
 from oncelog.client.connections.pool import Address, Connections, Outage
 from oncelog.client.discovery.topology import Topology
+from oncelog.client.metrics.requests import Requests
 from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -17,11 +18,12 @@ _Key = tuple[frozenset[str] | None, bool]
 class MetadataUpdater:
     """Update `topology` from Metadata responses of any broker (Kafka's MetadataUpdater)."""
 
-    def __init__(self, connections: Connections, bootstrap: list[Address], outage: Outage) -> None:
+    def __init__(self, connections: Connections, bootstrap: list[Address], outage: Outage, requests: Requests) -> None:
         self.topology = Topology()
         self._connections = connections
         self._bootstrap = bootstrap
         self._outage = outage
+        self._requests = requests
         self._refreshing: dict[_Key, asyncio.Task[None]] = {}
         self._refreshed_at = float("-inf")
 
@@ -43,7 +45,7 @@ class MetadataUpdater:
                 what = f"no broker can be reached: {error}"
                 self._outage.failed(what, asyncio.get_running_loop().time())
                 raise errors.ConnectionFailedError(what) from error
-        self._outage.over()
+        self._outage.over(asyncio.get_running_loop().time())
         return found
 
     async def refresh(self, topics: frozenset[str] | None, *, create: bool) -> None:
@@ -73,6 +75,7 @@ class MetadataUpdater:
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(str(error)) from error
         self.topology.update(response, everything=topics is None)
+        self._requests.keep_nodes(self.topology.brokers)
         self._refreshed_at = asyncio.get_running_loop().time()
 
     def is_fresh(self, max_age: float) -> bool:

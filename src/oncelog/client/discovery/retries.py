@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.connections.pool import Address, Outage
-from oncelog.client.connections.versions import Request, for_connection
+from oncelog.client.connections.versions import ByVersion, Request, for_connection
 from oncelog.client.discovery.topology import NO_SUCH_TOPIC
 from oncelog.client.response_errors import first_error
 from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
@@ -97,6 +97,7 @@ class Retries:
         begun = now()
         limit = begun + (self._api_timeout_ms() if timeout_ms is None else timeout_ms) / 1000
         delays = self.delays()
+        name = (request.kind if isinstance(request, ByVersion) else type(request)).__name__
         failure: errors.KafkaError | None = None
         while True:
             response: Any = None
@@ -107,8 +108,9 @@ class Retries:
                 response = await connection.call(message, chosen, timeout_ms=left)
                 code = first_error(response)
                 if not code.retriable or (code in NO_SUCH_TOPIC and not about_topic):
+                    self._outage.troubles.over(name, now())
                     return response
-                failure = errors.error_for(code, f"{type(message).__name__}: {code.text}")
+                failure = errors.error_for(code, f"{name}: {code.text}")
             except ConnectionLostError as error:
                 failure = errors.ConnectionFailedError(str(error))
             except NoCommonVersionError as error:
@@ -117,6 +119,8 @@ class Retries:
                 raise
             except errors.RetriableError as error:
                 failure = error
+            if not self._outage.reason:  # otherwise the outage is logged
+                self._outage.troubles.waiting(name, f"{name} is not answered: {failure}".rstrip("."), now())
             moved(failure.code)
             delay = delays()
             if now() + delay >= begun + self.patience(timeout_ms):

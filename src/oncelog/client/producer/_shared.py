@@ -14,6 +14,7 @@ from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.group_offsets import GroupMetadata, Positioned
+    from oncelog.client.metrics.results import ProducerMetrics
 
 
 class ProducerBase(OtherNames):
@@ -45,6 +46,13 @@ class ProducerBase(OtherNames):
     def first_offsets(self) -> dict[TopicPartition, int]:
         """(topic, partition) -> first acknowledged offset of the current transaction there, or of the last one."""
         return {} if self._core.manager is None else dict(self._core.manager.first_offsets)
+
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer counts: records, batches, requests, retries, errors, latencies, buffer memory.
+
+        Sends no request. Any thread may call this, also after `close`.
+        """
+        return self._core.metrics()
 
     def begin_transaction(self) -> None:
         """Begin a transaction. `with producer.transaction()` is shorter, and commits or aborts automatically.
@@ -81,6 +89,7 @@ class ProducerBase(OtherNames):
         return manager is not None and manager.state is ManagerState.PREPARED
 
     def _no_room(self) -> errors.TimedOutError:
+        self._core.sends.exhausted += 1
         return errors.TimedOutError(
             f"the record buffer is full (buffer_memory = {self.options['buffer_memory']}), and no memory became free "
             f"within max_block_ms = {self.options['max_block_ms']}"

@@ -136,7 +136,7 @@ class Producer(ProducerBase):
                 left = deadline - loop.time()
                 if left <= 0:
                     raise self._no_room() from None
-                await core.buffer.memory_freed(min(left, 0.5))
+                core.note_full_buffer(freed=await core.buffer.memory_freed(min(left, 0.5)))
                 continue
             if future is not None:
                 return future

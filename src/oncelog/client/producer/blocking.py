@@ -30,7 +30,7 @@ _MADE_HERE: WeakSet[Producer] = WeakSet()
 _AT_WORK: WeakSet[ProducerCore] = WeakSet()
 """Producers that may have unsent records. A producer sends them even if its user holds no reference to it any more."""
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.producer")
 
 
 class Producer(ProducerBase, Blocking[Awaited]):
@@ -156,9 +156,9 @@ class Producer(ProducerBase, Blocking[Awaited]):
     def _wait_for_room(self, full: NoRoomError, deadline: float) -> None:
         self._thread.refuse_its_own("a wait for buffer memory (in on_delivery)")
         left = deadline - time.monotonic()
-        if left <= 0 or (
-            not self._core.buffer.wait_for_memory(min(left, 0.5), full.releases) and time.monotonic() >= deadline
-        ):
+        freed = left > 0 and self._core.buffer.wait_for_memory(min(left, 0.5), full.releases)
+        self._core.note_full_buffer(freed=freed)
+        if not freed and time.monotonic() >= deadline:
             raise self._no_room() from None
 
     def send_table(

@@ -64,7 +64,8 @@ class RecordBuffer:
         self._lock = lock
         self._turns = turns
         self._memory = threading.Condition(lock)
-        self._memory_waiters = 0
+        self.memory_waiters = 0
+        """How many threads wait for memory."""
         self._releases = 0
         """How often memory was freed. A caller that found none compares it under the lock."""
 
@@ -148,11 +149,11 @@ class RecordBuffer:
         `close` ends the wait, too.
         """
         with self._lock:
-            self._memory_waiters += 1
+            self.memory_waiters += 1
             try:
                 return self._memory.wait_for(lambda: self._releases != releases, timeout)
             finally:
-                self._memory_waiters -= 1
+                self.memory_waiters -= 1
 
     # -- the event loop -------------------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ class RecordBuffer:
 
     def _freed(self) -> None:
         self._releases += 1
-        if self._memory_waiters:
+        if self.memory_waiters:
             self._memory.notify_all()
 
     def close(self) -> None:

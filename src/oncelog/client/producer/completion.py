@@ -11,6 +11,7 @@ from typing import Any
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.topology import LEADER_MOVED
+from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.produce_requests import Answer, BatchAnswer
@@ -36,12 +37,14 @@ class Completion:
         manager: TransactionManager | None,
         why: Callable[[], str],
         chance: Callable[[], float],
+        sends: Sends,
     ) -> None:
         self._options = options
         self._accumulator = accumulator
         self._manager = manager
         self._why = why
         self._chance = chance
+        self._sends = sends
         self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
         self._outcomes: Outcomes = []
 
@@ -58,6 +61,7 @@ class Completion:
         delivery = batch.delivery
         delivery.count = batch.count
         if error is not None:
+            self._sends.failed(batch.tp[0], batch.count)
             by_record = _by_record(error, batch, place)
             self._outcomes.append(lambda: delivery.fail(error, by_record))
         else:
@@ -132,6 +136,7 @@ class Completion:
                 self._split(batch)
                 continue
             if self._can_retry(batch, code, where.log_start_offset):
+                self._sends.retried(batch.tp[0], batch.count)
                 delay = Backoff(*self._backoff)
                 delay.failures = batch.attempts
                 self._accumulator.requeue(batch, now + int(delay.next_ms(self._chance())))
@@ -146,6 +151,7 @@ class Completion:
 
     def _split(self, batch: Batch) -> None:
         parts = batch.split()
+        self._sends.splits += 1
         self._accumulator.replace(batch, parts)
         if self._manager is not None:
             self._manager.sequences.replace(batch, parts)

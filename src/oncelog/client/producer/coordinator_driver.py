@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -16,9 +17,12 @@ from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.producer import coordinator_requests as coordination
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.producer.turns import Turns
+from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+
+log = logging.getLogger("oncelog.client.producer")
 
 CONCURRENT_BACKOFF_MS = 20
 """First delay while the coordinator still ends the previous transaction, which usually takes milliseconds."""
@@ -47,6 +51,7 @@ class CoordinatorDriver:
         self._all_settled = all_settled
         self._max_backoff_ms = max_backoff_ms
         self._going_on = False
+        self._troubles = Troubles(log)
         self.trouble = ""
         """Why the last request has no final response; empty if it has one."""
 
@@ -71,9 +76,14 @@ class CoordinatorDriver:
             while not self._turns.closed and (asked := self._next_request()) is not None:
                 code = await self._ask(asked)
                 self._turns.changed()
+                now = self._turns.loop.time()
                 if code is None:
+                    self._troubles.over(asked.kind, now)
                     backoff.reset()
                     continue
+                if not self._cluster.unreachable:  # otherwise the outage is logged
+                    why = f"the transaction waits for the coordinator of {asked.key!r}: {self.trouble}"
+                    self._troubles.waiting(asked.kind, why, now)
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                     self._cluster.forget_coordinator("group" if asked.kind == "group" else "transaction", asked.key)
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)

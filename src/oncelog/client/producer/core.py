@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -15,6 +16,8 @@ from oncelog import errors
 from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.metrics.results import ProducerMetrics
+from oncelog.client.metrics.sends import Sends
 from oncelog.client.options import cluster_options
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import all_done
@@ -29,7 +32,11 @@ from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.transaction_manager import ManagerState, TransactionEnd, TransactionManager
 from oncelog.client.producer.turns import Turns
 from oncelog.client.serialization.functions import Serializers
+from oncelog.client.statistics import start_statistics
+from oncelog.client.troubles import Troubles
 from oncelog.client.types import TopicPartition
+
+log = logging.getLogger("oncelog.client.producer")
 
 
 def _make_accumulator(options: Mapping[str, Any], failures: Failures, loop: asyncio.AbstractEventLoop) -> Accumulator:
@@ -74,27 +81,18 @@ class ProducerCore:
             else None
         )
         self._failures = Failures()
+        self._troubles = Troubles(log)
         self.accumulator = _make_accumulator(options, self._failures, loop)
         self._turns = Turns(loop, clock)
-        self._routes = Routes(self.cluster, options, self.accumulator, self.lock, self._turns)
+        self.sends = Sends(self.cluster.requests)
+        self._routes = Routes(self.cluster, options, self.accumulator, self.lock, self._turns, self.sends)
         self.counts = self._routes.counts
         self.learn_topic = self._routes.learn_topic
-        self._coordinator = (
-            None
-            if self.manager is None
-            else CoordinatorDriver(
-                self.cluster,
-                self.manager,
-                self.lock,
-                self._turns,
-                all_settled=lambda: self.accumulator.empty,
-                max_backoff_ms=options["retry_backoff_max_ms"],
-            )
-        )
+        self._coordinator = None if self.manager is None else self._make_coordinator(self.manager)
         self.buffer = RecordBuffer(
             self.accumulator,
             self.manager,
-            Completion(options, self.accumulator, self.manager, self._why_unreachable, random.random),
+            Completion(options, self.accumulator, self.manager, self._why_unreachable, random.random, self.sends),
             self.lock,
             self._turns,
             partitioner=make_partitioner(options, random.randrange, self._routes.weights),
@@ -109,9 +107,21 @@ class ProducerCore:
             self._turns,
             routes=self._routes,
             coordinator=self._coordinator,
+            sends=self.sends,
         )
         self._ending = 0
         """How many calls wait for the end of a transaction."""
+        start_statistics(options, loop, lambda: self.closed, self.metrics)
+
+    def _make_coordinator(self, manager: TransactionManager) -> CoordinatorDriver:
+        return CoordinatorDriver(
+            self.cluster,
+            manager,
+            self.lock,
+            self._turns,
+            all_settled=lambda: self.accumulator.empty,
+            max_backoff_ms=self.options["retry_backoff_max_ms"],
+        )
 
     @property
     def _calls(self) -> Calls:
@@ -132,6 +142,16 @@ class ProducerCore:
         refused = "" if self._coordinator is None else self._coordinator.trouble
         return self.cluster.unreachable or refused or next(iter(self._routes.trouble.values()), "")
 
+    def note_full_buffer(self, *, freed: bool) -> None:
+        """Log if `send` waits long for memory (any thread)."""
+        now = time.monotonic()
+        if freed:
+            self._troubles.over("buffer", now)
+            return
+        why = self._why_unreachable() or "the brokers acknowledge records more slowly than the program sends them"
+        size = self.options["buffer_memory"]
+        self._troubles.waiting("buffer", f"send() waits, because buffer_memory = {size} is used up: {why}", now)
+
     async def _wait_until(self, condition: Callable[[], bool], timeout_ms: float, what: str) -> None:
         """Wait for a condition. Raises TimedOutError that names `what`."""
         self._turns.wake()
@@ -149,6 +169,19 @@ class ProducerCore:
         """Return a call's timeout, by default max.block.ms."""
         limit: float = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
         return limit
+
+    def metrics(self) -> ProducerMetrics:
+        """Return the metrics (any thread)."""
+        limit = self.options["buffer_memory"]
+        with self.lock:
+            used, batches = self.accumulator.used, self.accumulator.incomplete()
+        return self.sends.metrics(
+            **self.cluster.metrics(),
+            buffer_total_bytes=limit,
+            buffer_available_bytes=max(0, limit - used),
+            buffered_records=sum(batch.count for batch in batches),
+            waiting_threads=self.buffer.memory_waiters,
+        )
 
     # -- transactions ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from oncelog.errors import TimedOutError, UsageError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.producer")
 
 REMEMBERED = 10_000
 """How many failed batches without a retrieved error are kept for `close`. Further ones are only counted."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oncelog.client.options import COMMON, MAX_INT, Option, boolean, integer, optional_text, read_options
+from oncelog.client.options import (
+    MAX_INT,
+    WITH_STATISTICS,
+    Option,
+    boolean,
+    check_statistics,
+    integer,
+    optional_text,
+    read_options,
+)
 from oncelog.client.serialization.functions import serializer
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
@@ -49,7 +58,7 @@ def _not_two_phase(value: Any) -> bool:
     return False
 
 
-PRODUCER: dict[str, Option] = COMMON | {
+PRODUCER: dict[str, Option] = WITH_STATISTICS | {
     "acks": Option(
         -1,
         _acks,
@@ -159,6 +168,7 @@ def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
     error if enable_idempotence or transactional_id is set as well.
     """
     options, explicit = read_options(PRODUCER, mapping, given)
+    check_statistics(options)
     conflicts = {
         "acks": options["acks"] != -1,
         "retries": options["retries"] == 0,

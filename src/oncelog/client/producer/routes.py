@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -16,11 +17,16 @@ from oncelog import errors
 from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.reasons import unavailable_topic, unreachable_broker, without_leader
+from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.partitioner import spread
 from oncelog.client.producer.turns import Turns
 from oncelog.client.records import check_topic
+from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection
+
+log = logging.getLogger("oncelog.client.producer")
 
 WEIGHTS_MS = 20
 """How long a topic's weights are used: with many partitions they take longer than a batch."""
@@ -36,12 +42,14 @@ class Routes:
         accumulator: Accumulator,
         lock: threading.Lock,
         turns: Turns,
+        sends: Sends,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._accumulator = accumulator
         self._lock = lock
         self._turns = turns
+        self._sends = sends
         self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
         self.rejected: Callable[[errors.AuthenticationError], None] = lambda error: None
         """The sender sets it: called if a broker rejects the login, so that no batch waits for its timeout."""
@@ -57,6 +65,10 @@ class Routes:
         """Number of partitions by topic, so that `append` needs a single lookup."""
         self.trouble: dict[int, str] = {}
         """Why a broker that is needed cannot be reached."""
+        self._troubles = Troubles(log)
+
+    def _now(self) -> float:
+        return self._turns.loop.time()
 
     def to(self, node: int) -> ClientConnection | None:
         """Return the connection to a broker. If there is none, return None and open one."""
@@ -165,6 +177,7 @@ class Routes:
                 self._used.pop(topic)
                 self._weights.pop((topic, self.counts.pop(topic)), None)
                 self._cluster.topology.forget(topic)
+                self._sends.forget(topic)
 
     async def _connect(self, node: int) -> None:
         backoff = Backoff(*self._backoff)
@@ -173,12 +186,15 @@ class Routes:
                 try:
                     await self._cluster.connection(node, "produce")
                     self.trouble.pop(node, None)
+                    self._troubles.over(node, self._now())
                     return
                 except errors.AuthenticationError as error:
                     self.rejected(error)
                     return
                 except errors.ConnectionFailedError as error:
                     self.trouble[node] = error.message
+                    if not self._cluster.unreachable:  # otherwise the outage is logged
+                        self._troubles.waiting(node, unreachable_broker("send to", error.message), self._now())
                     await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
                     with contextlib.suppress(errors.KafkaError):
                         await self._cluster.refresh(self.counts)
@@ -210,9 +226,16 @@ class Routes:
                     with self._lock:
                         waiting = self._accumulator.partitions_waiting(topic)
                     # A topic that was created again may lack this partition, which then has no leader either.
-                    if all(self._cluster.topology.leader(topic, partition) >= 0 for partition in waiting):
+                    without = [each for each in waiting if self._cluster.topology.leader(topic, each) < 0]
+                    if not without:
+                        self._troubles.over(topic, self._now())
                         return
+                    why = without_leader(topic, without)
                     self._turns.wake()  # the partitions that have a leader need not wait for the others
+                else:
+                    why = unavailable_topic(topic, self._cluster.topology.failures.get(topic))
+                if not self._cluster.unreachable:
+                    self._troubles.waiting(topic, f"records wait in the buffer: {why}", self._now())
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
                 if not self._accumulator.waiting:
                     return

@@ -13,6 +13,7 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer import produce_requests as produce
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
@@ -24,7 +25,7 @@ from oncelog.client.producer.turns import Turns
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.producer")
 
 
 class Sender:
@@ -41,6 +42,7 @@ class Sender:
         *,
         routes: Routes,
         coordinator: CoordinatorDriver | None,
+        sends: Sends,
     ) -> None:
         self._cluster = cluster
         self._options = options
@@ -50,6 +52,7 @@ class Sender:
         self._turns = turns
         self._routes = routes
         self._coordinator = coordinator
+        self._sends = sends
         self._acks: int = options["acks"]
         self._max_in_flight: int = options["max_in_flight_requests_per_connection"]
         self.in_flight: dict[int, int] = {}
@@ -125,8 +128,9 @@ class Sender:
         try:
             if connection is None:
                 raise ConnectionLostError(f"broker {node} closed the connection")
+            encoded = [(batch, batch.wire()) for batch in sent]
             request, version = produce.build(
-                [(batch, batch.wire()) for batch in sent],
+                encoded,
                 self._cluster.topology,
                 connection,
                 self._options,
@@ -134,6 +138,7 @@ class Sender:
             )
             if self._acks == 0:
                 connection.send_unanswered(request, version)
+                self._count(encoded)
                 self._settle([(batch, ErrorCode.NONE, "", produce.UNANSWERED) for batch in sent])
                 return
             future = connection.send(request, version)
@@ -146,9 +151,14 @@ class Sender:
         except Exception as error:  # noqa: BLE001 whatever it is: otherwise their futures would never have an outcome
             self._settle([(batch, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error), produce.UNANSWERED) for batch in sent])
             return
+        self._count(encoded)
         self.in_flight[node] = self.in_flight.get(node, 0) + 1
         self._on_wire.update(dict.fromkeys(sent))
         future.add_done_callback(lambda done: self._answered(node, sent, done))
+
+    def _count(self, encoded: list[tuple[Batch, bytearray]]) -> None:
+        now = self._turns.now_ms()
+        self._sends.sent((batch.tp[0], batch.count, len(data), now - batch.created_ms) for batch, data in encoded)
 
     def _answered(self, node: int, sent: list[Batch], future: asyncio.Future[Any]) -> None:
         try:
@@ -162,6 +172,7 @@ class Sender:
             self._on_wire.pop(batch, None)
         error = ConnectionLostError("the request was cancelled") if future.cancelled() else future.exception()
         if error is None:
+            self._sends.answered(future.result().throttle_time_ms)
             answers = produce.match(sent, future.result(), self._cluster.topology)
         else:
             answers = [(batch, ErrorCode.NETWORK_EXCEPTION, str(error), produce.UNANSWERED) for batch in sent]

@@ -14,7 +14,7 @@ from pathlib import Path
 from oncelog.client.option_readers import Secret
 from oncelog.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("oncelog.client.security")
 
 JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 """The first bytes of Java's own formats, JKS and JCEKS."""

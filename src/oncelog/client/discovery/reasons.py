@@ -1,0 +1,27 @@
+"""Why a client waits, in words for its log: what happened, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncelog import errors
+from oncelog.protocol.errors import ErrorCode
+
+
+def unreachable_broker(doing: str, message: str) -> str:
+    """Return the reason if one broker cannot be reached, but others can. `message` begins with the broker."""
+    return f"cannot {doing} {message}. Check that it runs, and that its advertised.listeners can be reached from here"
+
+
+def without_leader(topic: str, partitions: Sequence[int]) -> str:
+    """Return the reason if partitions of a topic have no leader."""
+    some = ", ".join(f"{topic}-{partition}" for partition in partitions[:3])
+    more = f" and {len(partitions) - 3} more" if len(partitions) > 3 else ""
+    return f"no leader of {some}{more}. Check that the brokers with its replicas run: oncelog topic describe {topic}"
+
+
+def unavailable_topic(topic: str, code: ErrorCode | None) -> str:
+    """Return the reason if the metadata does not contain a topic. `code` is the broker's, if it has answered."""
+    if code is None:
+        return f"no broker has answered which brokers lead topic {topic!r}"
+    return f"topic {topic!r}: {errors.error_for(code, code.text)}".rstrip(".")
