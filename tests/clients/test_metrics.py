@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from contextlib import closing, suppress
 
@@ -255,19 +254,3 @@ def test_asyncio(server: Server, name: str) -> None:
             assert admin.metrics().response_total >= 1
 
     asyncio.run(main())
-
-
-def test_log_is_empty_when_all_is_well(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    fill(server, name, [0])
-    with caplog.at_level(logging.INFO):
-        with Producer(server.bootstrap, transactional_id=name) as producer, producer.transaction() as txn:
-            for number in range(100):
-                txn.send(name, b"%d" % number)
-        options = {"group_id": name, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-        with Consumer(server.bootstrap, **options) as consumer:
-            consumer.subscribe([name])
-            read = 0
-            while read < 100:
-                read += len(consumer.poll(5))
-            consumer.commit()
-    assert [record for record in caplog.records if record.name.startswith("oncelog")] == []

@@ -206,6 +206,32 @@ def test_fetches_back_off_if_a_broker_closes_the_connection() -> None:
     run(body)
 
 
+def test_broker_and_leader_that_are_missing_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
+        brokers.answer = lambda node, partition: ConnectionLostError("broker 1: gone")
+        for _ in range(10):
+            await core.poll(1_000)
+        (line,) = caplog.messages
+        assert "cannot read from broker 1: gone" in line
+        assert "advertised.listeners" in line
+        brokers.answer = lambda node, partition: ErrorCode.NONE
+        await core.poll(2_000)
+        assert caplog.messages[1].startswith("over after 1")
+        caplog.clear()
+        brokers.leader = Partition(-1, 6, (1, 2), ())
+        brokers.learn()
+        for _ in range(10):
+            await core.poll(1_000)
+        (line,) = caplog.messages
+        assert line.startswith("cannot read: no leader of t-0. Check that the brokers with its replicas run")
+        brokers.leader = Partition(2, 7, (1, 2), (2,))
+        await core.poll(2_000)
+        assert len(caplog.messages) == 2, "and once when it is over"
+        assert {record.name for record in caplog.records} == {"oncelog.client.consumer"}
+
+    run(body)
+
+
 def test_persistent_error_is_raised(caplog: pytest.LogCaptureFixture) -> None:
     async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ErrorCode.TOPIC_AUTHORIZATION_FAILED

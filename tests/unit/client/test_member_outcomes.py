@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oncelog import errors
 from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.rebalance import Listeners
@@ -88,3 +89,25 @@ def test_unconfirmed_leave_is_logged(
     logged = [record.getMessage() for record in caplog.records]
     assert [message for message in logged if "'g' has not confirmed" in message and reason in message] == logged
     assert len(logged) == bool(reason)
+
+
+def test_missing_coordinator_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        core = subscribed()
+        answer_heartbeats(core, ErrorCode.NONE)
+        there = core.cluster.coordinator
+
+        async def missing(kind: str, key: str) -> int:
+            raise errors.error_for(ErrorCode.COORDINATOR_NOT_AVAILABLE, "coordinator of group 'g'")
+
+        core.cluster.coordinator = missing  # type: ignore[method-assign]
+        assert await core.poll(20_000) == []
+        (line,) = caplog.messages
+        assert line.startswith("group 'g' waits for its coordinator: coordinator of group 'g'")
+        core.cluster.coordinator = there  # type: ignore[method-assign]
+        assert await core.poll(5_000) == []
+        assert caplog.messages[1].startswith("over after ")
+        await core.close()
+        assert len(caplog.messages) == 2
+
+    virtual_time.run(body())

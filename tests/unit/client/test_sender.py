@@ -306,7 +306,9 @@ def test_metadata_of_unused_topics_are_no_longer_requested() -> None:
     with_core(body, metadata_max_age_ms=1_000, metadata_max_idle_ms=5_000)
 
 
-def test_metadata_requests_without_a_leader_back_off_and_other_partitions_continue() -> None:
+def test_metadata_requests_without_a_leader_back_off_and_other_partitions_continue(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         asked = 0
         refresh = cluster.refresh
@@ -331,9 +333,12 @@ def test_metadata_requests_without_a_leader_back_off_and_other_partitions_contin
         assert goes.result(0).offset == 0
         assert not waits.done()
         assert asked < 120  # once a second (retry.backoff.max.ms), except for the first requests
+        (line,) = caplog.messages
+        assert line.startswith("records wait in the buffer: no leader of t-1. Check that the brokers")
         cluster.refresh = refresh  # type: ignore[method-assign]
         await core.flush(10_000)
         assert waits.result(0).offset == 0
+        assert len(caplog.messages) == 2, "the end is logged, too"
 
     with_core(body, ModelCluster(2, lambda: FINE, version=2))
 

@@ -136,9 +136,11 @@ class ClusterClient:
         if address is None:
             raise errors.ConnectionFailedError(f"broker {node_id} is not in the cluster's metadata")
         try:
-            return await self._connections.get((node_id, purpose), address)
+            found = await self._connections.get((node_id, purpose), address)
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(f"broker {node_id}: {error}") from error
+        self._outage.over(asyncio.get_running_loop().time())
+        return found
 
     def open_connection(self, node_id: int, purpose: str = "") -> ClientConnection | None:
         """Return the open connection to a broker, if there is one."""
