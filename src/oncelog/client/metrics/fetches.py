@@ -75,8 +75,9 @@ class Fetches:
 
     def keep_topics(self, topics: Container[str]) -> None:
         """Forget the topics that are not assigned any more."""
-        for topic in [each for each in self._topics if each not in topics]:
-            del self._topics[topic]
+        for topic in list(self._topics):  # another thread may add a topic meanwhile
+            if topic not in topics:
+                self._topics.pop(topic, None)
 
     def metrics(self, assigned: int, lags: Mapping[TopicPartition, int], client: Mapping[str, Any]) -> ConsumerMetrics:
         """Return the values. `client` are the fields of `ClientMetrics`."""

@@ -1,6 +1,7 @@
 """Statistics of a stream of numbers in constant memory: totals, rates, averages and maxima (Kafka's SampledStat).
 
-The event loop records. Any thread may read, without a lock: a reader may miss a value that is recorded meanwhile.
+One thread at a time records into a `Stat`. Any thread may read it, without a lock: a reader may miss a number that is
+recorded meanwhile.
 """
 
 from __future__ import annotations
