@@ -1,10 +1,9 @@
 """Measure what a client's metrics cost: its CPU time per record with and without them.
 
-scripts/bench --metrics [--rounds N] [--records N]
+scripts/bench --metrics [--rounds N]
 
-Rounds with and without alternate in one process, against one broker. Without means that the recorders do nothing. The
-machine's other work only adds CPU time, so the lowest times are compared. The table also shows the spread of the ratios
-of rounds that followed each other.
+Two clients in one process do the same work in turns of some milliseconds, on one broker. The recorders of one of them
+do nothing. Other work on the machine only adds CPU time, so the table compares the fastest quarter of the turns.
 """
 
 from __future__ import annotations
@@ -14,145 +13,143 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
 from oncelog import Admin, Consumer, Producer
-from oncelog.client.metrics.fetches import Fetches
-from oncelog.client.metrics.requests import Requests
-from oncelog.client.metrics.sends import Sends
-from oncelog.client.producer.sender import Sender
 from support.servers import OncelogCluster
 
-TOPIC = "metrics"
+TOPIC, INPUT = "metrics", "metrics-input"
 PARTITIONS = 3
+RECORDS = 60_000
+"""Records of the topic that consumers read."""
 VALUE = bytes(100)
+ROWS = pa.table({"value": [VALUE] * 10_000})
 
 
-@contextmanager
-def without_metrics() -> Iterator[None]:
-    """Let the recorders do nothing, in clients that are created in this block."""
-
-    def nothing(*_: Any) -> None:
-        pass
-
-    parts: tuple[tuple[type, str], ...] = (
-        *((Requests, name) for name in ("of_node", "keep_nodes")),
-        *((Sends, name) for name in ("answered", "retried", "failed")),
-        *((Fetches, name) for name in ("fetched", "consumed")),
-        (Sender, "_count"),
-    )
-    patches = [mock.patch.object(kind, name, nothing) for kind, name in parts]
-    for each in patches:
-        each.start()
-    try:
-        yield
-    finally:
-        for each in patches:
-            each.stop()
+def nothing(*_: Any) -> None:
+    """Record nothing."""
 
 
-def send(bootstrap: str, records: int) -> None:
+def quiet(client: Any) -> Any:
+    """Turn the recorders of a new client off, and return it."""
+    core = client._core
+    core.cluster.requests.of_node = core.cluster.requests.keep_nodes = nothing
+    if isinstance(client, Producer):
+        core.sender._count = core.sends.answered = nothing
+    else:
+        core.fetches.fetched = core.fetches.consumed = nothing
+    return client
+
+
+def send(producer: Producer) -> int:
     """Send one by one, in batches of the default size."""
-    with Producer(bootstrap) as producer:
-        for number in range(records):
-            producer.send(TOPIC, VALUE, partition=number % PARTITIONS)
+    for number in range(3_000):
+        producer.send(TOPIC, VALUE, partition=number % PARTITIONS)
+    producer.flush()
+    return 3_000
 
 
-def send_alone(bootstrap: str, records: int) -> None:
+def send_alone(producer: Producer) -> int:
     """Send one by one and wait for each: one record a request."""
-    with Producer(bootstrap, linger_ms=0) as producer:
-        for _ in range(records // 50):
-            producer.send(TOPIC, VALUE, partition=0).result()
+    for _ in range(50):
+        producer.send(TOPIC, VALUE, partition=0).result()
+    return 50
 
 
-def send_tables(bootstrap: str, records: int) -> None:
-    """Send Arrow tables."""
-    table = pa.table({"value": [VALUE] * 20_000})
-    with Producer(bootstrap, linger_ms=0, batch_size=1 << 16) as producer:
-        for _ in range(max(1, records * 5 // 20_000)):
-            producer.send_table(TOPIC, table)
+def send_table(producer: Producer) -> int:
+    """Send an Arrow table."""
+    producer.send_table(TOPIC, ROWS)
+    producer.flush()
+    return len(ROWS)
 
 
-def poll(bootstrap: str, records: int) -> None:
+def poll(consumer: Consumer) -> int:
     """Read lists of records."""
-    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
-        left = records
-        while left > 0:
-            left -= len(consumer.poll(10))
+    count = 0
+    while count < 3_000:
+        count += len(consumer.poll(10))
+    return rewind(consumer, count)
 
 
-def read_tables(bootstrap: str, records: int) -> None:
+def read_tables(consumer: Consumer) -> int:
     """Read Arrow tables."""
-    with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
-        left = records * 5
-        for table in consumer.tables(timeout=10):
-            left -= len(table)
-            if left <= 0:
-                return
+    count = 0
+    for table in consumer.tables(timeout=10):
+        count += len(table)
+        if count >= RECORDS // 2:
+            break
+    return rewind(consumer, count)
 
 
-WORK: dict[str, tuple[Callable[[str, int], None], float]] = {
-    "send one by one": (send, 1),
-    "send one by one, wait for each": (send_alone, 1 / 50),
-    "send tables": (send_tables, 5),
-    "poll one by one": (poll, 1),
-    "read tables": (read_tables, 5),
+def rewind(consumer: Consumer, count: int) -> int:
+    """Go back if the next turn would read too far. Return `count`."""
+    if sum(consumer.cached_lag().values()) <= RECORDS // 2:
+        consumer.seek_to_beginning()
+    return count
+
+
+def producer(bootstrap: str) -> Producer:
+    """Create a producer."""
+    return Producer(bootstrap, linger_ms=0, batch_size=16_384)
+
+
+def consumer(bootstrap: str) -> Consumer:
+    """Create a consumer of all partitions."""
+    made = Consumer(bootstrap, auto_offset_reset="earliest")
+    made.assign([(INPUT, partition) for partition in range(PARTITIONS)])
+    return made
+
+
+WORK: dict[str, tuple[Callable[[str], Any], Callable[[Any], int]]] = {
+    "send one by one": (producer, send),
+    "send one by one, wait for each": (producer, send_alone),
+    "send a table": (producer, send_table),
+    "poll one by one": (consumer, poll),
+    "read tables": (consumer, read_tables),
 }
-"""What to run, and how many records it moves for each record of `--records`."""
 
 
-def cpu(work: Callable[[str, int], None], bootstrap: str, records: int) -> float:
-    """Return the CPU seconds of this process that some work takes."""
-    gc.collect()
-    begun = time.process_time()
-    work(bootstrap, records)
-    return time.process_time() - begun
-
-
-def measure(bootstrap: str, records: int, rounds: int) -> Table:
+def measure(bootstrap: str, rounds: int) -> Table:
     """Return the table of results."""
-    shown = Table("work", "with, us/record", "without, us/record", "ratio", "middle half of the pairs")
-    for name, (work, share) in WORK.items():
-        work(bootstrap, records)  # compile, import and fill the topic
-        pairs = []
-        for number in range(rounds):
-            times = {}
-            for metrics in (True, False) if number % 2 else (False, True):
-                if metrics:
-                    times[metrics] = cpu(work, bootstrap, records)
-                else:
-                    with without_metrics():
-                        times[metrics] = cpu(work, bootstrap, records)
-            pairs.append((times[True], times[False]))
-        ratios = [with_them / without for with_them, without in pairs]
-        low, _, high = statistics.quantiles(ratios, n=4)
-        ours, bare = (min(column) / (records * share) * 1e6 for column in zip(*pairs, strict=True))
-        shown.add_row(name, f"{ours:.3f}", f"{bare:.3f}", f"{ours / bare:.3f}", f"{low:.3f} to {high:.3f}")
+    shown = Table("work", "with, us/record", "without, us/record", "ratio")
+    for name, (make, work) in WORK.items():
+        clients = [make(bootstrap), quiet(make(bootstrap))]
+        times: list[list[float]] = [[], []]
+        for number in range(-3, rounds):
+            for which in (0, 1) if number % 2 else (1, 0):
+                begun = time.process_time()
+                count = work(clients[which])
+                if number >= 0:  # the first turns connect and compile
+                    times[which].append((time.process_time() - begun) / count * 1e6)
+        for client in clients:
+            client.close()
+        ours, bare = (statistics.mean(sorted(each)[: max(1, rounds // 4)]) for each in times)
+        shown.add_row(name, f"{ours:.3f}", f"{bare:.3f}", f"{ours / bare:.3f}")
     return shown
 
 
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="Measure the CPU time of a client's metrics.")
-    parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=200)
+    rounds = parser.parse_args().rounds
+    gc.disable()  # its pauses would fall into some turns only
     with tempfile.TemporaryDirectory(prefix="oncelog-metrics-") as folder:
         server = OncelogCluster(Path(folder))
         try:
             with Admin(server.bootstrap) as admin:
                 admin.create_topics(TOPIC, PARTITIONS)
-            Console(width=120).print(measure(server.bootstrap, arguments.records, arguments.rounds))
+                admin.create_topics(INPUT, PARTITIONS)
+            with Producer(server.bootstrap) as filling:
+                for number in range(RECORDS):
+                    filling.send(INPUT, VALUE, partition=number % PARTITIONS)
+            Console(width=120).print(measure(server.bootstrap, rounds))
         finally:
             server.stop()
 

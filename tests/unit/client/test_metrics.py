@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from dataclasses import FrozenInstanceError
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from oncelog import metrics
 from oncelog.client.metrics.fetches import Fetches
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.metrics.sends import Sends
-from oncelog.client.metrics.stats import BOUNDS_MS, WINDOW_S, LatencyStat, Stat
+from oncelog.client.metrics.stats import BOUNDS_MS, WINDOW_S, Windows
 from oncelog.protocol.apis import ApiKey
 
 
@@ -27,7 +28,8 @@ class Clock:
 @pytest.mark.parametrize("seed", range(20))
 def test_recent_numbers_are_those_of_one_to_two_windows(seed: int) -> None:
     chance = random.Random(seed)
-    stat, now = Stat(0.0), 0.0
+    windows, now = Windows(0.0), 0.0
+    stat = windows.stat()
     recorded: list[tuple[float, int]] = []
     for _ in range(500):
         now += chance.choice([0.0, 0.1, 3.0, 20.0, 100.0])
@@ -38,14 +40,15 @@ def test_recent_numbers_are_those_of_one_to_two_windows(seed: int) -> None:
         assert recent.maximum == max(inside, default=None)
         assert recent.seconds >= min(now, WINDOW_S) - 1e-6
         recorded.append((now, chance.randrange(1, 1000)))
-        stat.record(recorded[-1][1], now)
+        windows.roll(now)
+        stat.record(recorded[-1][1])
         assert (stat.count, stat.total) == (len(recorded), sum(value for _, value in recorded))
 
 
 def test_rate_average_and_maximum() -> None:
-    stat = Stat(0.0)
+    stat = Windows(0.0).stat()
     for second in range(10):
-        stat.record(second * 10, float(second))
+        stat.record(second * 10)
     recent = stat.recent(10.0)
     assert (recent.per_second, recent.count_per_second) == (45, 1)
     assert (recent.average, recent.maximum) == (45, 90)
@@ -54,10 +57,15 @@ def test_rate_average_and_maximum() -> None:
 
 
 def test_histogram_has_each_time_once() -> None:
-    latency = LatencyStat(0.0)
-    for value in (0.2, 1, 1.1, 2, 60_000, 60_001):
-        latency.record(value, 0.0)
-    histogram = latency.histogram()
+    clock = Clock()
+    requests = Requests(clock)
+    node = requests.of_node(1)
+    for value in (0.25, 1, 1.125, 2, 60_000, 60_001):
+        sent_at = node.sent(100)
+        clock.now += value / 1000
+        node.answered(ApiKey.FETCH, 50, sent_at)
+        clock.now = sent_at
+    histogram = requests.of_api(ApiKey.FETCH).histogram()
     assert list(histogram) == [*BOUNDS_MS, float("inf")]
     assert (histogram[1], histogram[2], histogram[60_000], histogram[float("inf")]) == (2, 2, 1, 1)
     assert sum(histogram.values()) == 6
@@ -73,7 +81,7 @@ def test_memory_does_not_grow_with_requests_and_time() -> None:
         for _ in range(2_000):
             clock.now += 0.5
             node.answered(ApiKey.PRODUCE, 50, node.sent(100) - 0.01)
-            sends.sent([("t", 10, 1_000, 5)])
+            sends.sent([(SimpleNamespace(tp=("t", 0), count=10, created_ms=5), bytes(100))], 10)
             sends.retried("t", 1)
             fetches.fetched({"t": 100}, 0)
             fetches.consumed("t", 10)
@@ -98,8 +106,13 @@ def test_nodes_and_topics_that_are_gone_disappear() -> None:
     assert (found.connection_count, found.requests_in_flight, found.nodes[1].connection_count) == (3, 3, 2)
     assert found.request_total == 4, "totals of the client stay"
     sends, fetches = Sends(requests), Fetches(requests)
-    sends.sent([("a", 1, 1, 1), ("b", 1, 1, 1)])
+    kept = len(requests.windows._stats)
+    for topic in ("a", "b"):
+        sends.sent([(SimpleNamespace(tp=(topic, 0), count=1, created_ms=5), bytes(100))], 10)
     sends.forget("a")
+    sends.forget("b")
+    assert len(requests.windows._stats) == kept, "their windows are forgotten, too"
+    sends.sent([(SimpleNamespace(tp=("b", 0), count=1, created_ms=5), bytes(100))], 10)
     assert set(sends._topics) == {"b"}
     fetches.consumed("a", 1)
     fetches.consumed("b", 1)

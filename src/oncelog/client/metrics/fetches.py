@@ -7,7 +7,7 @@ from typing import Any
 
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.metrics.results import ConsumerMetrics, ConsumerTopicMetrics, PartitionMetrics
-from oncelog.client.metrics.stats import Stat
+from oncelog.client.metrics.stats import Windows
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.apis import ApiKey
 
@@ -17,10 +17,10 @@ _HEARTBEATS = (ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT)
 class _Records:
     """The records of a topic, or of all topics: how many a call has returned, and the bytes of each response."""
 
-    __slots__ = ("consumed", "fetched")
+    __slots__ = ("consumed", "fetched", "stats")
 
-    def __init__(self, now: float) -> None:
-        self.consumed, self.fetched = Stat(now), Stat(now)
+    def __init__(self, windows: Windows) -> None:
+        self.stats = self.consumed, self.fetched = windows.stat(), windows.stat()
 
     def metrics(self, now: float) -> dict[str, Any]:
         """Return the fields that topics and consumers share."""
@@ -42,42 +42,40 @@ class Fetches:
         self._clock = requests.clock
         self._fetch, self._commit = requests.of_api(ApiKey.FETCH), requests.of_api(ApiKey.OFFSET_COMMIT)
         self._heartbeats = [requests.of_api(each) for each in _HEARTBEATS]
-        now = self._clock()
-        self._all = _Records(now)
+        self._windows = requests.windows
+        self._all = _Records(self._windows)
         self._topics: dict[str, _Records] = {}
-        self._throttled, self._rebalances = Stat(now), Stat(now)
+        self._throttled, self._rebalances = self._windows.stat(), self._windows.stat()
         self._rebalanced_at: float | None = None
 
     def fetched(self, by_topic: Mapping[str, int], throttle_ms: int) -> None:
         """Count a Fetch response: the bytes of each topic's batches, and the time that the broker delayed it."""
-        now = self._clock()
         for topic, size in by_topic.items():
-            self._topic(topic).fetched.record(size, now)
-        self._all.fetched.record(sum(by_topic.values()), now)
-        self._throttled.record(throttle_ms, now)
+            self._topic(topic).fetched.record(size)
+        self._all.fetched.record(sum(by_topic.values()))
+        self._throttled.record(throttle_ms)
 
     def consumed(self, topic: str, records: int) -> None:
         """Count the records of a partition that the program gets from one call."""
-        now = self._clock()
-        self._all.consumed.record(records, now)
-        self._topic(topic).consumed.record(records, now)
+        self._all.consumed.record(records)
+        self._topic(topic).consumed.record(records)
 
     def rebalanced(self) -> None:
         """Count an assignment by the group."""
         self._rebalanced_at = self._clock()
-        self._rebalances.record(1, self._rebalanced_at)
+        self._rebalances.record(1)
 
     def _topic(self, topic: str) -> _Records:
         found = self._topics.get(topic)
         if found is None:
-            found = self._topics[topic] = _Records(self._clock())
+            found = self._topics[topic] = _Records(self._windows)
         return found
 
     def keep_topics(self, topics: Container[str]) -> None:
         """Forget the topics that are not assigned any more."""
         for topic in list(self._topics):  # another thread may add a topic meanwhile
             if topic not in topics:
-                self._topics.pop(topic, None)
+                self._windows.drop(self._topics.pop(topic).stats)
 
     def metrics(self, assigned: int, lags: Mapping[TopicPartition, int], client: Mapping[str, Any]) -> ConsumerMetrics:
         """Return the values. `client` are the fields of `ClientMetrics`."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from oncelog.client.metrics.results import NodeMetrics, RequestMetrics
-from oncelog.client.metrics.stats import LatencyStat, Stat
+from oncelog.client.metrics.stats import BOUNDS_MS, LatencyStat, Stat, Windows
 from oncelog.protocol.apis import ApiKey
 
 
@@ -15,11 +16,12 @@ class Requests:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        now = clock()
+        self.windows = Windows(clock())
         self.connections = self.failed_connections = self.failed_logins = self.lost = 0
         """How many connections were opened, attempts failed, logins were rejected, and requests got no response."""
-        self.outgoing, self.incoming = Stat(now), Stat(now)
-        self._apis: dict[int, LatencyStat] = {}
+        self.outgoing, self.incoming = self.windows.stat(), self.windows.stat()
+        self.apis: dict[int, LatencyStat] = {}
+        """The times of each API's requests."""
         self._nodes: dict[int, NodeTraffic] = {}
 
     def of_node(self, node: int) -> NodeTraffic:
@@ -31,15 +33,15 @@ class Requests:
 
     def of_api(self, api_key: int) -> LatencyStat:
         """Return the times of an API's requests."""
-        found = self._apis.get(api_key)
+        found = self.apis.get(api_key)
         if found is None:
-            found = self._apis[api_key] = LatencyStat(self.clock())
+            found = self.apis[api_key] = self.windows.latency()
         return found
 
     def keep_nodes(self, nodes: Container[int]) -> None:
         """Forget brokers that have left the cluster."""
         for node in [each for each in self._nodes if each not in nodes and each >= 0]:
-            del self._nodes[node]
+            self.windows.drop(self._nodes.pop(node).stats)
 
     def values(self, open_connections: Iterable[tuple[int, int]]) -> dict[str, Any]:
         """Return the fields of `ClientMetrics`. `open_connections` are pairs (node, requests in flight)."""
@@ -58,7 +60,7 @@ class Requests:
             "requests_in_flight": sum(map(sum, busy.values())),
             "request_lost_total": self.lost,
             "nodes": {node: each.metrics(busy.get(node, []), now) for node, each in self._nodes.copy().items()},
-            "requests": {ApiKey(key).name: _of_api(each, now) for key, each in self._apis.copy().items() if each.count},
+            "requests": {ApiKey(key).name: _of_api(each, now) for key, each in self.apis.copy().items() if each.count},
         }
 
 
@@ -68,25 +70,39 @@ class NodeTraffic:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._clock = requests.clock
-        now = self._clock()
-        self._outgoing, self._incoming, self._latency = Stat(now), Stat(now), Stat(now)
+        self._windows = requests.windows
+        self.stats = self._outgoing, self._incoming, self._latency = tuple(self._windows.stat() for _ in range(3))
+        self._sent = (self._outgoing, requests.outgoing)
+        self._received = (self._incoming, requests.incoming)
 
     def sent(self, size: int) -> float:
         """Count a request of `size` bytes. Return the time."""
         now = self._clock()
-        self._outgoing.record(size, now)
-        self._requests.outgoing.record(size, now)
+        if now >= self._windows.end:
+            self._windows.roll(now)
+        for stat in self._sent:
+            stat.count += 1
+            stat.total += size
+            if size > stat.largest:
+                stat.largest = size
         return now
 
     def answered(self, api_key: int, size: int, sent_at: float) -> None:
         """Count a response of `size` bytes, and its latency."""
         now = self._clock()
-        requests = self._requests
+        if now >= self._windows.end:
+            self._windows.roll(now)
+        for stat in self._received:
+            stat.count += 1
+            stat.total += size
         latency = (now - sent_at) * 1000
-        self._incoming.record(size, now)
-        requests.incoming.record(size, now)
-        self._latency.record(latency, now)
-        requests.of_api(api_key).record(latency, now)
+        of_api = self._requests.apis.get(api_key) or self._requests.of_api(api_key)
+        for stat in (self._latency, of_api):
+            stat.count += 1
+            stat.total += latency
+            if latency > stat.largest:
+                stat.largest = latency
+        of_api.buckets[bisect_left(BOUNDS_MS, latency)] += 1
 
     def lost(self, count: int) -> None:
         """Count requests that will get no response."""

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sized
+from typing import Any, Protocol
 
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.metrics.results import ProducerMetrics, ProducerTopicMetrics
-from oncelog.client.metrics.stats import Stat
+from oncelog.client.metrics.stats import Windows
+from oncelog.client.types import TopicPartition
 from oncelog.protocol.apis import ApiKey
+
+
+class SentBatch(Protocol):
+    """What is counted of a batch. `created_ms`: when its first record was added."""
+
+    tp: TopicPartition
+    count: int
+    created_ms: int
 
 
 class _Records:
     """The records of a topic, or of all topics. Each number is the size of a batch or request, in records or bytes."""
 
-    __slots__ = ("bytes", "failed", "retried", "sent")
+    __slots__ = ("bytes", "failed", "retried", "sent", "stats")
 
-    def __init__(self, now: float) -> None:
-        self.sent, self.bytes, self.retried, self.failed = Stat(now), Stat(now), Stat(now), Stat(now)
+    def __init__(self, windows: Windows) -> None:
+        self.stats = self.sent, self.bytes, self.retried, self.failed = tuple(windows.stat() for _ in range(4))
 
     def metrics(self, now: float) -> dict[str, Any]:
         """Return the fields that topics and producers share."""
@@ -36,54 +45,54 @@ class Sends:
 
     def __init__(self, requests: Requests) -> None:
         self._clock = requests.clock
-        now = self._clock()
-        self._all = _Records(now)
+        self._windows = requests.windows
+        self._all = _Records(self._windows)
         self._topics: dict[str, _Records] = {}
-        self._queued, self._throttled = Stat(now), Stat(now)
+        self._queued, self._throttled = self._windows.stat(), self._windows.stat()
         self._latency = requests.of_api(ApiKey.PRODUCE)
         self.splits = 0
         self.exhausted = 0
         """How many calls of `send` have failed because the buffer was full."""
 
-    def sent(self, batches: Iterable[tuple[str, int, int, int]]) -> None:
-        """Count a Produce request. Each batch has its topic, records, bytes, and time in the buffer in ms."""
-        now = self._clock()
-        everything = self._all
-        total = 0
-        for topic, records, size, queued_ms in batches:
-            of_topic = self._topic(topic)
-            of_topic.sent.record(records, now)
-            of_topic.bytes.record(size, now)
-            everything.bytes.record(size, now)
-            self._queued.record(queued_ms, now)
-            total += records
-        everything.sent.record(total, now)
+    def sent(self, batches: Iterable[tuple[SentBatch, Sized]], now_ms: int) -> None:
+        """Count a Produce request: its batches, and the bytes of each. `now_ms` is the time of `created_ms`."""
+        sizes, queued = self._all.bytes, self._queued
+        records = 0
+        for batch, data in batches:
+            topic = self._topics.get(batch.tp[0]) or self._topic(batch.tp[0])
+            size, waited = len(data), now_ms - batch.created_ms
+            records += batch.count
+            topic.sent.total += batch.count
+            topic.bytes.total += size
+            sizes.record(size)
+            queued.record(waited)
+        self._all.sent.record(records)
 
     def answered(self, throttle_ms: int) -> None:
         """Count a Produce response with the time that the broker delayed it."""
-        self._throttled.record(throttle_ms, self._clock())
+        self._throttled.record(throttle_ms)
 
     def retried(self, topic: str, records: int) -> None:
         """Count the records of a batch that will be sent again."""
-        now = self._clock()
-        self._all.retried.record(records, now)
-        self._topic(topic).retried.record(records, now)
+        self._all.retried.record(records)
+        self._topic(topic).retried.record(records)
 
     def failed(self, topic: str, records: int) -> None:
         """Count the records of a batch that has failed."""
-        now = self._clock()
-        self._all.failed.record(records, now)
-        self._topic(topic).failed.record(records, now)
+        self._all.failed.record(records)
+        self._topic(topic).failed.record(records)
 
     def _topic(self, topic: str) -> _Records:
         found = self._topics.get(topic)
         if found is None:
-            found = self._topics[topic] = _Records(self._clock())
+            found = self._topics[topic] = _Records(self._windows)
         return found
 
     def forget(self, topic: str) -> None:
         """Forget a topic that the producer does not use any more."""
-        self._topics.pop(topic, None)
+        found = self._topics.pop(topic, None)
+        if found is not None:
+            self._windows.drop(found.stats)
 
     def metrics(self, **others: Any) -> ProducerMetrics:
         """Return the values. `others` are the fields that this class does not count."""

@@ -1,13 +1,12 @@
-"""Statistics of a stream of numbers in constant memory: totals, rates, averages and maxima (Kafka's SampledStat).
+"""Statistics of streams of numbers in constant memory: totals, rates, averages and maxima (Kafka's SampledStat).
 
-One thread at a time records into a `Stat`. Any thread may read it, without a lock: a reader may miss a number that is
-recorded meanwhile.
+All `Stat`s of a client share its `Windows`. Recording is a few additions, because it happens for each request. Any
+thread may read without a lock: a reader may miss a number that is recorded meanwhile.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 WINDOW_S: Final = 30.0
@@ -26,48 +25,49 @@ class _Mark(NamedTuple):
     earlier: float
     earlier_numbers: int
     earlier_total: float
-    earlier_max: float
+    earlier_largest: float
 
 
 class Stat:
-    """Numbers recorded at times (monotonic seconds). `count` and `total` (their sum) are since the start."""
+    """Numbers: how many (`count`) and their sum (`total`) since the start, and the `largest` of the current window.
 
-    __slots__ = ("_end", "_mark", "_max", "count", "total")
+    The recorders change these attributes directly. Only `record` changes all of them.
+    """
 
-    def __init__(self, now: float) -> None:
+    __slots__ = ("_mark", "count", "largest", "total")
+
+    def __init__(self, start: float) -> None:
         self.count = 0
         self.total: float = 0
-        self._max: float = 0
-        self._mark = _Mark(now, 0, 0, now, 0, 0, 0)
-        self._end = now + WINDOW_S
+        self.largest: float = 0
+        self._mark = _Mark(start, 0, 0, start, 0, 0, 0)
 
-    def record(self, value: float, now: float) -> None:
+    def record(self, value: float) -> None:
         """Add a number."""
-        if now >= self._end:
-            self._begin_window(now)
         self.count += 1
         self.total += value
-        if value > self._max:
-            self._max = value
+        if value > self.largest:
+            self.largest = value
 
-    def _begin_window(self, now: float) -> None:
-        mark = self._mark
-        start = now - (now - mark.start) % WINDOW_S
-        if start - mark.start < 1.5 * WINDOW_S:
-            self._mark = _Mark(start, self.count, self.total, mark.start, mark.numbers, mark.total, self._max)
-        else:  # the window before had no numbers
-            self._mark = _Mark(start, self.count, self.total, start - WINDOW_S, self.count, self.total, 0)
-        self._max = 0
-        self._end = start + WINDOW_S
+    def begin_window(self, start: float, *, skipped: bool) -> None:
+        """Begin a window at `start`. `skipped`: nothing was recorded in the window before."""
+        mark, count, total, largest = self._mark, self.count, self.total, self.largest
+        if skipped:
+            self._mark = _Mark(start, count, total, start - WINDOW_S, count, total, 0)
+        else:
+            self._mark = _Mark(start, count, total, mark.start, mark.numbers, mark.total, largest)
+        self.largest = 0
 
     def recent(self, now: float) -> Recent:
         """Return what was recorded in the current window and the one before."""
-        mark, count, total, largest = self._mark, self.count, self.total, self._max
+        mark, count, total, largest = self._mark, self.count, self.total, self.largest
         windows = (now - mark.start) // WINDOW_S
         if windows <= 0:
-            seconds = now - mark.earlier
             return Recent(
-                seconds, count - mark.earlier_numbers, total - mark.earlier_total, max(largest, mark.earlier_max)
+                now - mark.earlier,
+                count - mark.earlier_numbers,
+                total - mark.earlier_total,
+                max(largest, mark.earlier_largest),
             )
         if windows == 1:
             return Recent(now - mark.start, count - mark.numbers, total - mark.total, largest)
@@ -104,19 +104,55 @@ class Recent(NamedTuple):
 
 
 class LatencyStat(Stat):
-    """Times in milliseconds, with a histogram since the start."""
+    """Times in milliseconds, with a histogram since the start: `buckets` counts them by BOUNDS_MS."""
 
-    __slots__ = ("_buckets",)
+    __slots__ = ("buckets",)
 
-    def __init__(self, now: float) -> None:
-        super().__init__(now)
-        self._buckets = [0] * (len(BOUNDS_MS) + 1)
-
-    def record(self, value: float, now: float) -> None:
-        """Add a time."""
-        super().record(value, now)
-        self._buckets[bisect_left(BOUNDS_MS, value)] += 1
+    def __init__(self, start: float) -> None:
+        super().__init__(start)
+        self.buckets = [0] * (len(BOUNDS_MS) + 1)
 
     def histogram(self) -> Mapping[float, int]:
         """Return upper bound in ms -> number of times up to it and above the next lower bound. The last is infinity."""
-        return dict(zip((*map(float, BOUNDS_MS), float("inf")), self._buckets, strict=True))
+        return dict(zip((*map(float, BOUNDS_MS), float("inf")), self.buckets, strict=True))
+
+
+class Windows:
+    """The windows of one client's `Stat`s. Times are monotonic seconds. `end`: when the current window ends.
+
+    Only the event loop calls `roll`. Any thread may create a `Stat`.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._start = now
+        self.end = now + WINDOW_S
+        self._stats: dict[Stat, None] = {}
+
+    def stat(self) -> Stat:
+        """Create a `Stat`."""
+        return self._added(Stat(self._start))
+
+    def latency(self) -> LatencyStat:
+        """Create a `LatencyStat`."""
+        made = LatencyStat(self._start)
+        self._added(made)
+        return made
+
+    def _added(self, stat: Stat) -> Stat:
+        self._stats[stat] = None
+        return stat
+
+    def drop(self, stats: Iterable[Stat]) -> None:
+        """Forget `Stat`s."""
+        for stat in stats:
+            self._stats.pop(stat, None)
+
+    def roll(self, now: float) -> None:
+        """Begin a window, if the current one has ended."""
+        if now < self.end:
+            return
+        passed = (now - self._start) // WINDOW_S
+        self._start += passed * WINDOW_S
+        self.end = self._start + WINDOW_S
+        for stat in self._stats.copy():
+            stat.begin_window(self._start, skipped=passed > 1)

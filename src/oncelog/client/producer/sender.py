@@ -157,8 +157,7 @@ class Sender:
         future.add_done_callback(lambda done: self._answered(node, sent, done))
 
     def _count(self, encoded: list[tuple[Batch, bytearray]]) -> None:
-        now = self._turns.now_ms()
-        self._sends.sent((batch.tp[0], batch.count, len(data), now - batch.created_ms) for batch, data in encoded)
+        self._sends.sent(encoded, self._turns.now_ms())
 
     def _answered(self, node: int, sent: list[Batch], future: asyncio.Future[Any]) -> None:
         try:
