@@ -70,6 +70,6 @@ class OlderStreamSource(StreamBase):
         if unread:
             log.warning(
                 "the query has ended after one batch, and %d offsets are unread. On PySpark 4.0 and 4.1, "
-                "Trigger.AvailableNow runs one batch of maxOffsetsPerTrigger. Start the query again, or omit it",
+                "Trigger.AvailableNow runs one batch of maxOffsetsPerTrigger. To read the rest, start the query again",
                 unread,
             )
