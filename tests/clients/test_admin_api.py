@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.admin.groups import LATEST, Target
@@ -63,6 +64,13 @@ def test_missing_method_raises_a_helpful_attribute_error(admin: Admin) -> None:
         admin.elect_leaders()  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="did you mean describe_topics"):
         admin.describe_topic("x")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="did you mean offsets"):
+        admin.list_offsets({})  # type: ignore[attr-defined]
+
+
+def test_topic_of_another_library_is_an_invalid_name(admin: Admin, name: str) -> None:
+    with pytest.raises(errors.UsageError, match="it must be str, not NewTopic"):
+        admin.create_topics([NewTopic(name, 1)])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.metrics.results import ClientMetrics
 from oncelog.client.options import COMMON, cluster_options, read_options
+from oncelog.errors import UsageError
 
 FIRST_CONTACT_MS = 10_000
 """How long an Admin tries to reach a first broker, unless default_api_timeout_ms is given."""
@@ -32,6 +33,13 @@ NOT_YET = {
 }
 """Calls of Kafka's Admin that this Admin lacks -> their subject."""
 
+OTHER_NAMES = {
+    "alter_consumer_group_offsets": "set_offsets",
+    "list_consumer_group_offsets": "committed",
+    "list_offsets": "offsets",
+}
+"""Calls of Kafka's Admin -> their names here, if the names are not similar."""
+
 
 def admin_options(
     config: Mapping[str, Any] | None, given: Mapping[str, Any]
@@ -45,8 +53,12 @@ def admin_options(
 
 
 def names(given: str | Iterable[str]) -> list[str]:
-    """Return a list of names, from one name or several."""
-    return [given] if isinstance(given, str) else list(given)
+    """Return a list of names, from one name or several. Raises UsageError for anything else."""
+    found: list[Any] = [given] if isinstance(given, str) else list(given)
+    for name in found:
+        if not isinstance(name, str):
+            raise UsageError(f"{name!r} is not a name: it must be str, not {type(name).__name__}")
+    return found
 
 
 class AdminBase:
@@ -69,5 +81,6 @@ class AdminBase:
                     f"Admin does not support {name} yet ({NOT_YET[name]}); use Apache Kafka's tools with a cluster "
                     "that supports it"
                 )
-            near = get_close_matches(name, [each for each in vars(type(self)) if not each.startswith("_")], n=1)
+            known = [each for each in vars(type(self)) if not each.startswith("_")]
+            near = get_close_matches(OTHER_NAMES.get(name, name), known, n=1)
             raise AttributeError(f"Admin has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
