@@ -48,10 +48,10 @@ def read_command_config(context: click.Context, _option: click.Parameter, path: 
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise click.BadParameter(f"{path}: {why}") from None
         in_file = {name.replace("_", "."): value for name, value in parse_properties(text).items()}
-        context.meta[_BROKERS] = in_file.pop("bootstrap.servers", None)
+        context.meta[_BROKERS] = in_file.pop("bootstrap.servers", None) or None
         settings = {**settings, **in_file}
     settings.setdefault("socket.connection.setup.timeout.ms", ATTEMPT_MS)
-    if settings.get("sasl.mechanism", "").upper() == "OAUTHBEARER":
+    if "OAUTHBEARER" in (settings.get("sasl.mechanism"), settings.get("sasl.mechanisms")):
         settings.setdefault("sasl.login.read.timeout.ms", ATTEMPT_MS)
     try:
         parse_bootstrap(brokers_in_file(context) or "any:1")

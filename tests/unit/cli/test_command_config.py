@@ -60,6 +60,8 @@ def test_brokers_of_the_file_are_used_without_b(tmp_path: Path) -> None:
     assert probed(path)["bootstrap.servers"] == "file:2"
     assert probed(path, ONCELOG_BROKERS="variable:3")["bootstrap.servers"] == "file:2"
     assert probed(path, "-b", "option:1")["bootstrap.servers"] == "option:1"
+    path.write_text("bootstrap.servers=\n")
+    assert probed(path, ONCELOG_BROKERS="variable:3")["bootstrap.servers"] == "variable:3"
 
 
 def test_attempts_end_before_the_command_does(tmp_path: Path) -> None:
