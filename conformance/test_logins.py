@@ -86,6 +86,12 @@ def test_client(credentials: Credentials, way: str) -> None:
     write_and_read(credentials.options(way), f"client-{way.lower()}")
 
 
+def settings_file(folder: Path, options: dict[str, str]) -> Path:
+    file = folder / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+    return file
+
+
 def ran(file: Path, *words: str, stdin: str = "") -> str:
     """Run a command with this file as its --command-config. Return its output."""
     done = CliRunner().invoke(command_line, [*words, "--command-config", str(file)], input=stdin)
@@ -101,8 +107,8 @@ def sink(kafka: SecuredKafka, topic: str, folder: Path, options: dict[str, str])
 
 @pytest.mark.parametrize("way", WAYS)
 def test_command_line(secured: SecuredKafka, credentials: Credentials, way: str, tmp_path: Path) -> None:
-    options, topic, file = credentials.options(way), f"command-{way.lower()}", tmp_path / "client.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+    options, topic = credentials.options(way), f"command-{way.lower()}"
+    file = settings_file(tmp_path, options)
     ran(file, "topic", "create", topic)
     ran(file, "topic", "produce", topic, stdin="value\n")
     assert "value" in ran(file, "topic", "consume", topic, "--group", topic, "-c", "1")
@@ -140,7 +146,7 @@ def test_spark_shows_no_secret(secured: SecuredKafka, credentials: Credentials, 
     for name in copies:
         assert values(secured.bootstrap, f"{name}-out") == wanted
         assert not open_producers(secured.bootstrap, f"{name}-out", f"{name}-sink-commits")
-    contents = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    contents = {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     redacted = b"kafka.sasl.jaas.config=*********(redacted)"
     assert sum(redacted in content for content in contents.values()) >= 2, "in a page and in the event log"
     secrets = [WRONG, *credentials.secrets()]
@@ -174,10 +180,19 @@ def rejected(options: dict[str, Any], *words: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_wrong_password(credentials: Credentials, mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_password(
+    credentials: Credentials, mechanism: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     caplog.set_level("DEBUG")
-    rejected(credentials.options(mechanism, WRONG), mechanism, "sasl.password", "sasl.jaas.config")
-    assert WRONG not in caplog.text
+    options = credentials.options(mechanism, WRONG)
+    rejected(options, mechanism, "sasl.password", "sasl.jaas.config")
+    command = ["topic", "list", "--command-config", str(settings_file(tmp_path, options))]
+    done = subprocess.run(
+        [sys.executable, "-m", "oncelog", *command], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert "sasl.password" in done.stderr
+    assert WRONG not in caplog.text + done.stdout + done.stderr
 
 
 def test_expired_token(credentials: Credentials, caplog: pytest.LogCaptureFixture) -> None:
