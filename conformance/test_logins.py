@@ -66,7 +66,7 @@ def credentials(secured: SecuredKafka, tmp_path_factory: pytest.TempPathFactory)
         yield Credentials(secured, tokens, tmp_path_factory.mktemp("client"))
 
 
-def write_and_read(options: dict[str, str], topic: str) -> None:
+def write_and_read(options: dict[str, Any], topic: str) -> None:
     """Write one record in a transaction, and read it as a member of a group."""
     with Producer(config={**options, "transactional.id": topic}) as producer, producer.transaction():
         producer.send(topic, b"value")
@@ -195,12 +195,15 @@ def test_wrong_password(
     assert WRONG not in caplog.text + done.stdout + done.stderr
 
 
-def test_expired_token(credentials: Credentials, caplog: pytest.LogCaptureFixture) -> None:
+def test_tokens_of_a_callback(credentials: Credentials, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     token = unsecured_token(life_s=-3600)
     options = {name: value for name, value in credentials.options("OAUTHBEARER").items() if "oauthbearer" not in name}
     rejected({**options, "sasl_oauth_token_provider": lambda: token}, "OAUTHBEARER", "invalid_token")
     assert token not in caplog.text
+    write_and_read(
+        {**options, "sasl_oauth_token_provider": lambda: (unsecured_token(), time.time() + 3600)}, "callback"
+    )
 
 
 def test_wrong_certificates(secured: SecuredKafka, credentials: Credentials, tmp_path: Path) -> None:

@@ -167,8 +167,7 @@ class Credentials:
     def __init__(self, kafka: SecuredKafka, tokens: TokenServer, folder: Path) -> None:
         self._kafka = kafka
         self._tokens = tokens
-        self._pair = signed_by(kafka.authority, "client")
-        self._certificate, self._key = self._pair.write(folder, "client", self.KEY_PASSWORD)
+        self._certificate, self._key = signed_by(kafka.authority, "client").write(folder, "client", self.KEY_PASSWORD)
 
     def options(self, way: str, password: str = PASSWORD) -> dict[str, str]:
         """Return the options with the addresses, for a mechanism, `TLS` or `MUTUAL`."""
