@@ -45,6 +45,7 @@ NOT_COMPILED = (
     "net/security.py",  # only the client uses it
     "net/stalls.py",  # for debugging
     "net/tls_failures.py",  # only the client uses it
+    "net/traffic.py",  # only types
     "protocol/decoder.py",  # generates Python
     "protocol/encoder.py",  # generates Python
     "protocol/fields.py",  # has a metaclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import closing, suppress
 
 import pytest
@@ -75,3 +76,16 @@ def test_full_buffer_is_logged(name: str, caplog: pytest.LogCaptureFixture, monk
         assert len(own) == 1, caplog.messages
         assert "send() waits, because buffer_memory = 1000 is used up: no broker can be reached" in own[0]
         producer.close(0)
+
+
+def test_topic_that_does_not_exist_is_logged_once(
+    server: Server, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(troubles, "SILENT_SECONDS", 0.2)
+    with Consumer(server.bootstrap) as consumer:
+        consumer.assign([(name, 0)])
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            consumer.poll(0.1)
+    (line,) = caplog.messages
+    assert f"assigned topic {name!r}" in line

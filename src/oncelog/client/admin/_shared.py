@@ -62,7 +62,7 @@ def names(given: str | Iterable[str]) -> list[str]:
 
 
 class AdminBase:
-    """The method that does not wait. A method that Admin lacks raises an AttributeError with a suggestion."""
+    """What both admin clients share. A method that Admin lacks raises an AttributeError with a suggestion."""
 
     cluster: ClusterClient
 

@@ -73,9 +73,17 @@ class ConsumerCore:
         self.background = Background(loop)
         self._poll_timer = PollTimer(options["max_poll_interval_ms"], loop)
         self.offsets = OffsetFetcher(self.cluster, self.subscription, options, self.background)
-        self.fetches = Fetches(self.cluster.requests)
-        self.fetcher = Fetcher(self.cluster, self.subscription, options, self.offsets, self.background, self.fetches)
         self.metadata_watch = MetadataWatch(self.cluster, self.subscription, options, self.background)
+        self.fetches = Fetches(self.cluster.requests)
+        self.fetcher = Fetcher(
+            self.cluster,
+            self.subscription,
+            options,
+            self.offsets,
+            self.background,
+            fetches=self.fetches,
+            warned=self.metadata_watch.warned,
+        )
         self.commits = Commits(self.cluster, self.subscription, options, self.background, self.group_metadata)
         self._rebalancer = Rebalancer(
             self.subscription, self.commits, self.metadata_watch, self._poll_timer, call_listener, self.fetches

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 from oncelog import errors
@@ -63,7 +63,7 @@ class _Plan(NamedTuple):
 
 
 class Fetcher:
-    """Fetch for one consumer, on its loop."""
+    """Fetch for one consumer, on its loop. `warned` has the topics whose absence is logged."""
 
     def __init__(
         self,
@@ -72,7 +72,9 @@ class Fetcher:
         options: Mapping[str, Any],
         offsets: OffsetFetcher,
         background: Background,
+        *,
         fetches: Fetches,
+        warned: Set[str],
     ) -> None:
         self._cluster = cluster
         self._subscription = subscription
@@ -80,6 +82,7 @@ class Fetcher:
         self._offsets = offsets
         self._background = background
         self._fetches = fetches
+        self._warned = warned
         self._isolation = isolation_level(options)
         self._sessions: dict[int, FetchSession] = {}
         self._pending_nodes: set[int] = set()
@@ -244,8 +247,9 @@ class Fetcher:
         for topic in {topic for topic, _ in self._subscription.partitions}:
             if topic not in waiting:
                 self._troubles.over(topic, self._now())
-            elif not self._cluster.unreachable:  # otherwise the outage is logged
-                known = topic in topology.topics
+                continue
+            known = topic in topology.topics
+            if not self._cluster.unreachable and (known or topic not in self._warned):  # otherwise it is logged already
                 failure = topology.failures.get(topic)
                 why = without_leader(topic, waiting[topic]) if known else unavailable_topic(topic, failure)
                 self._troubles.waiting(topic, f"cannot read: {why}", self._now())

@@ -33,7 +33,8 @@ class MetadataWatch:
         self._background = background
         self._age = max(options["metadata_max_age_ms"], options["retry_backoff_max_ms"]) / 1000
         self._next = background.loop.time() + self._age
-        self._warned: set[str] = set()
+        self.warned: set[str] = set()
+        """Topics that did not exist when they were checked."""
         self._unchecked: set[str] = set()
         """Topics that the user has assigned, and the next poll checks."""
 
@@ -51,7 +52,7 @@ class MetadataWatch:
         self._unchecked = {topic for topic, _ in self._subscription.partitions}
 
     def _check_assigned(self) -> None:
-        known = self._cluster.topology.topics.keys() | self._warned
+        known = self._cluster.topology.topics.keys() | self.warned
         missing = self._unchecked.intersection(topic for topic, _ in self._subscription.partitions) - known
         self._unchecked = set()
         if missing:
@@ -62,7 +63,7 @@ class MetadataWatch:
 
         `topics` are the topics of which it has partitions.
         """
-        missing = self._subscription.topics - frozenset(topics) - self._warned
+        missing = self._subscription.topics - frozenset(topics) - self.warned
         if missing:
             self._background.run(self._warn_of_missing(missing, SUBSCRIBED))
 
@@ -82,8 +83,9 @@ class MetadataWatch:
             if how == ASSIGNED:  # the next rebalance checks subscribed topics again
                 self._unchecked |= topics
             return
-        for topic in sorted(topics - self._warned):
+        for topic in sorted(topics - self.warned):
             code = self._cluster.topology.failures.get(topic)
             if code is not None:
-                self._warned.add(topic)
-                log.warning("%s topic %r: %s; reading it as soon as it is available", how, topic, code.text)
+                self.warned.add(topic)
+                why = str(errors.error_for(code, code.text)).rstrip(".")
+                log.warning("%s topic %r: %s; reading it as soon as it is available", how, topic, why)

@@ -120,7 +120,7 @@ class Retries:
             except errors.RetriableError as error:
                 failure = error
             if not self._outage.reason:  # otherwise the outage is logged
-                self._outage.troubles.waiting(name, f"{name} failed: {failure}".rstrip("."), now())
+                self._outage.troubles.waiting(name, f"a call waits: {failure}".rstrip("."), now())
             moved(failure.code)
             delay = delays()
             if now() + delay >= begun + self.patience(timeout_ms):
