@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.client.metrics import stats
 from support.processes import wait_until
 from support.proxy import LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy, redirect
 from support.servers import Server
@@ -254,3 +257,38 @@ def test_asyncio(server: Server, name: str) -> None:
             assert admin.metrics().response_total >= 1
 
     asyncio.run(main())
+
+
+def test_any_thread_reads_while_others_count(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "WINDOW_S", 0.01)
+    topics = [f"{name}-{number}" for number in range(30)]
+    with Admin(server.bootstrap) as admin:
+        for topic in topics:
+            admin.create_topics(topic, 1)
+    with (
+        Producer(server.bootstrap) as producer,
+        Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        done = threading.Event()
+
+        def read() -> int:
+            reads = 0
+            while not done.is_set():
+                for client in (producer, consumer):
+                    assert all(value >= 0 for value in client.metrics().by_kafka_name().values())
+                reads += 1
+            return reads
+
+        reading = pool.submit(read)
+        try:
+            for turn in range(len(topics)):
+                for topic in topics[: turn + 1]:
+                    producer.send(topic, b"x")
+                producer.flush()
+                consumer.assign([(topic, 0) for topic in topics[turn : turn + 3]])
+                consumer.poll(0.05)
+        finally:
+            done.set()
+        assert reading.result(30) > 10
+        assert producer.metrics().record_send_total == len(topics) * (len(topics) + 1) / 2
