@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.version import __version__
+from support.certificates import authority, signed_by
 from support.installations import Installation, build, described
 from support.processes import ManagedProcess
 
@@ -103,6 +104,15 @@ with Consumer(sys.argv[1], auto_offset_reset="earliest") as consumer:
     print(next(consumer.tables(value=order)).column("value").to_pylist())
 """
 
+PKCS12 = """
+import sys
+from oncelog import Producer
+
+store = {"ssl_keystore_location": sys.argv[1], "ssl_keystore_password": "secret"}
+Producer("localhost:1", security_protocol="SSL", **store).close()
+print("loaded")
+"""
+
 SPARK = """
 import os, sys
 import oncelog.spark
@@ -185,7 +195,7 @@ def test_build_is_reproducible(wheel: Path, tmp_path: Path) -> None:
 
 def test_every_extra_is_tested_or_for_the_repository(wheel: Path) -> None:
     extras = set(described(wheel).metadata.get_all("Provides-Extra", []))
-    assert extras == {"arrow", "avro", "spark"} | {"conformance", "demo", "dev", "docs"}
+    assert extras == {"arrow", "avro", "pkcs12", "spark"} | {"conformance", "demo", "dev", "docs"}
 
 
 def test_there_is_one_version(wheel: Path, plain: Installation) -> None:
@@ -221,6 +231,13 @@ def test_arrow_brings_tables_and_names_the_extra_for_avro(tmp_path: Path, wheel:
 
 def test_avro_brings_avro(tmp_path: Path, wheel: Path, bootstrap: str) -> None:
     assert Installation(tmp_path, wheel, "avro").run(AVRO, bootstrap) == "[{'id': 1}, {'id': 2}, {'id': 3}]\n"
+
+
+def test_pkcs12_brings_stores_with_certificates(tmp_path: Path, wheel: Path) -> None:
+    store = tmp_path / "client.p12"
+    issuer = authority()
+    store.write_bytes(signed_by(issuer, "client").pkcs12(issuer, "secret"))
+    assert Installation(tmp_path / "pkcs12", wheel, "pkcs12").run(PKCS12, str(store)) == "loaded\n"
 
 
 def test_spark_reads_and_writes_a_topic_exactly_once(

@@ -174,6 +174,7 @@ def read_options(
                 if name != spelling:
                     raise ConfigError(f"{spelled}: this client has no option {name}, which librdkafka calls {spelled}")
                 near = get_close_matches(name, known, n=1)
+                near = [each.replace("_", ".") if "." in str(spelled) else each for each in near]
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(f"unknown option {spelled!r}{hint}")
             try:

@@ -278,7 +278,8 @@ class TransactionManager:
         if self.state is not ManagerState.IN_TRANSACTION:
             self.require_no_error()
             raise errors.UsageError(
-                f"a transactional producer sends records only in a transaction, but it is {self.state.value}"
+                f"a transactional producer sends records only in a transaction, but it is {self.state.value}; call "
+                "begin_transaction(), or use `with producer.transaction()`"
             )
         if tp in self.partitions or tp in self.new_partitions or tp in self.adding:
             return
