@@ -19,7 +19,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from oncelog import Admin, Consumer, Producer, errors
 from oncelog.cli.app import oncelog as command_line
-from oncelog.spark.commit.errors import NotPermittedError
+from oncelog.spark.commit.errors import NotPermittedError, SinkError
 from spark import logged_in
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query
@@ -214,6 +214,24 @@ def test_wrong_certificates(secured: SecuredKafka, credentials: Credentials, tmp
     rejected(credentials.options("EXPIRED"), "has expired", "127.0.0.1")
     rejected(credentials.options("ELSEWHERE"), "another host name", "ssl.endpoint.identification.algorithm")
     rejected({**tls, "bootstrap.servers": secured.addresses["MUTUAL"]}, "ssl.keystore.location")
+
+
+@pytest.mark.parametrize(
+    ("way", "password", "said"),
+    [
+        ("PLAIN", WRONG, "rejected the login with PLAIN: .*sasl.password"),
+        ("EXPIRED", "", "certificate has expired"),
+        ("ELSEWHERE", "", r"another host name: .*ssl\.endpoint\.identification\.algorithm"),
+    ],
+)
+def test_error_of_the_sink(
+    secured: SecuredKafka, credentials: Credentials, tmp_path: Path, way: str, password: str, said: str
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(SinkError, match=rf"option kafka\.bootstrap\.servers=.*{said}") as caught:
+        sink(secured, "unused", tmp_path, credentials.options(way, password)).run(1)
+    assert WRONG not in repr(caught.value)
+    assert time.monotonic() - begun < SOON_S
 
 
 def test_login_at_a_listener_without_one(secured: SecuredKafka) -> None:
