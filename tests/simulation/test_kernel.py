@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from oncelog.net.server import Address, Server
+from oncelog.sim.clock import EPOCH_MS
 from oncelog.sim.disk import PowerFailure, SimDisk
 from oncelog.sim.loop import SimLoop, StalledError
 from oncelog.sim.network import HIGH_WATER
-from oncelog.sim.world import EPOCH_MS, World
+from oncelog.sim.world import World
 
 HOUR = 3600.0
 

@@ -13,6 +13,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from oncelog.sim.loop import ProcessDied
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -20,7 +22,7 @@ CAPACITY = 1 << 40
 """Size of the device in bytes."""
 
 
-class PowerFailure(BaseException):
+class PowerFailure(ProcessDied):
     """Raised by the disk operation during which the process dies, and by all later operations of its mount."""
 
 

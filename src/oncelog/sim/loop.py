@@ -1,15 +1,20 @@
 """An asyncio event loop with a virtual clock. If all tasks wait, the clock jumps to the next timer.
 
 Each callback and task belongs to a `Process`, which it inherits through its context. After a process is killed, none of
-its callbacks runs again, not even a `finally`, as after `kill -9`.
+its callbacks runs again, not even a `finally`, as after `kill -9`. The callbacks of a paused process run after it
+resumes, as after SIGSTOP and SIGCONT. A process reads the monotonic clock of its machine, and sets its timers by it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
+
+from oncelog.sim.clock import Clock
 
 T = TypeVar("T")
 
@@ -21,13 +26,22 @@ class StalledError(RuntimeError):
     """Raised if all tasks wait and no timer is set, or if the loop spins while the clock does not move."""
 
 
+class ProcessDied(BaseException):
+    """Raised by the disk and by the metadata store if the process of the caller is dead or dies in the call."""
+
+
 class Process:
     """A broker or a client, whose tasks are killed together. `host` is its address in the network."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Clock | None = None) -> None:
         self.name = name
         self.host = name
+        self.clock = clock or Clock()
         self.alive = True
+        self.running = True
+        """False if the process is dead or paused."""
+        self.held: list[asyncio.Handle] = []
+        """The callbacks that are due since the process was paused."""
         self.tasks: list[asyncio.Task[Any]] = []
         self._prune_at = 100
 
@@ -39,7 +53,8 @@ class Process:
             self._prune_at = 2 * len(self.tasks) + 100
 
     def __repr__(self) -> str:
-        return f"Process({self.name}{'' if self.alive else ', dead'})"
+        state = "" if self.running else ", paused" if self.alive else ", dead"
+        return f"Process({self.name}{state})"
 
 
 _current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("oncelog.sim.process", default=None)
@@ -48,6 +63,55 @@ _current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("oncel
 def current_process() -> Process | None:
     """Return the process that is running now, or None."""
     return _current.get()
+
+
+class _Handle(asyncio.Handle):
+    """A callback that is skipped if its process is dead, and held back while the process is paused."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, callback: Callable[..., object], args: Any, loop: SimLoop, context: contextvars.Context) -> None:
+        super().__init__(callback, args, loop, context)
+        self._process = context.get(_current)
+
+    def _run(self) -> None:
+        process = self._process
+        if process is None or process.running:
+            super()._run()
+        elif process.alive:
+            process.held.append(self)
+
+
+class _Timer(asyncio.TimerHandle):
+    """A `_Handle` that becomes due at a time."""
+
+    _scheduled: bool
+
+    __slots__ = ("_local", "_process")
+
+    def __init__(
+        self,
+        when: float,
+        local: float,
+        callback: Callable[..., object],
+        args: Any,
+        loop: SimLoop,
+        context: contextvars.Context,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._local = local
+        self._process = context.get(_current)
+
+    def when(self) -> float:
+        """Return the time in terms of the clock of the process that has set the timer."""
+        return self._local
+
+    def _run(self) -> None:
+        process = self._process
+        if process is None or process.running:
+            super()._run()
+        elif process.alive:
+            process.held.append(self)
 
 
 class _Selector:
@@ -79,16 +143,29 @@ class LoopNetwork(Protocol):
 class SimLoop(asyncio.BaseEventLoop):
     """Run callbacks in the order of their times. A program runs in the same order each time."""
 
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _check_closed: Callable[[], None]
+
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
         self._spins = 0
+        self.clocks_differ = False
+        """Whether some process has a monotonic clock that does not show the world's time."""
         self._selector = _Selector(self)
         self.network: LoopNetwork
         self.set_task_factory(_make_task)
 
+    @property
+    def now(self) -> float:
+        """The world's time: the seconds of virtual time since the loop was created."""
+        return self._now
+
     def time(self) -> float:
-        """Return the seconds of virtual time since the loop was created."""
+        """Return what the monotonic clock of the current process shows, by default the world's time."""
+        if self.clocks_differ and (process := _current.get()) is not None:
+            return process.clock.monotonic(self._now)
         return self._now
 
     def advance(self, timeout: float | None) -> None:
@@ -114,25 +191,57 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def kill(self, process: Process) -> None:
         """Kill a process: none of its callbacks runs again."""
-        process.alive = False
+        process.alive = process.running = False
+        process.held.clear()
         for task in process.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def pause(self, process: Process) -> None:
+        """Stop a process between two callbacks. Its connections stay open, and their bytes wait."""
+        process.running = False
+
+    def resume(self, process: Process) -> None:
+        """Let a paused process continue. The callbacks that are due meanwhile run in the order of their times."""
+        if process.alive:
+            process.running = True
+            self._ready.extend(process.held)
+            process.held.clear()
 
     # -- callbacks -----------------------------------------------------------------------------------------------------
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback for the process of the context. It is skipped if the process is dead."""
-        context = contextvars.copy_context() if context is None else context
-        return super().call_soon(_if_alive, context.get(_current), callback, *args, context=context)
+        """Schedule a callback for the process of the context."""
+        self._check_closed()
+        handle = _Handle(callback, args, self, contextvars.copy_context() if context is None else context)
+        self._ready.append(handle)
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Schedule a callback for the process of the context. It is skipped if the process is dead."""
+        """Schedule a callback for the process of the context. `when` is a time of the caller's clock."""
+        local = when
+        if self.clocks_differ and (process := _current.get()) is not None:
+            when = process.clock.when(local)
+        return self._at(when, local, callback, args, context)
+
+    def call_at_world(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Schedule a callback for the process of the context. `when` is the world's time, see `now`."""
+        return self._at(when, when, callback, args, context)
+
+    def _at(
+        self, when: float, local: float, callback: Callable[..., object], args: Any, context: contextvars.Context | None
+    ) -> asyncio.TimerHandle:
+        self._check_closed()
         context = contextvars.copy_context() if context is None else context
-        return super().call_at(when, _if_alive, context.get(_current), callback, *args, context=context)
+        timer = _Timer(when, local, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -179,11 +288,6 @@ def context_of(process: Process) -> contextvars.Context:
     context = contextvars.copy_context()
     context.run(_current.set, process)
     return context
-
-
-def _if_alive(process: Process | None, callback: Callable[..., object], *args: Any) -> None:
-    if process is None or process.alive:
-        callback(*args)
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:

@@ -75,6 +75,11 @@ class Network:
             if transport.process is process:
                 transport.vanish()
 
+    def shut_down(self) -> None:
+        """Mark all connections as lost, without calls to their protocols, because the world has ended."""
+        for transport in self._transports:
+            transport._lost = transport._closing = True
+
     # -- called by the loop --------------------------------------------------------------------------------------------
 
     def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
@@ -236,15 +241,15 @@ class SimTransport(asyncio.Transport):
 
     def accept(self, data: bytes | None) -> None:
         """Deliver bytes to this end after a latency. None is the end of the stream."""
-        self._last_arrival = max(self._last_arrival, self._loop.time() + self._network.latency())
+        self._last_arrival = max(self._last_arrival, self._loop.now + self._network.latency())
         self._inbox.append((self._last_arrival, data))
         self.pump()
 
     def pump(self) -> None:
         """Schedule the delivery of the next piece, if none is scheduled."""
         if self._timer is None and self._inbox and not self._lost:
-            when = max(self._inbox[0][0], self._loop.time())
-            self._timer = self._loop.call_at(when, self._arrive, context=self.context)
+            when = max(self._inbox[0][0], self._loop.now)
+            self._timer = self._loop.call_at_world(when, self._arrive, context=self.context)
 
     def _arrive(self) -> None:
         self._timer = None
@@ -259,7 +264,7 @@ class SimTransport(asyncio.Transport):
             return
         if len(data) > 1 and self._network.rng.random() < 0.1:
             split = self._network.rng.randrange(1, len(data))
-            self._inbox.appendleft((self._loop.time(), data[split:]))
+            self._inbox.appendleft((self._loop.now, data[split:]))
             data = data[:split]
         self._network.trace(f"{len(data)} bytes {self.peer.host} -> {self.host}")
         self._deliver(data)
@@ -277,7 +282,7 @@ class SimTransport(asyncio.Transport):
             data = data[size:]
             self._protocol.buffer_updated(size)
             if data and not self._reading:
-                self._inbox.appendleft((self._loop.time(), data))
+                self._inbox.appendleft((self._loop.now, data))
                 return
 
     def pause_reading(self) -> None:
@@ -321,8 +326,8 @@ class SimTransport(asyncio.Transport):
 
     def receive_reset(self) -> None:
         """End the connection with a ConnectionResetError after a latency."""
-        self._loop.call_later(
-            self._network.latency(),
+        self._loop.call_at_world(
+            self._loop.now + self._network.latency(),
             self._finish,
             ConnectionResetError(104, "connection reset by peer"),
             context=self.context,
