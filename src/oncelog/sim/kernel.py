@@ -33,8 +33,8 @@ class Kernel:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.loop = SimLoop()
-        self._rng = random.Random(seed)
-        self.network = self.loop.network = Network(self.loop, self.fork())
+        self._streams: dict[str, random.Random] = {}
+        self.network = self.loop.network = Network(self.loop, self.stream)
         self.network.trace = lambda what: self.note(f"net: {what}")
         self.errors: list[dict[str, Any]] = []
         self._over = False
@@ -49,9 +49,19 @@ class Kernel:
 
     # -- random numbers and the trace ----------------------------------------------------------------------------------
 
+    def stream(self, name: str) -> random.Random:
+        """Return the random generator of this name. Its numbers depend only on the seed and on the name.
+
+        So the draws of one part of a world, or whether that part exists, do not shift those of another.
+        """
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = random.Random(f"{self.seed} {name}")
+        return found
+
     def fork(self) -> random.Random:
-        """Return a new random generator, so that the draws of one part do not shift those of another."""
-        return random.Random(self._rng.getrandbits(64))
+        """Return a new random generator. It depends on the number of earlier calls, so prefer `stream`."""
+        return random.Random(self.stream("fork").getrandbits(64))
 
     def note(self, what: str) -> None:
         """Add a line to the trace."""
@@ -148,7 +158,7 @@ class Kernel:
         def nanoseconds() -> int:
             return int(loop.time() * 1e9)
 
-        chance = self.fork()
+        chance = self.stream("os.urandom")
         replacements: list[tuple[Any, str, Any]] = [
             (time, "time", lambda: wall_nanoseconds() / 1e9),
             (time, "time_ns", wall_nanoseconds),

@@ -20,7 +20,7 @@ class Machine:
     def __init__(self, kernel: Kernel, name: str, program: Program | None = None) -> None:
         self.name = name
         """The machine's host name in the network."""
-        self.disk = SimDisk(kernel.fork(), lambda what: kernel.note(f"disk {name}: {what}"))
+        self.disk = SimDisk(kernel.stream(f"disk {name}"), lambda what: kernel.note(f"disk {name}: {what}"))
         self.process: Process | None = None
         self.files: Mount
         """The disk as the current process sees it."""
@@ -47,18 +47,20 @@ class Machine:
         """Create the next process of the machine. Raises RuntimeError if one is alive."""
         if self.alive:
             raise RuntimeError(f"{self.name} runs already")
+        self._kernel.network.power_on(self.name)
         self.process = self._kernel.process(self.name)
         self.files = self.disk.mount()
         return self.process
 
     def kill(self) -> None:
-        """Kill the process as with `kill -9`. Its writes remain."""
+        """Kill the process as with `kill -9`. Its writes remain, and its peers get resets."""
         self.disk.kill()
         self._died()
 
     def crash(self) -> None:
-        """Crash the machine, as in a power failure. Data that is not synced may be lost."""
+        """Crash the machine, as in a power failure. Data that is not synced may be lost. Its peers get no resets."""
         self.disk.crash()
+        self._kernel.network.power_off(self.name)
         self._died()
 
     def pause(self) -> None:

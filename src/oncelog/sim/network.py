@@ -1,7 +1,8 @@
 """A network in memory. Its streams have latency, and deliver bytes in order, but in random pieces.
 
 To asyncio's protocols (plain and buffered), it behaves like TCP. `cut` holds bytes back until `heal`, as if TCP then
-retransmitted them. `reset` ends connections with an error on both sides.
+retransmitted them. `reset` ends connections with an error on both sides. Bytes of different connections overtake each
+other. A machine without power answers nothing: neither bytes nor attempts to connect.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from oncelog.sim.links import Link
 from oncelog.sim.loop import Process, SimLoop, context_of, current_process
 
 Address = tuple[str, int]
@@ -25,40 +27,78 @@ FIRST_FREE_PORT = 20_000
 
 
 class Network:
-    """The network of all hosts of a world. Each write has a random latency from `fastest` to `slowest` seconds."""
+    """The network of all machines of a world. A piece of a stream takes from `fastest` to `slowest` seconds.
 
-    def __init__(self, loop: SimLoop, rng: random.Random, *, fastest: float = 0.000_05, slowest: float = 0.002) -> None:
+    `stream(name)` returns the random generator of that name.
+    """
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        stream: Callable[[str], random.Random],
+        *,
+        fastest: float = 0.000_05,
+        slowest: float = 0.002,
+    ) -> None:
         self.loop = loop
-        self.rng = rng
         self.fastest = fastest
         self.slowest = slowest
         self.trace: Callable[[str], None] = lambda _: None
+        self._stream = stream
+        self._links: dict[tuple[str, str], Link] = {}
+        self._off: dict[str, list[asyncio.Future[None]]] = {}
         self._listeners: dict[Address, Listener] = {}
         self._next_port = FIRST_FREE_PORT
         self._transports: dict[SimTransport, None] = {}
-        self._cuts: set[tuple[str, str]] = set()
-        self._held_resets: list[SimTransport] = []
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
+    def link(self, source: str, target: str) -> Link:
+        """Return the link from one host to another."""
+        found = self._links.get((source, target))
+        if found is None:
+            rng = self._stream(f"net {source} -> {target}")
+            found = self._links[source, target] = Link(rng, self.fastest, self.slowest)
+        return found
+
+    def links(self, source: str, target: str, *, both_ways: bool = True) -> list[Link]:
+        """Return the links between two hosts, by default those of both directions."""
+        return [self.link(source, target), *([self.link(target, source)] if both_ways and source != target else [])]
+
     def cut(self, source: str, target: str, *, both_ways: bool = True) -> None:
         """Hold back all bytes from one host to another, by default in both directions."""
-        self._cuts.add((source, target))
-        if both_ways:
-            self._cuts.add((target, source))
+        self.trace(f"cut {source} -> {target}{' and back' if both_ways else ''}")
+        for link in self.links(source, target, both_ways=both_ways):
+            link.cut = True
 
-    def heal(self) -> None:
-        """End all cuts. Deliver the resets and bytes that were held back."""
-        self._cuts.clear()
-        resets, self._held_resets = self._held_resets, []
-        for transport in resets:
-            transport.receive_reset()
+    def slow(self, source: str, target: str, seconds: float, *, both_ways: bool = True) -> None:
+        """Let each piece between two hosts take up to `seconds` longer."""
+        self.trace(f"slow {source} -> {target} by {seconds} s{' and back' if both_ways else ''}")
+        for link in self.links(source, target, both_ways=both_ways):
+            link.slow_s = seconds
+
+    def limit(self, source: str, target: str, bytes_per_s: float, *, both_ways: bool = True) -> None:
+        """Let all connections between two hosts share this bandwidth, each direction for itself."""
+        self.trace(f"limit {source} -> {target} to {bytes_per_s} bytes/s{' and back' if both_ways else ''}")
+        for link in self.links(source, target, both_ways=both_ways):
+            link.bytes_per_s = bytes_per_s
+
+    def heal(self, source: str | None = None, target: str | None = None, *, both_ways: bool = True) -> None:
+        """End the faults of the links between two hosts, or of all links. Deliver what was held back."""
+        if source is None or target is None:
+            links = list(self._links.values())
+        else:
+            links = self.links(source, target, both_ways=both_ways)
+        self.trace(f"heal {'everything' if source is None else f'{source} -> {target}'}")
+        for link in links:
+            link.heal()
         for transport in tuple(self._transports):
-            transport.pump()
+            if transport.link in links:
+                transport.pump()
 
     def is_cut(self, source: str, target: str) -> bool:
         """Return whether bytes from one host to another are held back."""
-        return (source, target) in self._cuts
+        return self.link(source, target).cut
 
     def reset(self, host: str | None = None) -> None:
         """End all connections, or only those of one host, with an error on both sides."""
@@ -68,12 +108,40 @@ class Network:
 
     def drop(self, process: Process) -> None:
         """Free the ports of a dead process, and reset its connections."""
-        for address, listener in tuple(self._listeners.items()):
-            if listener.process is process:
-                del self._listeners[address]
+        self._close_listeners(lambda listener: listener.process is process)
         for transport in tuple(self._transports):
             if transport.process is process:
                 transport.vanish()
+                self.send_reset(transport)
+
+    def power_off(self, host: str) -> None:
+        """Disconnect a machine. Its peers notice nothing until they write after the next start."""
+        self._close_listeners(lambda listener: listener.address[0] == host)
+        self._off.setdefault(host, [])
+        for transport in tuple(self._transports):
+            if transport.host == host:
+                transport.vanish()
+
+    def power_on(self, host: str) -> None:
+        """Connect a machine again. It resets the connections whose peers have sent bytes meanwhile."""
+        waiters = self._off.pop(host, None)
+        if waiters is None:
+            return
+        for transport in tuple(self._transports):
+            if transport.peer.host == host and transport.peer.vanished and transport.get_write_buffer_size():
+                self.send_reset(transport.peer)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def has_power(self, host: str) -> bool:
+        """Return whether a machine is not between `power_off` and `power_on`."""
+        return host not in self._off
+
+    def _close_listeners(self, closes: Callable[[Listener], bool]) -> None:
+        for listener in tuple(self._listeners.values()):
+            if closes(listener):
+                self.close_listener(listener)
 
     def shut_down(self) -> None:
         """Mark all connections as lost, without calls to their protocols, because the world has ended."""
@@ -98,13 +166,21 @@ class Network:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect, after the end of any cut. Raises ConnectionRefusedError if there is no listener at the address."""
+        """Connect. During a cut, or if the target has no power, this waits.
+
+        Raises ConnectionRefusedError if there is no listener at the address.
+        """
         process = current_process()
         source = process.host if process is not None else "nowhere"
-        while True:
-            await asyncio.sleep(self.latency())
-            if not (self.is_cut(source, host) or self.is_cut(host, source)):
-                break
+        there, back = self.link(source, host), self.link(host, source)
+        await asyncio.sleep(there.latency())
+        while there.cut or back.cut or host in self._off:
+            await there.passable()
+            await back.passable()
+            if host in self._off:
+                waiter = self.loop.create_future()
+                self._off[host].append(waiter)
+                await waiter
         listener = self._listeners.get((host, port))
         if listener is None:
             raise ConnectionRefusedError(111, f"connection refused: {host}:{port}")
@@ -112,7 +188,8 @@ class Network:
         protocol = factory()
         near = SimTransport(self, process, (source, self._next_port), protocol)
         far = SimTransport(self, listener.process, listener.address, listener.factory())
-        near.peer, far.peer = far, near
+        near.join(far)
+        far.join(near)
         self._transports[near] = self._transports[far] = None
         self.trace(f"connect {source} -> {host}:{port}")
         self.loop.call_soon(far.start, context=far.context)
@@ -128,16 +205,13 @@ class Network:
         """Remove one end of a connection."""
         self._transports.pop(transport, None)
 
-    def send_reset(self, source: str, target: SimTransport) -> None:
+    def send_reset(self, end: SimTransport) -> None:
         """Reset the other end of a broken connection. During a cut, hold the reset back until `heal`."""
-        if self.is_cut(source, target.host):
-            self._held_resets.append(target)
+        link = end.peer.link
+        if link.cut:
+            link.held_resets.append(end.peer.receive_reset)
         else:
-            target.receive_reset()
-
-    def latency(self) -> float:
-        """Return the latency of the next piece in seconds."""
-        return self.rng.uniform(self.fastest, self.slowest)
+            end.peer.receive_reset()
 
 
 class _Socket:
@@ -183,6 +257,8 @@ class SimTransport(asyncio.Transport):
     """One end of a connection."""
 
     peer: SimTransport
+    link: Link
+    """The link from the peer to this end."""
 
     def __init__(
         self, network: Network, process: Process | None, address: Address, protocol: asyncio.BaseProtocol
@@ -200,8 +276,15 @@ class SimTransport(asyncio.Transport):
         self._last_arrival = 0.0
         self._closing = False
         self._lost = False
+        self.vanished = False
+        """Whether the process of this end has died."""
         self._reading = True
         self._paused_writing = False
+
+    def join(self, peer: SimTransport) -> None:
+        """Connect this end to the other one."""
+        self.peer = peer
+        self.link = self._network.link(peer.host, self.host)
 
     def start(self) -> None:
         """Call the protocol's `connection_made`, unless the connection is lost already."""
@@ -215,6 +298,8 @@ class SimTransport(asyncio.Transport):
         if self._closing or self._lost or not data:
             return
         self.peer.accept(bytes(data))
+        if self.peer.vanished and self._network.has_power(self.peer.host):
+            self._network.send_reset(self.peer)
         if not self._paused_writing and self.get_write_buffer_size() > HIGH_WATER:
             self._paused_writing = True
             self._protocol.pause_writing()
@@ -241,7 +326,8 @@ class SimTransport(asyncio.Transport):
 
     def accept(self, data: bytes | None) -> None:
         """Deliver bytes to this end after a latency. None is the end of the stream."""
-        self._last_arrival = max(self._last_arrival, self._loop.now + self._network.latency())
+        size = 0 if data is None else len(data)
+        self._last_arrival = max(self._last_arrival, self.link.arrival(self._loop.now, size))
         self._inbox.append((self._last_arrival, data))
         self.pump()
 
@@ -253,7 +339,7 @@ class SimTransport(asyncio.Transport):
 
     def _arrive(self) -> None:
         self._timer = None
-        if self._lost or not self._reading or self._network.is_cut(self.peer.host, self.host):
+        if self._lost or not self._reading or self.link.cut:
             return
         data = self._inbox.popleft()[1]
         if data is None:
@@ -262,8 +348,8 @@ class SimTransport(asyncio.Transport):
             self._inbox.clear()
             self._finish(None)
             return
-        if len(data) > 1 and self._network.rng.random() < 0.1:
-            split = self._network.rng.randrange(1, len(data))
+        if len(data) > 1 and self.link.rng.random() < 0.1:
+            split = self.link.rng.randrange(1, len(data))
             self._inbox.appendleft((self._loop.now, data[split:]))
             data = data[:split]
         self._network.trace(f"{len(data)} bytes {self.peer.host} -> {self.host}")
@@ -315,19 +401,19 @@ class SimTransport(asyncio.Transport):
     def lose(self, error: Exception | None) -> None:
         """Break the connection. The other side gets a reset after a latency."""
         self._loop.call_soon(self._finish, error, context=self.context)
-        self._network.send_reset(self.host, self.peer)
+        self._network.send_reset(self)
 
     def vanish(self) -> None:
-        """Remove this end without a call to its protocol, because its process is dead. Reset the other end."""
+        """Remove this end without a call to its protocol, because its process is dead. The other end remains."""
         if not self._lost:
-            self._lost = self._closing = True
+            self._lost = self._closing = self.vanished = True
+            self._inbox.clear()
             self._network.forget(self)
-            self._network.send_reset(self.host, self.peer)
 
     def receive_reset(self) -> None:
         """End the connection with a ConnectionResetError after a latency."""
         self._loop.call_at_world(
-            self._loop.now + self._network.latency(),
+            self._loop.now + self.link.latency(),
             self._finish,
             ConnectionResetError(104, "connection reset by peer"),
             context=self.context,

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from oncelog.broker.broker import Broker
@@ -28,6 +30,9 @@ from oncelog.sim.kernel import Kernel
 from oncelog.sim.machine import Machine, Program
 
 PORT = 9092
+
+WORKER_S = 0.000_05, 0.002
+"""How long the work of a worker thread takes, from and to, in seconds."""
 
 
 class SimBroker(Machine):
@@ -104,11 +109,11 @@ class World(Kernel):
             disk=machine.files,
             store=self.store,
             now_ms=self.now_ms,
-            offload=self._offload,
-            rng=self.fork(),
+            offload=partial(self._offload, self.stream(f"workers {machine.name}")),
+            rng=self.stream(f"broker {machine.name}"),
             logger=logging.getLogger("oncelog.sim"),
         )
 
-    async def _offload(self, work: Callable[..., Any], *args: Any) -> Any:
-        await asyncio.sleep(self.network.latency())
+    async def _offload(self, rng: random.Random, work: Callable[..., Any], *args: Any) -> Any:
+        await asyncio.sleep(rng.uniform(*WORKER_S))
         return work(*args)
