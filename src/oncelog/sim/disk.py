@@ -3,17 +3,20 @@
 `SimDisk` is the device. `mount` returns the `Mount` of a process, which implements the log's `Disk` interface. After
 the process has died, its mount raises PowerFailure. If a process is killed, its writes remain, because the page cache
 survives. The write in progress may be torn. If the machine crashes, synced data remains, and so does a random part of
-the rest of each file.
+the rest of each file. A mapped view of a file shows its current content, see `pages`.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from oncelog.log.disk import MAP_BYTES
 from oncelog.sim.loop import ProcessDied
+from oncelog.sim.pages import Pages
 
 Buffer = bytes | bytearray | memoryview
 
@@ -34,6 +37,22 @@ class _Content:
     """Whether the file's name would survive a crash of the machine."""
     given_up: bool = False
     """A sync has failed. Later syncs report success, but write nothing to the device."""
+    views: list[weakref.ref[Pages]] = field(default_factory=list)
+    """The mapped pages of the file that somebody may still read."""
+
+    def view(self, size: int, pos: int) -> memoryview:
+        """Map a part of the file."""
+        pages = Pages.map(memoryview(self.data)[pos : pos + size], pos)
+        self.views = [view for view in self.views if view() is not None]
+        self.views.append(weakref.ref(pages))
+        return memoryview(pages).toreadonly()
+
+    def changed(self) -> None:
+        """Show the changed content in all views."""
+        if self.views:
+            for pages in [view() for view in self.views]:
+                if pages is not None:
+                    pages.refresh(self.data)
 
     def sync(self) -> None:
         """Write the content and the name to the device, unless an earlier sync has failed."""
@@ -62,6 +81,8 @@ class SimDisk:
         self._on_death: Callable[[], None] = lambda: None
         self._fault: _Fault | None = None
         self.changes = 0
+        self.map_bytes = MAP_BYTES
+        """From this size on, a view of a file shows its current content. Use 1 to find views that are used too long."""
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
@@ -101,6 +122,22 @@ class SimDisk:
         if fault.after < 0:
             self._trace(f"{kind} fails: {path}")
             raise OSError(fault.number, os.strerror(fault.number), path)
+
+    def flip_bit(self, prefix: str = "") -> None:
+        """Flip a random bit of a random file whose path has this prefix, in memory and on the device."""
+        paths = [path for path, content in self._files.items() if path.startswith(prefix) and content.data]
+        if not paths:
+            return
+        path = self._rng.choice(paths)
+        content = self._files[path]
+        bit = self._rng.randrange(8 * len(content.data))
+        self._trace(f"flip bit {bit} of {path}")
+        content.data[bit // 8] ^= 1 << bit % 8
+        if bit // 8 < len(content.synced):
+            synced = bytearray(content.synced)
+            synced[bit // 8] ^= 1 << bit % 8
+            content.synced = bytes(synced)
+        content.changed()
 
     def kill(self) -> None:
         """Kill the process. Its writes remain."""
@@ -180,6 +217,10 @@ class Mount:
             raise FileNotFoundError(2, "no such file", path)
         return content
 
+    def maps(self, size: int) -> bool:
+        """Return whether a view of so many bytes is mapped instead of copied."""
+        return size >= self._disk.map_bytes
+
     def check_read(self, path: str) -> None:
         """Raise OSError if `SimDisk.fail_in` lets this read fail."""
         self._live().check("read", path)
@@ -202,6 +243,7 @@ class Mount:
         if size:
             content.data.extend(bytes(max(0, pos - len(content.data))))
             content.data[pos : pos + size] = data[:size]
+            content.changed()
         if dies:
             self._disk.die()
         if failure is not None:
@@ -346,7 +388,10 @@ class SimFile:
 
     def view(self, size: int, pos: int) -> bytes | memoryview:
         """See `File.view`."""
-        return self.pread(size, pos)
+        if not self._mount.maps(size):
+            return self.pread(size, pos)
+        self._mount.check_read(self._path)
+        return self._mount.content(self._path).view(size, pos)
 
     def size(self) -> int:
         """See `File.size`."""
@@ -358,6 +403,7 @@ class SimFile:
         self._mount.change(f"cut {self._path} at {size}")
         del content.data[size:]
         content.data.extend(bytes(max(0, size - len(content.data))))
+        content.changed()
 
     def sync(self) -> None:
         """See `File.sync`."""

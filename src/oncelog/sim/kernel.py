@@ -36,6 +36,7 @@ class Kernel:
         self._streams: dict[str, random.Random] = {}
         self.network = self.loop.network = Network(self.loop, self.stream)
         self.network.trace = lambda what: self.note(f"net: {what}")
+        self.network.on_bus_error = self._on_bus_error
         self.errors: list[dict[str, Any]] = []
         self._over = False
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
@@ -129,6 +130,13 @@ class Kernel:
         if self.errors:
             raise RuntimeError(f"seed {self.seed}: unhandled errors: {self.errors}")
         return result
+
+    def _on_bus_error(self, process: Process | None) -> None:
+        """Kill the process, and fail the run: no correct program does this."""
+        self.errors.append({"message": f"{process} has read beyond the end of a mapped file (SIGBUS)"})
+        if process is not None:
+            self.loop.kill(process)
+            self.network.drop(process)
 
     def _on_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not self._over and not isinstance(context.get("exception"), ProcessDied):

@@ -12,10 +12,12 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import Any
 
 from oncelog.sim.links import Link
 from oncelog.sim.loop import Process, SimLoop, context_of, current_process
+from oncelog.sim.pages import pages_of
 
 Address = tuple[str, int]
 
@@ -44,6 +46,8 @@ class Network:
         self.fastest = fastest
         self.slowest = slowest
         self.trace: Callable[[str], None] = lambda _: None
+        self.on_bus_error: Callable[[Process | None], None] = lambda _: None
+        """Called if a process sends mapped pages that its file no longer has. It has to die."""
         self._stream = stream
         self._links: dict[tuple[str, str], Link] = {}
         self._off: dict[str, list[asyncio.Future[None]]] = {}
@@ -205,6 +209,17 @@ class Network:
         """Remove one end of a connection."""
         self._transports.pop(transport, None)
 
+    def read_changed(self, sender: SimTransport, part: memoryview) -> bool:
+        """Handle the read of mapped pages whose content has changed. Return whether their process survives it."""
+        pages = pages_of(part)
+        assert pages is not None
+        if pages.there == len(pages):
+            self.trace(f"{sender.host} sends a part of a file that has changed")
+            return True
+        self.trace(f"{sender.host} reads beyond the end of a file: SIGBUS")
+        self.on_bus_error(sender.process)
+        return False
+
     def send_reset(self, end: SimTransport) -> None:
         """Reset the other end of a broken connection. During a cut, hold the reset back until `heal`."""
         link = end.peer.link
@@ -271,7 +286,8 @@ class SimTransport(asyncio.Transport):
         self._loop = network.loop
         self._address = address
         self._protocol: Any = protocol
-        self._inbox: deque[tuple[float, bytes | None]] = deque()
+        self._inbox: deque[tuple[float, bytes | None, memoryview | None]] = deque()
+        """When which bytes arrive. Mapped pages of a file are there, too: their sender still reads them."""
         self._timer: asyncio.TimerHandle | None = None
         self._last_arrival = 0.0
         self._closing = False
@@ -294,10 +310,11 @@ class SimTransport(asyncio.Transport):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send a copy of `data`."""
+        """Send a copy of `data`. Mapped pages of a file are read when they arrive, as from a buffer that waits."""
         if self._closing or self._lost or not data:
             return
-        self.peer.accept(bytes(data))
+        pages = data if isinstance(data, memoryview) and pages_of(data) is not None else None
+        self.peer.accept(bytes(data), pages)
         if self.peer.vanished and self._network.has_power(self.peer.host):
             self._network.send_reset(self.peer)
         if not self._paused_writing and self.get_write_buffer_size() > HIGH_WATER:
@@ -306,11 +323,16 @@ class SimTransport(asyncio.Transport):
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send a copy of all pieces."""
-        self.write(b"".join(list_of_data))
+        for mapped, pieces in groupby(list_of_data, lambda piece: pages_of(piece) is not None):
+            if mapped:
+                for piece in pieces:
+                    self.write(piece)
+            else:
+                self.write(b"".join(pieces))
 
     def get_write_buffer_size(self) -> int:
         """Return the number of bytes that the other side has not read."""
-        return sum(len(data) for _, data in self.peer._inbox if data is not None)
+        return sum(len(data) for _, data, _ in self.peer._inbox if data is not None)
 
     def can_write_eof(self) -> bool:
         """Return False, because half-closed connections are not simulated."""
@@ -324,11 +346,11 @@ class SimTransport(asyncio.Transport):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def accept(self, data: bytes | None) -> None:
-        """Deliver bytes to this end after a latency. None is the end of the stream."""
+    def accept(self, data: bytes | None, pages: memoryview | None = None) -> None:
+        """Deliver bytes, which may be mapped pages, to this end after a latency. None is the end of the stream."""
         size = 0 if data is None else len(data)
         self._last_arrival = max(self._last_arrival, self.link.arrival(self._loop.now, size))
-        self._inbox.append((self._last_arrival, data))
+        self._inbox.append((self._last_arrival, data, pages))
         self.pump()
 
     def pump(self) -> None:
@@ -341,7 +363,11 @@ class SimTransport(asyncio.Transport):
         self._timer = None
         if self._lost or not self._reading or self.link.cut:
             return
-        data = self._inbox.popleft()[1]
+        _, data, pages = self._inbox.popleft()
+        if pages is not None and pages != data:
+            if not self._network.read_changed(self.peer, pages):
+                return
+            data = bytes(pages)
         if data is None:
             self._network.trace(f"end of stream {self.peer.host} -> {self.host}")
             self._protocol.eof_received()
@@ -350,7 +376,7 @@ class SimTransport(asyncio.Transport):
             return
         if len(data) > 1 and self.link.rng.random() < 0.1:
             split = self.link.rng.randrange(1, len(data))
-            self._inbox.appendleft((self._loop.now, data[split:]))
+            self._inbox.appendleft((self._loop.now, data[split:], pages and pages[split:]))
             data = data[:split]
         self._network.trace(f"{len(data)} bytes {self.peer.host} -> {self.host}")
         self._deliver(data)
@@ -368,7 +394,7 @@ class SimTransport(asyncio.Transport):
             data = data[size:]
             self._protocol.buffer_updated(size)
             if data and not self._reading:
-                self._inbox.appendleft((self._loop.now, data))
+                self._inbox.appendleft((self._loop.now, data, None))
                 return
 
     def pause_reading(self) -> None:
@@ -400,14 +426,24 @@ class SimTransport(asyncio.Transport):
 
     def lose(self, error: Exception | None) -> None:
         """Break the connection. The other side gets a reset after a latency."""
+        self.peer.discard_pages()
         self._loop.call_soon(self._finish, error, context=self.context)
         self._network.send_reset(self)
+
+    def discard_pages(self) -> None:
+        """Drop the bytes that the peer still had to read from mapped pages, and all bytes after them."""
+        for index, (_, _, pages) in enumerate(self._inbox):
+            if pages is not None:
+                while len(self._inbox) > index:
+                    self._inbox.pop()
+                return
 
     def vanish(self) -> None:
         """Remove this end without a call to its protocol, because its process is dead. The other end remains."""
         if not self._lost:
             self._lost = self._closing = self.vanished = True
             self._inbox.clear()
+            self.peer.discard_pages()
             self._network.forget(self)
 
     def receive_reset(self) -> None:
