@@ -1,4 +1,4 @@
-"""The versioned tree in memory, for tests and simulations. The brokers of a simulation share one object."""
+"""The versioned tree in memory, for tests and simulations. `sim.store` gives each simulated process a client of it."""
 
 from __future__ import annotations
 
@@ -86,6 +86,10 @@ class MemoryStore:
         if row is None:
             raise NoNodeError(path)
         return row.node
+
+    def find(self, path: str) -> Row | None:
+        """Return the stored node with the numbers of its changes, or None. Clients with watches of their own use it."""
+        return self._rows.find(path)
 
     def exists(self, path: str) -> bool:
         """Return whether the node exists."""

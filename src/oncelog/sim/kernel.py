@@ -1,4 +1,4 @@
-"""The deterministic kernel of a world: its loop, network, machines, random numbers and trace, without any broker.
+"""The deterministic kernel of a world: its loop, network, metadata store, random numbers and trace.
 
 Everything that happens depends only on the seed. While a kernel runs, it replaces the clocks of the `time` module and
 `os.urandom`, and seeds the `random` module.
@@ -16,9 +16,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.sim.clock import Clock
 from oncelog.sim.loop import Process, ProcessDied, SimLoop, current_process
 from oncelog.sim.network import Network
+from oncelog.sim.store import StoreLink
+from oncelog.sim.threads import Threads
 
 T = TypeVar("T")
 K = TypeVar("K", bound="Kernel")
@@ -30,7 +33,8 @@ TRACE_LINES = 10_000
 class Kernel:
     """The parts that all machines of a world share."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, store_latency_s: tuple[float, float] = (0.0, 0.0)) -> None:
+        """`store_latency_s` is how long a request to the metadata store takes, and again its answer, from and to."""
         self.seed = seed
         self.loop = SimLoop()
         self._streams: dict[str, random.Random] = {}
@@ -41,10 +45,14 @@ class Kernel:
         self._over = False
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self._digest = hashlib.sha256()
+        self.store = MemoryStore(lambda: int(self.loop.now * 1000))
+        self.threads = Threads(self.loop)
+        self._store_latency_s = store_latency_s
+        self._store_links: dict[str, StoreLink] = {}
         self._processes: list[Process] = []
         self._clocks: dict[str, Clock] = {}
         self._wall_ms = 0
-        self.at_end: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], None]] = [self.threads.end]
         """Called after the last callback of the run, in order."""
         self.loop.set_exception_handler(self._on_error)
 
@@ -81,6 +89,15 @@ class Kernel:
         process = Process(name, self.clock(name))
         self._processes.append(process)
         return process
+
+    def store_link(self, host: str) -> StoreLink:
+        """Return the way from a machine to the metadata store."""
+        link = self._store_links.get(host)
+        if link is None:
+            rng = self.stream(f"store {host}")
+            link = StoreLink(host, self.store, rng, self._store_latency_s, lambda what: self.note(f"store: {what}"))
+            self._store_links[host] = link
+        return link
 
     def clock(self, host: str) -> Clock:
         """Return the clocks of a machine."""

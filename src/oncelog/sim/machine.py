@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from oncelog.sim.disk import Mount, SimDisk
 from oncelog.sim.kernel import Kernel
 from oncelog.sim.loop import Process
+from oncelog.sim.store import SimStore
 
+T = TypeVar("T")
 Program = Callable[["Machine"], Coroutine[Any, Any, Any]]
 """What a machine runs. Each start of the machine calls it once."""
 
@@ -24,6 +26,8 @@ class Machine:
         self.process: Process | None = None
         self.files: Mount
         """The disk as the current process sees it."""
+        self.store: SimStore
+        """The metadata store as the current process sees it. Its calls block, so use `blocking`."""
         self._kernel = kernel
         self._program = program
         kernel.at_end.append(self.disk.kill)
@@ -50,7 +54,12 @@ class Machine:
         self._kernel.network.power_on(self.name)
         self.process = self._kernel.process(self.name)
         self.files = self.disk.mount()
+        self.store = SimStore(self._kernel.store, self._kernel.store_link(self.name), self.process)
         return self.process
+
+    async def blocking(self, work: Callable[..., T], *args: Any) -> T:
+        """Run work that blocks in a worker thread of the process, and return its result."""
+        return await self._kernel.threads.run(work, *args)
 
     def kill(self) -> None:
         """Kill the process as with `kill -9`. Its writes remain, and its peers get resets."""

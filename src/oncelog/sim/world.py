@@ -25,7 +25,6 @@ from typing import Any
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.listeners import Listener
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.cluster.store_memory import MemoryStore
 from oncelog.sim.kernel import Kernel
 from oncelog.sim.machine import Machine, Program
 
@@ -80,9 +79,9 @@ class SimBroker(Machine):
 class World(Kernel):
     """A cluster, its clients, network and disks. `seed` determines all that happens."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.store = MemoryStore(lambda: int(self.loop.now * 1000))
+    def __init__(self, seed: int, *, store_latency_s: tuple[float, float] = (0.0, 0.0)) -> None:
+        """With `store_latency_s`, each call of the metadata store takes time, and other processes run meanwhile."""
+        super().__init__(seed, store_latency_s=store_latency_s)
         self.machines: dict[str, Machine] = {}
         self.brokers: dict[int, SimBroker] = {}
 
@@ -107,7 +106,7 @@ class World(Kernel):
         return Broker(
             config,
             disk=machine.files,
-            store=self.store,
+            store=machine.store,
             now_ms=self.now_ms,
             offload=partial(self._offload, self.stream(f"workers {machine.name}")),
             rng=self.stream(f"broker {machine.name}"),
@@ -116,4 +115,6 @@ class World(Kernel):
 
     async def _offload(self, rng: random.Random, work: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(rng.uniform(*WORKER_S))
-        return work(*args)
+        if self._store_latency_s[1]:
+            return await self.threads.run(work, *args)
+        return work(*args)  # no call of the store waits, so that no thread is needed

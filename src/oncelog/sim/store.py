@@ -1,0 +1,167 @@
+"""The metadata store as one process sees it: far away, at times unreachable, and with watches of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from oncelog.cluster.store import (
+    ANY,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    OutcomeUnknownError,
+    StoreError,
+    UnavailableError,
+    Watches,
+)
+from oncelog.cluster.store_memory import MemoryStore
+from oncelog.sim.loop import Process, ProcessDied
+from oncelog.sim.threads import pause
+
+T = TypeVar("T")
+
+TIMEOUT_S = 5.0
+"""After this time without an answer, a call fails."""
+
+
+class StoreLink:
+    """The way from one machine to the metadata store. It outlives the processes of the machine."""
+
+    def __init__(
+        self,
+        name: str,
+        store: MemoryStore,
+        rng: random.Random,
+        latency_s: tuple[float, float],
+        trace: Callable[[str], None],
+    ) -> None:
+        self.latency_s = latency_s
+        """How long a request takes, and again its answer, from and to."""
+        self.cut_requests = False
+        """Whether requests are lost. Nothing changes, and the caller gets UnavailableError."""
+        self.cut_answers = False
+        """Whether answers are lost. Writes take effect, and the caller gets OutcomeUnknownError."""
+        self.lose_answers = 0
+        """So many answers to the next writes are lost."""
+        self._name = name
+        self._store = store
+        self._rng = rng
+        self._trace = trace
+        self._sessions: list[int] = []
+
+    def expire_sessions(self) -> None:
+        """End all sessions of the machine's processes, as if their leases had expired."""
+        for session in self._sessions:
+            self._trace(f"session {session} of {self._name} expires")
+            self._store.close_session(session)
+        self._sessions.clear()
+
+    def open_session(self, owner: str, ttl_ms: int) -> int:
+        """Open a session in the store."""
+        session = self._store.open_session(owner, ttl_ms)
+        self._sessions.append(session)
+        return session
+
+    def call(self, what: str, work: Callable[[], T], *, write: bool) -> T:
+        """Carry out a call in the store, between two latencies. Its answer may get lost."""
+        self._travel()
+        if self.cut_requests:
+            self._trace(f"request of {self._name} is lost: {what}")
+            pause(TIMEOUT_S)
+            raise UnavailableError(f"no connection to the metadata store: {what}")
+        error: StoreError | None = None
+        try:
+            result = work()
+        except StoreError as rejected:
+            error = rejected
+        if self.cut_answers or (write and self.lose_answers):
+            self.lose_answers -= write and not self.cut_answers
+            self._trace(f"answer to {self._name} is lost: {what}")
+            pause(TIMEOUT_S)
+            kind = OutcomeUnknownError if write else UnavailableError
+            raise kind(f"no answer from the metadata store: {what}")
+        if write:
+            self._trace(f"{self._name}: {what}{'' if error is None else f' fails: {type(error).__name__} {error}'}")
+        self._travel()
+        if error is not None:
+            raise error
+        return result
+
+    def _travel(self) -> None:
+        if self.latency_s[1]:
+            pause(self._rng.uniform(*self.latency_s))
+
+
+class SimStore:
+    """A `MetadataStore` for one process. Its watches call back in this process only."""
+
+    def __init__(self, store: MemoryStore, link: StoreLink, process: Process) -> None:
+        self._store = store
+        self._link = link
+        self._process = process
+        self._watches = Watches()
+
+    def _call(self, what: str, work: Callable[[], T], *, write: bool = False) -> T:
+        if not self._process.alive:
+            raise ProcessDied
+        result = self._link.call(what, work, write=write)
+        if not self._process.alive:
+            raise ProcessDied
+        return result
+
+    def get(self, path: str) -> Node:
+        """See `MetadataStore.get`."""
+        return self._call(f"get {path}", lambda: self._store.get(path))
+
+    def exists(self, path: str) -> bool:
+        """See `MetadataStore.exists`."""
+        return self._call(f"exists {path}", lambda: self._store.exists(path))
+
+    def children(self, path: str) -> list[str]:
+        """See `MetadataStore.children`."""
+        return self._call(f"children of {path}", lambda: self._store.children(path))
+
+    def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
+        """See `MetadataStore.create`."""
+        self.multi([Create(path, data, session)])
+
+    def set(self, path: str, data: bytes, version: int = ANY) -> int:
+        """See `MetadataStore.set`."""
+        return self._call(f"set {path}", lambda: self._store.set(path, data, version), write=True)
+
+    def delete(self, path: str, version: int = ANY) -> None:
+        """See `MetadataStore.delete`."""
+        self.multi([Delete(path, version)])
+
+    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+        """See `MetadataStore.multi`."""
+        what = ", ".join(f"{type(operation).__name__.lower()} {operation.path}" for operation in operations)
+        self._call(what, lambda: self._store.multi(operations, session=session), write=True)
+
+    def open_session(self, owner: str, ttl_ms: int) -> int:
+        """See `MetadataStore.open_session`."""
+        return self._call(f"open session of {owner}", lambda: self._link.open_session(owner, ttl_ms), write=True)
+
+    def renew(self, session: int) -> None:
+        """See `MetadataStore.renew`."""
+        self._call(f"renew session {session}", lambda: self._store.renew(session), write=True)
+
+    def close_session(self, session: int) -> None:
+        """See `MetadataStore.close_session`."""
+        self._call(f"close session {session}", lambda: self._store.close_session(session), write=True)
+
+    def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
+        """See `MetadataStore.watch`."""
+        return self._watches.add(path, callback, self._call(f"watch {path}", lambda: self._store.find(path)))
+
+    def poll(self) -> None:
+        """See `MetadataStore.poll`."""
+        self._call("poll", self._store.poll)
+        for callback, path in self._watches.changed(self._store.find):
+            callback(path)
+
+    def close(self) -> None:
+        """Do nothing. Sessions remain until they end."""
