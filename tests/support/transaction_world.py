@@ -1,22 +1,22 @@
-"""Transactional writers, zombies, timeouts, kills, torn writes and level changes: one broker from one seed.
+"""Transactional writers, zombies, timeouts, faults and level changes: one broker from one plan.
 
 Several writers share a transactional id: each new session fences the others, which do not know it and continue. They
 use the old protocol or the new one, write numbered values to every partition and a group's offset, commit, abort, or
 stall until the coordinator aborts. The history contains the responses to each writer; `check` compares it with the
-readable data.
+readable data. `expand` makes the plan of a seed, and `run_plan` runs a plan.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
-import time
+import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
+
+import msgspec
 
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -35,16 +35,21 @@ from oncelog.protocol.messages.txn_offset_commit import (
 )
 from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from oncelog.protocol.records import Record, build_batch
+from oncelog.sim.faults import AnyFault, Cut, Die, Kill, Pause, Reset, Slow
+from oncelog.sim.nemesis import Nemesis
+from oncelog.sim.plan import Plan, PlanError
 from oncelog.sim.world import PORT, World
-from support.chaos import Chaos
 from support.raw_client import RawWriter, RefusedError
 
+HOST = "broker-1"
 TOPIC = "numbers"
 PARTITIONS = 2
 IDS = ("shared", "shared", "shared", "alone")
 """The transactional ids of the writers."""
 WORK_S = 2.0
 """In virtual time, before all faults end."""
+SESSIONS = 25
+"""Of each writer. Most writers have no time for all of them."""
 TIMEOUTS_MS = (150, 600, 60_000)
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 
@@ -138,71 +143,177 @@ async def commit_offset(writer: RawWriter, group: str, offset: int, version: int
     await writer.call(request, lambda r: r.topics[0].partitions[0].error_code, version)
 
 
-class TransactionWorld:
-    """One run. `check` raises AssertionError with the seed in the world's name."""
+# -- plans ------------------------------------------------------------------------------------------------------------
 
-    def __init__(self, world: World) -> None:
+
+class Transaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One transaction of a session. `stall_s` passes before it ends."""
+
+    partitions: list[int]
+    offset: bool
+    stall_s: float
+    commit: bool
+
+
+class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="session"):
+    """One session of the writer with this number. A writer runs its sessions in order."""
+
+    writer: Literal[0, 1, 2, 3]
+    kind: Literal["old", "new"]
+    timeout_ms: int
+    transactions: list[Transaction]
+    rest_s: float
+
+
+class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="level"):
+    """A change of transaction.version."""
+
+    at: float
+    level: int
+    upgrade_type: int
+
+
+def expand(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    rng = random.Random(f"plan {seed}")
+    workload: list[Session | Level] = [
+        Session(
+            writer=writer,  # type: ignore[arg-type]
+            kind=rng.choice(("old", "new", "new")),  # type: ignore[arg-type]
+            timeout_ms=rng.choice(TIMEOUTS_MS),
+            transactions=[_transaction(rng) for _ in range(rng.randrange(1, 8))],
+            rest_s=rng.uniform(0, 0.3),
+        )
+        for writer in range(len(IDS))
+        for _ in range(SESSIONS)
+    ]
+    at = rng.uniform(0, 2)
+    while at < WORK_S:
+        workload.append(Level(at=at, level=rng.randrange(3), upgrade_type=rng.choice((1, 3))))
+        at += rng.uniform(0, 2)
+    return Plan(
+        scenario="transactions",
+        seed=seed,
+        seconds=WORK_S,
+        settings={"initial_transaction_version": rng.randrange(3)},
+        workload=[msgspec.to_builtins(each) for each in workload],
+        faults=_faults(rng),
+    )
+
+
+def _transaction(rng: random.Random) -> Transaction:
+    return Transaction(
+        partitions=rng.sample(range(PARTITIONS), rng.randrange(1, PARTITIONS + 1)),
+        offset=rng.random() < 0.5,
+        stall_s=rng.uniform(0, 1.5) if rng.random() < 0.15 else 0.0,
+        commit=rng.random() < 0.7,
+    )
+
+
+def _faults(rng: random.Random) -> list[AnyFault]:
+    """Return deaths of the broker, with resets and a mix of other faults between them."""
+    mix = rng.sample(("pause", "cut", "slow"), rng.randrange(3))
+    faults: list[AnyFault] = []
+    at = 0.0
+    while at < WORK_S:
+        for _ in range(rng.randrange(4)):
+            at += rng.uniform(0, 0.05)
+            faults.append(Reset(at=at))  # answers are lost
+        for kind in mix:
+            moment, seconds = at + rng.uniform(0, 1), rng.uniform(0, 0.5)
+            if kind == "pause":
+                faults.append(Pause(at=moment, host=HOST, seconds=seconds))
+            elif kind == "cut":
+                source, target = rng.choice((("client", HOST), (HOST, "client")))
+                both_ways = rng.random() < 0.5
+                faults.append(Cut(at=moment, source=source, target=target, both_ways=both_ways, seconds=seconds))
+            else:
+                faults.append(Slow(at=moment, source="client", target=HOST, by_s=rng.uniform(0, 0.2), seconds=seconds))
+        away = rng.uniform(0, 1)
+        restarts = tuple(rng.randrange(20) for _ in range(3) if rng.random() < 0.5)
+        life = rng.uniform(0, 1)
+        if rng.random() < 0.5:
+            changes = rng.randrange(60)
+            faults.append(Die(at=at, host=HOST, changes=changes, seconds=life + away, restarts=restarts))
+        else:
+            faults.append(Kill(at=at + life, host=HOST, seconds=away, restarts=restarts))
+        at += life + away
+    return faults
+
+
+# -- the world --------------------------------------------------------------------------------------------------------
+
+
+class TransactionWorld:
+    """One run. `check` raises AssertionError."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
-        self.rng = world.fork()
+        self.plan = plan
         self.history: list[Written] = []
         self.seen: list[list[bytes | None]] = [[] for _ in range(PARTITIONS)]
         self.topic = UUID(int=0)
         self.over = False
         self.outcomes: Counter[str] = Counter()
+        try:
+            self.workload = msgspec.convert(plan.workload, list[Session | Level])
+        except msgspec.ValidationError as error:
+            raise PlanError(f"not a workload of transactions: {error}") from error
 
     async def run(self) -> Counter[str]:
-        settings = {"initial_transaction_version": self.rng.randrange(3)}
-        broker = await self.world.start_broker(**settings)
-        reader = RawWriter("broker-1", PORT, "reader")
+        nemesis = Nemesis(self.world, self.plan)
+        broker = await self.world.start_broker(**self.plan.settings)
+        reader = RawWriter(HOST, PORT, "reader")
         self.topic = await reader.create_topic(TOPIC, PARTITIONS)
-        for name in set(IDS):
+        for name in sorted(set(IDS)):
             await reader.call(
                 FindCoordinatorRequest(key_type=0, coordinator_keys=[name]), lambda r: r.coordinators[0].error_code
             )
-        chaos = Chaos(self.world, broker, calm_s=1.0)
-        tasks = [asyncio.create_task(chaos.reign()), asyncio.create_task(self.govern())]
-        tasks += [asyncio.create_task(self.watch())]
-        tasks += [asyncio.create_task(self.live(name)) for name in IDS]
-        await asyncio.sleep(WORK_S)
-        self.over = chaos.over = True
+        tasks = [asyncio.create_task(self.govern()), asyncio.create_task(self.watch())]
+        tasks += [asyncio.create_task(self.live(writer)) for writer in range(len(IDS))]
+        await nemesis.run()
+        self.over = True
         await asyncio.gather(*tasks)
         await self.check(reader)
         await broker.stop()
+        self.outcomes["faults"] += nemesis.struck
         return self.outcomes
 
-    async def live(self, name: str) -> None:
-        """Run session after session. A fenced writer starts again, which fences the next."""
-        while not self.over:
-            kind = self.rng.choice([OldWriter, NewWriter, NewWriter])
-            writer = kind("broker-1", PORT, name, self.rng.choice(TIMEOUTS_MS))
+    async def live(self, number: int) -> None:
+        """Run session after session. A fenced writer starts the next, which fences another one."""
+        for session in self.workload:
+            if not isinstance(session, Session) or session.writer != number:
+                continue
+            kind = OldWriter if session.kind == "old" else NewWriter
+            writer = kind(HOST, PORT, IDS[number], session.timeout_ms)
             try:
                 await writer.start()
-                for _ in range(self.rng.randrange(1, 8)):
+                for transaction in session.transactions:
                     if self.over:
                         return
-                    await self.transaction(writer, name)
+                    await self.transaction(writer, IDS[number], transaction)
                 if isinstance(writer, OldWriter):
                     await self.late_write(writer)
-                await asyncio.sleep(self.rng.uniform(0, 0.3))
+                await asyncio.sleep(session.rest_s)
             except RefusedError as error:
                 self.outcomes[error.code.name] += 1
+            if self.over:
+                return
 
-    async def transaction(self, writer: Any, name: str) -> None:
+    async def transaction(self, writer: Any, name: str, planned: Transaction) -> None:
         written = Written(len(self.history) + 1, name)
         self.history.append(written)
-        for partition in self.rng.sample(range(PARTITIONS), self.rng.randrange(1, PARTITIONS + 1)):
+        for partition in planned.partitions:
             written.partitions.add(partition)
             value = str(written.value).encode()
             await writer.write(self.topic, partition, [value, value + b"+"], self.world.now_ms())
             written.acknowledged.add(partition)
-        if self.rng.random() < 0.5:
+        if planned.offset:
             written.offset = True
             await writer.commit_offset(name, written.value)
-        if self.rng.random() < 0.15:
-            await asyncio.sleep(self.rng.uniform(0, 1.5))  # it stalls; the timeout may expire meanwhile
-        commit = self.rng.random() < 0.7
-        await writer.end(commit)
-        written.outcome = COMMITTED if commit else ABORTED
+        await asyncio.sleep(planned.stall_s)  # the timeout may expire
+        await writer.end(planned.commit)
+        written.outcome = COMMITTED if planned.commit else ABORTED
 
     async def late_write(self, writer: OldWriter) -> None:
         """Check that a write delayed until after its transaction is rejected (KAFKA-14402).
@@ -216,21 +327,25 @@ class TransactionWorld:
 
     async def govern(self) -> None:
         """Change transaction.version up and down during the work."""
-        client = RawWriter("broker-1", PORT, "governor")
-        while not self.over:
-            await asyncio.sleep(self.rng.uniform(0, 2))
-            level, kind = self.rng.randrange(3), self.rng.choice([1, 3])
-            update = FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=kind)
-            with suppress(RefusedError):  # an upgrade request that would downgrade, or the reverse
-                await client.call(UpdateFeaturesRequest(feature_updates=[update]))
+        client = RawWriter(HOST, PORT, "governor")
+        begun = self.world.loop.now
+        for change in self.workload:
+            if isinstance(change, Level):
+                await asyncio.sleep(begun + change.at - self.world.loop.now)
+                update = FeatureUpdateKey(
+                    feature="transaction.version", max_version_level=change.level, upgrade_type=change.upgrade_type
+                )
+                with suppress(RefusedError):  # an upgrade request that would downgrade, or the reverse
+                    await client.call(UpdateFeaturesRequest(feature_updates=[update]))
 
     async def watch(self) -> None:
         """Check that the data of a read_committed consumer never changes, and only grows at its end."""
-        client = RawWriter("broker-1", PORT, "watcher")
+        client = RawWriter(HOST, PORT, "watcher")
+        rng = self.world.stream("watcher")
         while not self.over:
             for partition in range(PARTITIONS):
                 await self.look(client, partition)
-            await asyncio.sleep(self.rng.uniform(0, 0.5))
+            await asyncio.sleep(rng.uniform(0, 0.5))
 
     async def look(self, client: RawWriter, partition: int, *, until_stable: bool = False) -> None:
         found = await client.read_committed(self.topic, partition, until_stable=until_stable)
@@ -241,15 +356,15 @@ class TransactionWorld:
     # -- invariants ---------------------------------------------------------------------------------------------------
 
     async def check(self, reader: RawWriter) -> None:
-        for name in set(IDS):
-            await RawWriter("broker-1", PORT, name).start()  # aborts the open transaction
+        for name in sorted(set(IDS)):
+            await RawWriter(HOST, PORT, name).start()  # aborts the open transaction
         await asyncio.sleep(1)
         for partition in range(PARTITIONS):
             await self.look(reader, partition, until_stable=True)
         counts = [Counter(values) for values in self.seen]
         for written in self.history:
             self.check_transaction(written, counts)
-        for name in set(IDS):
+        for name in sorted(set(IDS)):
             await self.check_offset(reader, name)
 
     def check_transaction(self, written: Written, counts: list[Counter[bytes | None]]) -> None:
@@ -304,30 +419,13 @@ class TransactionWorld:
         return [value.decode() for values in self.seen for value in values if value is not None]
 
 
+def run_plan(plan: Plan) -> tuple[Counter[str], str]:
+    """Run one world. Return its outcomes by kind with the errors that ended sessions, and its digest."""
+    world = World(plan.seed)
+    outcomes = world.run(lambda world: TransactionWorld(world, plan).run(), limit_s=600)
+    return outcomes, world.digest()
+
+
 def run(seed: int) -> Counter[str]:
-    """Run one world. Return its outcomes by kind, and the errors that ended sessions."""
-
-    async def scenario(world: World) -> Counter[str]:
-        return await TransactionWorld(world).run()
-
-    return World(seed).run(scenario, limit_s=600)
-
-
-def main() -> None:
-    """Run many worlds (`python -m support.transaction_world [FIRST [COUNT]]`), and print how many run per minute."""
-    first, count = (int(text) for text in (*sys.argv[1:3], *("0", "1000")[len(sys.argv) - 1 :]))
-    logging.disable(logging.WARNING)
-    began, total = time.monotonic(), Counter[str]()
-    for seed in range(first, first + count):
-        try:
-            total += run(seed)
-        except BaseException:
-            print(f"seed {seed}", file=sys.stderr)
-            raise
-        if (seed - first) % 100 == 99 or seed == first + count - 1:
-            done = seed - first + 1
-            print(f"{done} worlds, {done / (time.monotonic() - began) * 60:.0f} per minute, {dict(total)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    """Run the world of a seed. Return its outcomes."""
+    return run_plan(expand(seed))[0]

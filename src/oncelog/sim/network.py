@@ -364,10 +364,10 @@ class SimTransport(asyncio.Transport):
         if self._lost or not self._reading or self.link.cut:
             return
         _, data, pages = self._inbox.popleft()
-        if pages is not None and pages != data:
+        if pages is not None and (found := bytes(pages)) != data:
             if not self._network.read_changed(self.peer, pages):
                 return
-            data = bytes(pages)
+            data = found
         if data is None:
             self._network.trace(f"end of stream {self.peer.host} -> {self.host}")
             self._protocol.eof_received()

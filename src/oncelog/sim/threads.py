@@ -55,7 +55,7 @@ class _Worker:
     def end(self) -> None:
         """Unwind the work, and end the thread."""
         self.over = True
-        self._go.release()
+        self._go.release(2)  # for the pause of the work, and for the next round of the thread
         self._thread.join()
 
     def _main(self) -> None:
@@ -66,8 +66,6 @@ class _Worker:
             self._work()
             self.busy = False
             self._back.release()
-            if self.over:
-                return
 
 
 _worker: contextvars.ContextVar[_Worker | None] = contextvars.ContextVar("oncelog.sim.worker", default=None)

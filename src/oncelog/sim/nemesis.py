@@ -1,0 +1,75 @@
+"""Let the faults of a plan happen at their times, and end them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from oncelog.sim.faults import Lasting, Skew
+from oncelog.sim.plan import Plan
+from oncelog.sim.world import World
+
+
+class Nemesis:
+    """The faults of one world. Create it before the first machine starts, because of wrong clocks."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self._world = world
+        self._plan = plan
+        self._active: list[Lasting] = []
+        self._ending: set[asyncio.Task[None]] = set()
+        self.struck = 0
+        """How many faults have happened."""
+        for fault in plan.faults:
+            if isinstance(fault, Skew):
+                fault.strike(world)
+                self.struck += 1
+
+    async def run(self) -> None:
+        """Strike until the plan's time is over. Then end all faults that are not permanent."""
+        world = self._world
+        faults = sorted((fault for fault in self._plan.faults if not isinstance(fault, Skew)), key=lambda each: each.at)
+        begun = world.loop.now
+        for fault in faults:
+            if fault.at >= self._plan.seconds:
+                break
+            await asyncio.sleep(begun + fault.at - world.loop.now)
+            world.note(f"fault {fault}")
+            fault.strike(world)
+            self.struck += 1
+            if isinstance(fault, Lasting):
+                self._active.append(fault)
+                if fault.seconds is not None:
+                    task = asyncio.create_task(self._end_later(fault, fault.seconds))
+                    self._ending.add(task)
+                    task.add_done_callback(self._ending.discard)
+        await asyncio.sleep(begun + self._plan.seconds - world.loop.now)
+        await self.heal()
+
+    async def heal(self) -> None:
+        """End all faults that are not permanent, and start the machines that are dead for another reason."""
+        self._world.note("healing")
+        for task in tuple(self._ending):
+            task.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        for fault in [each for each in self._active if each.seconds is not None]:
+            await self._end(fault)
+        stopped = {fault.key() for fault in self._active}
+        for name, machine in self._world.machines.items():
+            machine.disk.spare()
+            while ("process", name) not in stopped and not machine.alive:
+                await machine.start()
+
+    async def _end_later(self, fault: Lasting, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self._end(fault)
+
+    async def _end(self, fault: Lasting) -> None:
+        """End a fault, unless another one with the same key makes it last. Link faults are restored."""
+        self._active.remove(fault)
+        others = [other for other in self._active if other.key() == fault.key()]
+        if others and fault.key()[0] in ("process", "pause"):
+            return
+        self._world.note(f"end of {fault}")
+        await fault.end(self._world)
+        for other in others:
+            other.strike(self._world)
