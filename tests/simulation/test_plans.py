@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -79,6 +80,14 @@ def test_each_fault_has_a_tag_and_survives_json() -> None:
     }  # fmt: skip
     made = [kind(**{name: required[name] for name in kind.__struct_fields__ if name in required}) for kind in kinds]
     assert decode(plan(*made).encode(), "toy").faults == made
+
+
+def test_fault_on_the_page_of_the_simulation_is_valid() -> None:
+    page = (ROOT / "docs" / "design" / "simulation.md").read_text()
+    [block] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert msgspec.json.decode(block, type=AnyFault) == Cut(
+        at=0.4, source="broker-1", target="client", both_ways=False, seconds=0.2
+    )
 
 
 # -- the nemesis -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Random transactions, zombies, timeouts, kills and changes of transaction.version on one broker.
+"""Random transactions, zombies, timeouts, faults and changes of transaction.version on one broker.
 
-`scripts/worlds [FIRST [COUNT]]` runs any number of other seeds.
+`scripts/worlds [FIRST [COUNT]]` runs any number of other seeds, and shrinks the plan of one that fails.
 """
 
 from __future__ import annotations

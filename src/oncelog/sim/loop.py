@@ -42,6 +42,7 @@ class Process:
         """False if the process is dead or paused."""
         self.held: list[asyncio.Handle] = []
         """The callbacks that are due since the process was paused."""
+        self.end: asyncio.Future[None] | None = None
         self.tasks: list[asyncio.Task[Any]] = []
         self._prune_at = 100
 
@@ -193,8 +194,18 @@ class SimLoop(asyncio.BaseEventLoop):
         """Kill a process: none of its callbacks runs again."""
         process.alive = process.running = False
         process.held.clear()
+        if process.end is not None and not process.end.done():
+            process.end.set_result(None)
         for task in process.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def end_of(self, process: Process) -> asyncio.Future[None]:
+        """Return the future that is done when the process is dead. It must not be cancelled."""
+        if process.end is None:
+            process.end = self.create_future()
+            if not process.alive:
+                process.end.set_result(None)
+        return process.end
 
     def pause(self, process: Process) -> None:
         """Stop a process between two callbacks. Its connections stay open, and their bytes wait."""

@@ -90,8 +90,8 @@ class Machine:
 
     async def died(self) -> None:
         """Wait until the process is dead."""
-        while self.alive:
-            await asyncio.sleep(0.001)
+        if self.process is not None:
+            await asyncio.wait({self._kernel.loop.end_of(self.process)})
 
     def _died(self) -> None:
         if self.process is not None and self.process.alive:

@@ -59,8 +59,7 @@ class SimBroker(Machine):
         if die_in is not None:
             self.die_in(die_in)
         started = self._world.loop.spawn(process, self.broker.start())
-        while process.alive and not started.done():
-            await asyncio.sleep(0.000_1)
+        await asyncio.wait({started, self._world.loop.end_of(process)}, return_when=asyncio.FIRST_COMPLETED)
         if not process.alive:
             return False
         started.result()
