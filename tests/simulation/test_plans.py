@@ -188,6 +188,21 @@ def test_failing_disk_fails_until_it_is_healed() -> None:
     World(1).run(scenario, limit_s=100)
 
 
+def test_broker_that_cannot_reach_the_store_starts_later() -> None:
+    async def scenario(world: World) -> int:
+        made = plan(
+            Kill(at=1, host="broker-1", seconds=1), faults.CutStore(at=1, host="broker-1", loses="answers", seconds=8)
+        )
+        nemesis = Nemesis(world, made)
+        broker = await world.start_broker()
+        await nemesis.run()
+        failed = sum("cannot start: OutcomeUnknownError" in line for line in world.trace)
+        await broker.stop()
+        return failed
+
+    assert World(1, store_latency_s=(0.001, 0.01)).run(scenario, limit_s=100) > 0
+
+
 def test_unknown_host_is_named() -> None:
     with pytest.raises(UnknownHostError, match="names the host 'b'; the world has a"):
         beats(plan(Kill(at=1, host="b")))

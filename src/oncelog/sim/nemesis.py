@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from oncelog.sim.faults import Lasting, Skew
 from oncelog.sim.plan import Plan
@@ -16,7 +17,8 @@ class Nemesis:
         self._world = world
         self._plan = plan
         self._active: list[Lasting] = []
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ends: list[asyncio.Task[None]] = []
+        self._healing = asyncio.Event()
         self.struck = 0
         """How many faults have happened."""
         for fault in plan.faults:
@@ -39,20 +41,15 @@ class Nemesis:
             if isinstance(fault, Lasting):
                 self._active.append(fault)
                 if fault.seconds is not None:
-                    task = asyncio.create_task(self._end_later(fault, fault.seconds))
-                    self._ending.add(task)
-                    task.add_done_callback(self._ending.discard)
+                    self._ends.append(asyncio.create_task(self._end_later(fault, fault.seconds)))
         await asyncio.sleep(begun + self._plan.seconds - world.loop.now)
         await self.heal()
 
     async def heal(self) -> None:
         """End all faults that are not permanent, and start the machines that are dead for another reason."""
         self._world.note("healing")
-        for task in tuple(self._ending):
-            task.cancel()
-        await asyncio.gather(*self._ending, return_exceptions=True)
-        for fault in [each for each in self._active if each.seconds is not None]:
-            await self._end(fault)
+        self._healing.set()
+        await asyncio.gather(*self._ends)
         stopped = {fault.key() for fault in self._active}
         for name, machine in self._world.machines.items():
             machine.disk.spare()
@@ -60,7 +57,9 @@ class Nemesis:
                 await machine.start()
 
     async def _end_later(self, fault: Lasting, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._healing.wait()
         await self._end(fault)
 
     async def _end(self, fault: Lasting) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.listeners import Listener
 from oncelog.broker.config.settings import BrokerConfig
+from oncelog.cluster.store import StoreError
 from oncelog.sim.kernel import Kernel
 from oncelog.sim.machine import Machine, Program
 
@@ -52,7 +53,8 @@ class SimBroker(Machine):
     async def start(self, *, die_in: int | None = None) -> bool:
         """Start the broker on its disk, which keeps the files of former processes.
 
-        Return False if the broker died during the start. With `die_in`, call that method before the first disk change.
+        Return False if the broker died during the start, or ended because the metadata store did not answer. With
+        `die_in`, call that method before the first disk change.
         """
         process = self.boot()
         self.broker = self._world.make_broker(self, self._settings)
@@ -61,6 +63,11 @@ class SimBroker(Machine):
         started = self._world.loop.spawn(process, self.broker.start())
         await asyncio.wait({started, self._world.loop.end_of(process)}, return_when=asyncio.FIRST_COMPLETED)
         if not process.alive:
+            return False
+        error = started.exception()
+        if isinstance(error, StoreError):
+            self._world.note(f"{self.name} cannot start: {type(error).__name__} {error}")
+            self.kill()
             return False
         started.result()
         self._world.note(f"{self.name} started")
