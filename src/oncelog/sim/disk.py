@@ -38,7 +38,7 @@ class _Content:
     given_up: bool = False
     """A sync has failed. Later syncs report success, but write nothing to the device."""
     views: list[weakref.ref[Pages]] = field(default_factory=list)
-    """The mapped pages of the file that somebody may still read."""
+    """The mapped pages of the file that are still in use."""
 
     def view(self, size: int, pos: int) -> memoryview:
         """Map a part of the file."""

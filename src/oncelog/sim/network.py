@@ -82,7 +82,7 @@ class Network:
             link.slow_s = seconds
 
     def limit(self, source: str, target: str, bytes_per_s: float, *, both_ways: bool = True) -> None:
-        """Let all connections between two hosts share this bandwidth, each direction for itself."""
+        """Let all connections between two hosts share this bandwidth in each direction."""
         self.trace(f"limit {source} -> {target} to {bytes_per_s} bytes/s{' and back' if both_ways else ''}")
         for link in self.links(source, target, both_ways=both_ways):
             link.bytes_per_s = bytes_per_s
