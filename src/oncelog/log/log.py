@@ -12,11 +12,20 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, commit_producers, number
+from oncelog.log.admission import (
+    Admission,
+    AppendResult,
+    LogStatistics,
+    check_offsets,
+    commit_producers,
+    number,
+    replay,
+)
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
 from oncelog.log.file_access import FileAccess, torn_on_failure
+from oncelog.log.follower_append import check_batches
 from oncelog.log.leftovers import Unlink, unlink_now
 from oncelog.log.log_files import LogFiles
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
@@ -180,6 +189,22 @@ class Log:
         append_time = batches.headers[0].max_timestamp if stamped else -1
         return AppendResult(first, self.log_end_offset - 1, append_time, False, self.log_start_offset)
 
+    def append_as_follower(self, records: memoryview | bytearray | bytes, *, leader_epoch: int, now_ms: int) -> int:
+        """Append the batches of a Fetch response as they are. Return the new log end offset.
+
+        Raises CORRUPT_MESSAGE, INVALID_RECORD, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. If a batch is rejected, none
+        is appended. If a write fails, the groups before it stay: they are complete batches.
+        """
+        view = memoryview(records)
+        for batches in check_batches(view, self.log_end_offset, self.leader_epoch, leader_epoch, self.config):
+            segment = self._write_files(batches, now_ms)
+            position = 0
+            for header in batches.headers:
+                batch = batches.view[position : position + header.size] if header.is_control else b""
+                replay(self._state, header, batch, segment.txn_index, now_ms)
+                position += header.size
+        return self.log_end_offset
+
     def append_control(
         self,
         commit: bool,
@@ -227,8 +252,19 @@ class Log:
         self._state.check_epoch(producer_id, producer_epoch)
         return self._state.has_open_transaction(producer_id, producer_epoch)
 
+    def void_verifications(self) -> None:
+        """End all verifications, because the term of the leader has ended. Appends that wait for one fail."""
+        self._state.void_verifications()
+
     def _write(self, batches: ValidBatches, appends: dict[int, ProducerAppend], now_ms: int) -> None:
         """Write checked and numbered batches with one write, then update the state in memory."""
+        segment = self._write_files(batches, now_ms)
+        if appends:
+            commit_producers(self._state, batches.headers, appends.values(), segment.txn_index, now_ms)
+        self._state.end_offset = self.log_end_offset
+
+    def _write_files(self, batches: ValidBatches, now_ms: int) -> Segment:
+        """Write batches with one write, and add them to the indexes. Return their segment."""
         headers = batches.headers
         last = headers[-1]
         with self._access.to("append to"):
@@ -241,9 +277,8 @@ class Log:
                 raise
         for header in headers:
             segment.commit(header, header.last_offset, header.max_timestamp)
-        if appends:
-            commit_producers(self._state, headers, appends.values(), segment.txn_index, now_ms)
-        self._state.end_offset = self.log_end_offset = last.next_offset
+        self.log_end_offset = last.next_offset
+        return segment
 
     def creation(self, folder: str) -> Callable[[], None]:
         """Return work for a worker thread: it creates the first files of this log in another directory."""
@@ -410,17 +445,31 @@ class Log:
             segment.close()
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drop all records at and after ``offset``, because a follower diverged. Return whether there were any."""
+        """Drop the batches with records at or after ``offset``, because a follower diverged. Return whether any were.
+
+        Producer state, transaction index and leader epochs become those of the remaining log. Verifications end.
+        """
         with self._access.to("truncate"), torn_on_failure():
             if offset >= self.log_end_offset:
                 self._files.truncate_epochs(self.log_end_offset)
                 return False
+            offset = self.segments.batch_start(offset)
             self._files.truncate(offset, min(self.log_start_offset, offset), now_ms)
-            self.log_end_offset = offset
+            self._ends_at(offset)
             self.log_start_offset = min(self.log_start_offset, offset)
-            self.high_watermark = min(self.high_watermark, offset)
-            self.recovery_point = min(self.recovery_point, offset)
         return True
+
+    def restart_at(self, offset: int, now_ms: int) -> None:
+        """Drop all records, and let the log start and end at ``offset``, because the leader has no earlier ones."""
+        with self._access.to("truncate"), torn_on_failure():
+            self._files.restart(offset, now_ms)
+            self._ends_at(offset)
+            self.log_start_offset = self.high_watermark = self.recovery_point = offset
+
+    def _ends_at(self, offset: int) -> None:
+        self.log_end_offset = offset
+        self.high_watermark = min(self.high_watermark, offset)
+        self.recovery_point = min(self.recovery_point, offset)
 
     def advance_log_start(self, offset: int) -> None:
         """Advance the log start to ``offset`` (DeleteRecords, retention). `delete_old_segments` deletes the files.

@@ -154,6 +154,17 @@ class LogFiles:
         self.truncate_epochs(offset)
         rebuild_state(self.state, list(self.segments), self._snapshots, log_start, offset, now_ms)
 
+    def restart(self, offset: int, now_ms: int) -> None:
+        """Delete everything. The log and the producer state begin again at ``offset``."""
+        self._delete(list(self.segments)[::-1])
+        self.epochs.clear()
+        self.epochs.flush()
+        segment = self._new_segment(offset, self.config)
+        if self.exist:
+            segment.create()
+        self.segments.add(segment)
+        rebuild_state(self.state, [segment], self._snapshots, offset, offset, now_ms)
+
     def truncate_epochs(self, offset: int) -> None:
         """Delete the leader epochs that start at or after ``offset``."""
         self.epochs.truncate_from_end(offset)

@@ -419,6 +419,10 @@ class ProducerState:
             return
         del self._verifications[header.producer_id]
 
+    def void_verifications(self) -> None:
+        """End all verifications. Appends that wait for one are rejected."""
+        self._verifications.clear()
+
     # --- changes ---
 
     def prepare(self, producer_id: int, origin: Origin) -> ProducerAppend:
@@ -476,6 +480,7 @@ class ProducerState:
         self.entries = {}
         self._ongoing = {}
         self._unreplicated = {}
+        self._verifications.clear()
         self.end_offset = end_offset
 
     def expire(self, now_ms: int) -> int:

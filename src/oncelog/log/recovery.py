@@ -253,6 +253,9 @@ class Loader:
         """Read the segments from ``first`` on. Return the segments that remain."""
         base = segments[first].base_offset
         yield from self._rebuilding(segments[:first], min(log_start, base), base)
+        # The file of the epochs may be newer than the batches that a crash has left: a follower writes it when it
+        # truncates. Then it would give batches that the leader does not have an epoch that the leader knows.
+        self._epochs.truncate_from_end(base)
         for slot in range(first, len(segments)):
             segment = segments[slot]
             if segment.base_offset > self._state.end_offset and not self._config.compact:

@@ -76,6 +76,13 @@ class Segments:
         """Return the segment whose range contains ``offset``, and all later ones."""
         return self._segments[self.index_of(offset) :]
 
+    def batch_start(self, offset: int) -> int:
+        """Return the base offset of the batch that contains ``offset`` after its first record, or ``offset``."""
+        segment = self._segments[self.index_of(offset)]
+        for header, _ in segment.headers(segment.position_of(offset)):
+            return min(header.base_offset, offset)
+        return offset
+
     def before(self, offset: int) -> list[Segment]:
         """Return the segments that end before ``offset``, but never the active one."""
         return self._segments[: self.index_of(offset)]

@@ -1,0 +1,55 @@
+"""Append batches from a leader to a follower's log as they are, and delete what the leader does not have.
+
+The leader has checked the batches, so only damage is rejected here: a wrong CRC, an offset that overlaps the log, and a
+leader epoch that is lower than an earlier one or higher than the leader's. The producer state and the transaction index
+are updated batch by batch, as in recovery, so they are equal to the leader's. Source: Kafka's
+`UnifiedLog.appendAsFollower`, KAFKA-18723.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oncelog.log.config import LogConfig
+from oncelog.log.validate import ValidBatches
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import BatchHeader, check_crc, decode_control, iter_batches
+
+
+def check_batches(
+    records: memoryview, end_offset: int, latest_epoch: int | None, leader_epoch: int, config: LogConfig
+) -> Iterator[ValidBatches]:
+    """Check all batches, and yield them in groups that each fit into one segment.
+
+    A batch that continues beyond the end of `records` is dropped. Raises CORRUPT_MESSAGE, INVALID_RECORD. Nothing is
+    yielded before all batches are checked.
+    """
+    groups: list[ValidBatches] = []
+    headers: list[BatchHeader] = []
+    start = position = 0
+    expected, epoch = end_offset, -1 if latest_epoch is None else latest_epoch
+    for header, view in iter_batches(records, partial_ok=True):
+        check_crc(header, view)
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise _rejected(header, f"the next offset is {expected}")
+        if not epoch <= header.partition_leader_epoch <= leader_epoch:
+            raise _rejected(header, f"its leader epoch must be in {epoch}..{leader_epoch}")
+        if header.is_control and header.count > 0:
+            decode_control(view)  # raises before anything is written
+        if headers and position + header.size - start > config.segment_bytes:
+            groups.append(ValidBatches(headers, records[start:position]))
+            headers, start = [], position
+        headers.append(header)
+        position += header.size
+        expected, epoch = header.next_offset, header.partition_leader_epoch
+    if headers:
+        groups.append(ValidBatches(headers, records[start:position]))
+    yield from groups
+
+
+def _rejected(header: BatchHeader, reason: str) -> ProtocolError:
+    return ProtocolError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"a batch from the leader has offset {header.base_offset} and leader epoch {header.partition_leader_epoch}, "
+        f"but {reason}",
+    )
