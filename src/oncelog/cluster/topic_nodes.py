@@ -12,6 +12,7 @@ import msgspec
 
 from oncelog.cluster import configs
 from oncelog.cluster.changes import ChangeLog, cannot_write
+from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.store import (
     BadVersionError,
     Create,
@@ -40,14 +41,6 @@ class _TopicNode(msgspec.Struct):
     removing_replicas: dict[str, list[int]] = {}
 
 
-class _StateNode(msgspec.Struct):
-    leader: int
-    leader_epoch: int
-    isr: list[int]
-    controller_epoch: int = 0
-    version: int = 1
-
-
 def read_topic(store: MetadataStore, name: str) -> TopicInfo:
     """Read a topic. Raises NoNodeError if it does not exist or is deleted meanwhile."""
     node = _decoded(store, name)
@@ -72,9 +65,9 @@ def _decoded(store: MetadataStore, name: str) -> _TopicNode:
 def _read_partitions(store: MetadataStore, name: str, node: _TopicNode, first: int) -> tuple[PartitionInfo, ...]:
     partitions = []
     for index in range(first, len(node.partitions)):
-        state = msgspec.json.decode(store.get(f"{TOPICS}/{name}/partitions/{index}/state").data, type=_StateNode)
+        state = decode_state(store.get(state_path(name, index)))
         replicas = tuple(node.partitions[str(index)])
-        partitions.append(PartitionInfo(state.leader, state.leader_epoch, replicas, tuple(state.isr)))
+        partitions.append(PartitionInfo(state.leader, state.leader_epoch, replicas, state.isr))
     return tuple(partitions)
 
 
@@ -167,9 +160,9 @@ def _write(changes: ChangeLog, operations: Sequence[Operation], path: str, is_do
 def _new_partitions(path: str, first: int, infos: Sequence[PartitionInfo]) -> list[Create]:
     operations = []
     for index, info in enumerate(infos, first):
-        state = _StateNode(info.leader, info.leader_epoch, list(info.isr))
+        state = PartitionState(info.leader, info.leader_epoch, info.isr, 0)
         operations.append(Create(f"{path}/partitions/{index}", b""))
-        operations.append(Create(f"{path}/partitions/{index}/state", msgspec.json.encode(state)))
+        operations.append(Create(f"{path}/partitions/{index}/state", encode_state(state)))
     return operations
 
 

@@ -1,0 +1,72 @@
+"""The state of a partition in the tree: its leader, the leader epoch and the in-sync replicas.
+
+The node is `/brokers/topics/T/partitions/P/state`. The controller writes it to elect a leader, and the leader writes it
+to change the in-sync replicas. Both require the version that they have read. Within a leader epoch, only the leader
+adds members to the in-sync replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from oncelog.cluster.store import Node
+
+UNKNOWN_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The content of a state node, and the version of the node."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    version: int
+    leader_broker_epoch: int = UNKNOWN_BROKER_EPOCH
+    """The registration of the leader that was elected. A process that starts again must be elected again."""
+    controller_epoch: int = 0
+
+
+class StateNode(msgspec.Struct):
+    """The JSON of a state node, with the fields of Kafka's ZooKeeper tree. `version` is the version of the format."""
+
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    controller_epoch: int = 0
+    version: int = 1
+    leader_broker_epoch: int | msgspec.UnsetType = msgspec.UNSET
+    """Not a field of Kafka's tree."""
+
+
+def state_path(topic: str, partition: int) -> str:
+    """Return the path of a partition's state node."""
+    return f"/brokers/topics/{topic}/partitions/{partition}/state"
+
+
+def decode_state(node: Node) -> PartitionState:
+    """Return the state in a node. Raises msgspec.MsgspecError if the content is invalid."""
+    found = msgspec.json.decode(node.data, type=StateNode)
+    return PartitionState(
+        found.leader,
+        found.leader_epoch,
+        tuple(found.isr),
+        node.version,
+        UNKNOWN_BROKER_EPOCH if found.leader_broker_epoch is msgspec.UNSET else found.leader_broker_epoch,
+        found.controller_epoch,
+    )
+
+
+def encode_state(state: PartitionState) -> bytes:
+    """Return the content of the state's node."""
+    epoch = state.leader_broker_epoch
+    node = StateNode(
+        state.leader,
+        state.leader_epoch,
+        list(state.isr),
+        state.controller_epoch,
+        leader_broker_epoch=msgspec.UNSET if epoch == UNKNOWN_BROKER_EPOCH else epoch,
+    )
+    return msgspec.json.encode(node)
