@@ -18,12 +18,11 @@ from oncelog.broker.coordinators.producer_ids import BlockNode
 from oncelog.cluster.store import OutcomeUnknownError
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.coordinator.producer_ids import BLOCK_PATH, acquire_block, encode_block, parse_block
-from oncelog.log.log import Origin
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import MAX_SEQUENCE
-from support.logs import append, new_log, of_producer
+from support.logs import append, follow, new_log, of_producer
 from support.proxy import PASS, Appended, Produced, Proxy, redirect
 from support.servers import Server
 from support.transactions import ended, producers, written
@@ -186,7 +185,7 @@ def test_kafka_6003_follower_accepts_what_its_leader_accepted() -> None:
     """A replica without producer state, also after it becomes the leader: the sequences continue."""
     _, log = new_log()
     for number, sequence in enumerate((40, 41)):
-        append(log, of_producer(7, sequence, base_offset=100 + number), origin=Origin.REPLICATION)
+        follow(log, of_producer(7, sequence, base_offset=100 + number))
     assert append(log, of_producer(7, 42)).first_offset == 102
     with pytest.raises(ProtocolError, match="gap") as caught:
         append(log, of_producer(7, 44))

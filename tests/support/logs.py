@@ -46,6 +46,11 @@ def append(log: Log, records: bytearray, **options: Any) -> Any:
     return result
 
 
+def follow(log: Log, records: bytes | bytearray, leader_epoch: int = 9) -> None:
+    log.append_as_follower(records, leader_epoch=leader_epoch, now_ms=NOW)
+    log.advance_high_watermark(log.log_end_offset)
+
+
 def end_txn(log: Log, producer_id: int, *, commit: bool, epoch: int = 0, version: int = 0, **options: Any) -> Any:
     result = log.append_control(
         commit,

@@ -89,13 +89,11 @@ class Admission:
         position = 0
         for header in batches.headers:
             producer_id = header.producer_id
-            if origin == Origin.REPLICATION:
-                offset = header.base_offset
             if producer_id >= 0:
                 append = appends.get(producer_id)
                 if append is None:
                     append = appends[producer_id] = self._state.prepare(producer_id, origin)
-                    if header.is_transactional and origin != Origin.REPLICATION and not header.is_control:
+                    if header.is_transactional and not header.is_control:
                         self._check_verified(header, verified, guard)
                 view = batches.view[position : position + header.size]
                 try:
@@ -124,19 +122,6 @@ class Admission:
         else:
             self.statistics.sequence_gaps += 1
         logger.info("%s: %s", self._name, error)
-
-
-def check_offsets(headers: list[BatchHeader], end_offset: int) -> int:
-    """Return the first offset of replicated batches. Raise an error if one of them overlaps the log, or another one."""
-    expected = end_offset
-    for header in headers:
-        if header.base_offset < expected:
-            raise ProtocolError(
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"a replicated batch has offset {header.base_offset}, but the next offset is {expected}",
-            )
-        expected = header.next_offset
-    return headers[0].base_offset
 
 
 def number(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches:

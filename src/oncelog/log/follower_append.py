@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from oncelog.log.config import LogConfig
 from oncelog.log.validate import ValidBatches
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import BatchHeader, check_crc, decode_control, iter_batches
+from oncelog.protocol.records import BatchHeader, check_crc, decode_control, is_partial, iter_batches, parse_header
 
 
 def check_batches(
@@ -45,6 +45,17 @@ def check_batches(
     if headers:
         groups.append(ValidBatches(headers, records[start:position]))
     yield from groups
+
+
+def batch_across(records: memoryview, offset: int) -> int | None:
+    """Return the base offset of the first batch if `offset` is inside it, otherwise None.
+
+    After a full truncation, a log begins at the leader's log start offset, which may be inside a batch.
+    """
+    if is_partial(records, 0):
+        return None
+    first = parse_header(records)
+    return first.base_offset if first.base_offset < offset <= first.last_offset else None
 
 
 def _rejected(header: BatchHeader, reason: str) -> ProtocolError:

@@ -12,20 +12,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from oncelog.log.admission import (
-    Admission,
-    AppendResult,
-    LogStatistics,
-    check_offsets,
-    commit_producers,
-    number,
-    replay,
-)
+from oncelog.log.admission import Admission, AppendResult, LogStatistics, commit_producers, number, replay
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
 from oncelog.log.file_access import FileAccess, torn_on_failure
-from oncelog.log.follower_append import check_batches
+from oncelog.log.follower_append import batch_across, check_batches
 from oncelog.log.leftovers import Unlink, unlink_now
 from oncelog.log.log_files import LogFiles
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
@@ -78,6 +70,7 @@ class Log:
         recovery_point: int = 0,
         clean: bool = False,
         log_start_offset: int = 0,
+        high_watermark: int | None = None,
         unlink: Unlink | None = None,
     ) -> Log:
         """Open the log in ``directory`` without a pause. See `opening`."""
@@ -93,6 +86,7 @@ class Log:
                 recovery_point=recovery_point,
                 clean=clean,
                 log_start_offset=log_start_offset,
+                high_watermark=high_watermark,
                 unlink=unlink,
             )
         )
@@ -111,10 +105,12 @@ class Log:
         recovery_point: int = 0,
         clean: bool = False,
         log_start_offset: int = 0,
+        high_watermark: int | None = None,
         unlink: Unlink | None = None,
     ) -> Steps[Log]:
         """Open the log in ``directory``, and recover it unless the last stop was ``clean``. Pause every few ms.
 
+        With ``high_watermark``, the checkpointed one, the log's high watermark starts there, not at the log start.
         A log without records has no files: the first append creates them. ``unlink`` gets the files that are no longer
         part of the log, and a delay in ms. Without ``unlink``, the log deletes them at once. Raises
         KAFKA_STORAGE_ERROR.
@@ -122,12 +118,16 @@ class Log:
         unlink = unlink or partial(unlink_now, disk)
         loader = Loader(disk, directory, config, now_ms)
         try:
-            loaded = yield from loader.load(recovery_point=recovery_point, clean=clean, log_start=log_start_offset)
+            loaded = yield from loader.load(
+                recovery_point=recovery_point, clean=clean, log_start=log_start_offset, high_watermark=high_watermark
+            )
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {topic}-{partition}: {error}") from error
         unlink(loaded.deleted, 0)
         files = LogFiles(disk, directory, topic_id, config, loader.new_segment, loaded, unlink)
-        return cls(topic, partition, config, files, loaded)
+        log = cls(topic, partition, config, files, loaded)
+        log.advance_high_watermark(high_watermark or 0)
+        return log
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
@@ -175,18 +175,15 @@ class Log:
             view = memoryview(bytearray(view))
         batches = validated or validate(view, origin, self.config, now_ms)
         first = self.log_end_offset
-        if origin == Origin.REPLICATION:
-            first = check_offsets(batches.headers, first)
-        elif origin == Origin.CLIENT and (known := self._admission.find_duplicate(batches.headers[0])):
+        if origin == Origin.CLIENT and (known := self._admission.find_duplicate(batches.headers[0])):
             return AppendResult(known.first_offset, known.last_offset, known.timestamp, True, self.log_start_offset)
         appends = self._admission.check(
             batches, first, origin, version=transaction_version, verified=verified, guard=guard
         )
-        if origin != Origin.REPLICATION:
-            batches = number(batches, first, leader_epoch)
+        batches = number(batches, first, leader_epoch)
         self._write(batches, appends, now_ms)
-        stamped = origin != Origin.REPLICATION and batches.headers[0].timestamp_type
-        append_time = batches.headers[0].max_timestamp if stamped else -1
+        header = batches.headers[0]
+        append_time = header.max_timestamp if header.timestamp_type else -1
         return AppendResult(first, self.log_end_offset - 1, append_time, False, self.log_start_offset)
 
     def append_as_follower(self, records: memoryview | bytearray | bytes, *, leader_epoch: int, now_ms: int) -> int:
@@ -196,6 +193,10 @@ class Log:
         is appended. If a write fails, the groups before it stay: they are complete batches.
         """
         view = memoryview(records)
+        start = self.log_end_offset
+        if start == self.log_start_offset and (base := batch_across(view, start)) is not None:
+            self.restart_at(base, now_ms)
+            self.log_start_offset = start
         for batches in check_batches(view, self.log_end_offset, self.leader_epoch, leader_epoch, self.config):
             segment = self._write_files(batches, now_ms)
             position = 0
@@ -454,22 +455,20 @@ class Log:
                 self._files.truncate_epochs(self.log_end_offset)
                 return False
             offset = self.segments.batch_start(offset)
-            self._files.truncate(offset, min(self.log_start_offset, offset), now_ms)
-            self._ends_at(offset)
-            self.log_start_offset = min(self.log_start_offset, offset)
+            start = min(self.log_start_offset, offset)
+            self._files.truncate(offset, start, now_ms, high_watermark=self.high_watermark)
+            self.log_end_offset = offset
+            self.recovery_point = min(self.recovery_point, offset)
+            self.high_watermark = min(self.high_watermark, offset)
+            self.advance_high_watermark(self.high_watermark)
+            self.log_start_offset = start
         return True
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Drop all records, and let the log start and end at ``offset``, because the leader has no earlier ones."""
         with self._access.to("truncate"), torn_on_failure():
             self._files.restart(offset, now_ms)
-            self._ends_at(offset)
-            self.log_start_offset = self.high_watermark = self.recovery_point = offset
-
-    def _ends_at(self, offset: int) -> None:
-        self.log_end_offset = offset
-        self.high_watermark = min(self.high_watermark, offset)
-        self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = self.log_end_offset = self.high_watermark = self.recovery_point = offset
 
     def advance_log_start(self, offset: int) -> None:
         """Advance the log start to ``offset`` (DeleteRecords, retention). `delete_old_segments` deletes the files.

@@ -140,7 +140,7 @@ class LogFiles:
 
     # --- deleting ---
 
-    def truncate(self, offset: int, log_start: int, now_ms: int) -> None:
+    def truncate(self, offset: int, log_start: int, now_ms: int, *, high_watermark: int) -> None:
         """Delete everything at and after ``offset``. Restore the producer state as it was before."""
         if offset < self.segments.first_offset:
             self._delete(list(self.segments))
@@ -152,7 +152,9 @@ class LogFiles:
             self.segments.active.truncate(offset)
             self.segments.forget_positions()
         self.truncate_epochs(offset)
-        rebuild_state(self.state, list(self.segments), self._snapshots, log_start, offset, now_ms)
+        rebuild_state(
+            self.state, list(self.segments), self._snapshots, log_start, offset, now_ms, high_watermark=high_watermark
+        )
 
     def restart(self, offset: int, now_ms: int) -> None:
         """Delete everything. The log and the producer state begin again at ``offset``."""
@@ -163,7 +165,7 @@ class LogFiles:
         if self.exist:
             segment.create()
         self.segments.add(segment)
-        rebuild_state(self.state, [segment], self._snapshots, offset, offset, now_ms)
+        rebuild_state(self.state, [segment], self._snapshots, offset, offset, now_ms, high_watermark=offset)
 
     def truncate_epochs(self, offset: int) -> None:
         """Delete the leader epochs that start at or after ``offset``."""

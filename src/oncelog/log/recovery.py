@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from oncelog.log.admission import replay
-from oncelog.log.config import LogConfig
+from oncelog.log.config import NO_LIMIT, LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import FILE_NAME as EPOCHS_FILE
 from oncelog.log.epochs import LeaderEpochs
@@ -62,10 +62,22 @@ class Loaded:
 
 
 def rebuild_state(
-    state: ProducerState, segments: list[Segment], snapshots: Snapshots, log_start: int, end: int, now_ms: int
+    state: ProducerState,
+    segments: list[Segment],
+    snapshots: Snapshots,
+    log_start: int,
+    end: int,
+    now_ms: int,
+    *,
+    high_watermark: int,
 ) -> None:
-    """Rebuild the producer state at ``end`` from the newest snapshot and the batches after it."""
-    at_once(rebuilding(state, segments, snapshots, log_start, end, now_ms, Pace(BATCHES_A_STEP)))
+    """Rebuild the producer state at ``end`` from a snapshot and the batches after it.
+
+    The snapshot is the newest one up to ``high_watermark``: the transactions whose markers are after it are not stable
+    yet, and a snapshot does not contain them.
+    """
+    pace = Pace(BATCHES_A_STEP)
+    at_once(rebuilding(state, segments, snapshots, log_start, end, now_ms, pace, high_watermark=high_watermark))
 
 
 def rebuilding(
@@ -76,9 +88,11 @@ def rebuilding(
     end: int,
     now_ms: int,
     pace: Pace,
+    *,
+    high_watermark: int,
 ) -> Steps[None]:
     """Rebuild the state as `rebuild_state` does, with pauses."""
-    yield from snapshots.loading(state, log_start, end, now_ms, pace)
+    yield from snapshots.loading(state, log_start, end, max(high_watermark, log_start), now_ms, pace)
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, state.end_offset) - 1, 0) :]:
         if segment.base_offset >= end:
@@ -109,16 +123,21 @@ class Loader:
         self._snapshots = Snapshots(disk, directory, [])
         self._deleted: list[str] = []
         self._pace = Pace(BATCHES_A_STEP)
+        self._high_watermark = NO_LIMIT
         self._on_failure = ExitStack()
 
-    def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Steps[Loaded]:
+    def load(
+        self, *, recovery_point: int, clean: bool, log_start: int, high_watermark: int | None = None
+    ) -> Steps[Loaded]:
         """Return the directory's content. Pause if there is much to read.
 
         If this fails, or is closed in a pause because the topic was deleted, close the files that it has opened.
 
         ``clean``: the last stop was orderly, so no check is needed. ``recovery_point``: records below this offset are
-        on the device. ``log_start``: the checkpointed log start offset.
+        on the device. ``log_start``: the checkpointed log start offset. ``high_watermark``: the checkpointed one; None
+        if all records of the log are committed.
         """
+        self._high_watermark = NO_LIMIT if high_watermark is None else high_watermark
         with self._on_failure:
             loaded = yield from self._load(recovery_point=recovery_point, clean=clean, log_start=log_start)
             self._on_failure.pop_all()
@@ -212,7 +231,16 @@ class Loader:
         return segments, snapshots
 
     def _rebuilding(self, segments: list[Segment], log_start: int, end: int) -> Steps[None]:
-        return rebuilding(self._state, segments, self._snapshots, log_start, end, self._now_ms, self._pace)
+        return rebuilding(
+            self._state,
+            segments,
+            self._snapshots,
+            log_start,
+            end,
+            self._now_ms,
+            self._pace,
+            high_watermark=self._high_watermark,
+        )
 
     def _segment(self, base_offset: int) -> Segment:
         path = f"{self._directory}/{file_name(base_offset, LOG_SUFFIX)}"

@@ -111,8 +111,10 @@ class Snapshots:
             self._disk.atomic_write(self._path(offset), encode_snapshot(state.entries.values()))
             insort(self.offsets, offset)
 
-    def loading(self, state: ProducerState, log_start: int, end: int, now_ms: int, pace: Pace) -> Steps[None]:
-        """Load the newest undamaged snapshot up to ``end`` into ``state``, with pauses.
+    def loading(
+        self, state: ProducerState, log_start: int, end: int, newest: int, now_ms: int, pace: Pace
+    ) -> Steps[None]:
+        """Load the newest undamaged snapshot up to ``newest`` into ``state``, with pauses.
 
         Without a snapshot, the state begins at ``log_start``. Remove snapshots after ``end``, which contain batches
         that are no longer in the log. Also remove those before the start of the log, and damaged ones.
@@ -121,7 +123,7 @@ class Snapshots:
             self.remove(offset)
             if pace.is_due(FILE_REMOVED):
                 yield
-        for offset in reversed(self.offsets):
+        for offset in [offset for offset in reversed(self.offsets) if offset <= newest]:
             try:
                 found = decode_snapshot(read_if_exists(self._disk, self._path(offset)) or b"")
             except CorruptSnapshotError as error:

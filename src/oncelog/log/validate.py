@@ -21,7 +21,6 @@ from oncelog.protocol.records import (
     NO_TIMESTAMP,
     BatchHeader,
     check_batch,
-    check_crc,
     iter_batches,
     iter_heads,
     parse_header,
@@ -69,10 +68,6 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
     """
     headers = []
     for header, view in iter_batches(records):
-        if origin == Origin.REPLICATION:
-            check_crc(header, view)
-            headers.append(header)
-            continue
         if origin == Origin.CLIENT and headers:  # `may_take_long` has only seen the first batch
             raise ProtocolError(
                 ErrorCode.INVALID_RECORD, "a Produce request may have only one record batch per partition"
@@ -83,8 +78,6 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
         headers.append(header)
     if not headers:
         raise ProtocolError(ErrorCode.INVALID_RECORD, "the request has no record batch to append")
-    if origin == Origin.REPLICATION:
-        return ValidBatches(headers, records)
     if origin == Origin.CLIENT and config.compression is not None and headers[0].codec != config.compression:
         records = memoryview(_recompress(records, config))
         headers = [parse_header(records)]

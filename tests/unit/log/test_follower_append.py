@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import iter_batches
 from support.crashdisk import CrashDisk
-from support.logs import NOW, append, batch, end_txn, new_log, of_producer, open_log, values
+from support.logs import NOW, append, batch, end_txn, follow, new_log, of_producer, open_log, values
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 
@@ -36,10 +37,6 @@ def state(log: Log) -> Any:
     }
     aborted = log.segments.aborted_between(log.log_start_offset, log.log_end_offset)
     return log.log_end_offset, log.leader_epoch, producers, aborted
-
-
-def follow(log: Log, records: bytes, leader_epoch: int = 9) -> None:
-    log.append_as_follower(records, leader_epoch=leader_epoch, now_ms=NOW)
 
 
 def filled(steps: list[tuple[int, int]], config: LogConfig = CONFIG) -> Log:
@@ -76,7 +73,7 @@ def test_follower_has_the_leaders_bytes_producers_and_aborted_transactions(
         ends.append(ends[-1] + header.size)
     cuts = sorted({0, len(records), *data.draw(st.lists(st.sampled_from(ends), max_size=4))})
     disk, log = new_log(CONFIG)
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         follow(log, records[start:end])
     assert everything(log) == records
     assert state(log) == state(leader)

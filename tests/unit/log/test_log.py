@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from oncelog.log.config import LogConfig
-from oncelog.log.log import Log, Origin
+from oncelog.log.log import Log
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
@@ -29,6 +29,7 @@ from support.logs import (
     NOW,
     append,
     batch,
+    follow,
     max_timestamp,
     new_log,
     of_producer,
@@ -325,7 +326,7 @@ def test_segments_roll_when_an_index_is_full() -> None:
 def test_segments_roll_before_offsets_outgrow_32_bits() -> None:
     _, log = new_log()
     for base in (0, 2**31 - 1, 2**31):
-        append(log, batch(base_offset=base, leader_epoch=0), origin=Origin.REPLICATION)
+        follow(log, batch(base_offset=base, leader_epoch=0))
     assert [segment.base_offset for segment in log.segments] == [0, 2**31]
     assert values(log) == [b"v"] * 3
 
@@ -361,13 +362,13 @@ def test_empty_segment_is_not_rolled() -> None:
 
 def test_replicated_batches_keep_their_offsets_and_may_leave_gaps() -> None:
     _, log = new_log()
-    append(log, batch(base_offset=5, leader_epoch=2) + batch(base_offset=9, leader_epoch=3), origin=Origin.REPLICATION)
+    follow(log, batch(base_offset=5, leader_epoch=2) + batch(base_offset=9, leader_epoch=3))
     assert log.log_end_offset == 10
     assert [log.epoch_at(offset) for offset in (4, 5, 8, 9)] == [-1, 2, 2, 3]
     assert log.end_offset_for_epoch(2) == (2, 9)
     again = batch(base_offset=9, leader_epoch=3)
-    assert code_of(lambda: append(log, again, origin=Origin.REPLICATION)) == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert code_of(lambda: append(log, flipped(batch(base_offset=20)), origin=Origin.REPLICATION))
+    assert code_of(lambda: follow(log, again)) == ErrorCode.CORRUPT_MESSAGE
+    assert code_of(lambda: follow(log, flipped(batch(base_offset=20))))
 
 
 def test_offset_for_timestamp() -> None:
@@ -437,7 +438,7 @@ def test_truncation_drops_cached_read_positions() -> None:
 def test_reading_from_a_gap_between_segments() -> None:
     _, log = new_log(LogConfig(segment_bytes=150))
     for base in (0, 9, 20, 2**32):
-        append(log, batch(base_offset=base, value=b"%d" % base, leader_epoch=0), origin=Origin.REPLICATION)
+        follow(log, batch(base_offset=base, value=b"%d" % base, leader_epoch=0))
     assert [segment.base_offset for segment in log.segments] == [0, 20, 2**32]
     assert values(log, start=5) == [b"9", b"20", b"%d" % 2**32]
     assert values(log, start=10) == [b"20", b"%d" % 2**32]

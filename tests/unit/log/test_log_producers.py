@@ -11,7 +11,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.log import Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import build_control_batch
-from support.logs import FOLDER, NOW, append, batch, end_txn, new_log, of_producer, open_log
+from support.logs import FOLDER, NOW, append, batch, end_txn, follow, new_log, of_producer, open_log
 
 
 def code_of(call: Callable[[], object]) -> ErrorCode:
@@ -180,7 +180,7 @@ def test_markers_in_one_replicated_append_are_indexed_in_their_order() -> None:
         for pid, offset in ((2, 3), (1, 4))
     ]
     records = of_producer(1, 1, txn=True, base_offset=2, leader_epoch=0) + markers[0] + markers[1]
-    append(log, records, origin=Origin.REPLICATION)
+    follow(log, records)
     entries = log.segments.active.txn_index.entries
     assert [(entry.producer_id, entry.last_offset, entry.last_stable_offset) for entry in entries] == [
         (2, 3, 0),
