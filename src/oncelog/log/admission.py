@@ -185,6 +185,15 @@ def replay(
     state.end_offset = header.next_offset
 
 
+def replay_all(state: ProducerState, batches: ValidBatches, txn_index: TransactionIndex, now_ms: int) -> None:
+    """Apply appended batches to the producer state, one after the other."""
+    position = 0
+    for header in batches.headers:
+        view = batches.view[position : position + header.size] if header.is_control else b""
+        replay(state, header, view, txn_index, now_ms)
+        position += header.size
+
+
 def finish_transactions(
     state: ProducerState, completed: list[CompletedTransaction], txn_index: TransactionIndex | None
 ) -> None:

@@ -8,7 +8,7 @@ are updated batch by batch, as in recovery, so they are equal to the leader's. S
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Protocol
 
 from oncelog.log.config import LogConfig
 from oncelog.log.validate import ValidBatches
@@ -16,18 +16,27 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control, is_partial, iter_batches, parse_header
 
 
-def check_batches(
-    records: memoryview, end_offset: int, latest_epoch: int | None, leader_epoch: int, config: LogConfig
-) -> Iterator[ValidBatches]:
-    """Check all batches, and yield them in groups that each fit into one segment.
+class FollowerLog(Protocol):
+    """What the checks need to know of a log."""
 
-    A batch that continues beyond the end of `records` is dropped. Raises CORRUPT_MESSAGE, INVALID_RECORD. Nothing is
-    yielded before all batches are checked.
+    config: LogConfig
+    log_end_offset: int
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch in which the offset was written, or -1."""
+
+
+def check_batches(records: memoryview, log: FollowerLog, base: int | None, leader_epoch: int) -> list[ValidBatches]:
+    """Check all batches, and return them in groups that each fit into one segment.
+
+    They must follow the log's last batch or, if `base` is given, the batch before that offset. A batch that continues
+    beyond the end of `records` is dropped. Raises CORRUPT_MESSAGE, INVALID_RECORD.
     """
     groups: list[ValidBatches] = []
     headers: list[BatchHeader] = []
     start = position = 0
-    expected, epoch = end_offset, -1 if latest_epoch is None else latest_epoch
+    expected = log.log_end_offset if base is None else base
+    epoch = log.epoch_at(expected - 1)
     for header, view in iter_batches(records, partial_ok=True):
         check_crc(header, view)
         if header.base_offset < expected or header.last_offset_delta < 0:
@@ -36,7 +45,7 @@ def check_batches(
             raise _rejected(header, f"its leader epoch must be in {epoch}..{leader_epoch}")
         if header.is_control and header.count > 0:
             decode_control(view)  # raises before anything is written
-        if headers and position + header.size - start > config.segment_bytes:
+        if headers and position + header.size - start > log.config.segment_bytes:
             groups.append(ValidBatches(headers, records[start:position]))
             headers, start = [], position
         headers.append(header)
@@ -44,13 +53,14 @@ def check_batches(
         expected, epoch = header.next_offset, header.partition_leader_epoch
     if headers:
         groups.append(ValidBatches(headers, records[start:position]))
-    yield from groups
+    return groups
 
 
 def batch_across(records: memoryview, offset: int) -> int | None:
     """Return the base offset of the first batch if `offset` is inside it, otherwise None.
 
-    After a full truncation, a log begins at the leader's log start offset, which may be inside a batch.
+    The leader's log start offset may be inside a batch. A follower's log begins there after a full truncation. The
+    epoch of that batch starts there as well, so a follower may keep a record of another leader in front of it.
     """
     if is_partial(records, 0):
         return None

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from oncelog.log.admission import Admission, AppendResult, LogStatistics, commit_producers, number, replay
+from oncelog.log.admission import Admission, AppendResult, LogStatistics, commit_producers, number, replay_all
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
@@ -193,17 +193,18 @@ class Log:
         is appended. If a write fails, the groups before it stay: they are complete batches.
         """
         view = memoryview(records)
-        start = self.log_end_offset
-        if start == self.log_start_offset and (base := batch_across(view, start)) is not None:
-            self.restart_at(base, now_ms)
-            self.log_start_offset = start
-        for batches in check_batches(view, self.log_end_offset, self.leader_epoch, leader_epoch, self.config):
+        base, start = batch_across(view, self.log_end_offset), self.log_start_offset
+        groups = check_batches(view, self, base, leader_epoch)
+        if base is not None:
+            self.truncate_to(base, now_ms)
+            if self.log_end_offset < base:  # the log had a batch across the base: fetch again from its start
+                return self.log_end_offset
+        for batches in groups:
             segment = self._write_files(batches, now_ms)
-            position = 0
-            for header in batches.headers:
-                batch = batches.view[position : position + header.size] if header.is_control else b""
-                replay(self._state, header, batch, segment.txn_index, now_ms)
-                position += header.size
+            replay_all(self._state, batches, segment.txn_index, now_ms)
+        if self.log_end_offset > start > self.log_start_offset:
+            self.log_start_offset = start
+            self.high_watermark = max(self.high_watermark, start)
         return self.log_end_offset
 
     def append_control(

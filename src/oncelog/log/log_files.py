@@ -144,9 +144,7 @@ class LogFiles:
         """Delete everything at and after ``offset``. Restore the producer state as it was before."""
         if offset < self.segments.first_offset:
             self._delete(list(self.segments))
-            segment = self._new_segment(offset, self.config)
-            segment.create()
-            self.segments.add(segment)
+            self._begin_at(offset)
         else:
             self._delete(self.segments.after(offset))
             self.segments.active.truncate(offset)
@@ -161,11 +159,14 @@ class LogFiles:
         self._delete(list(self.segments)[::-1])
         self.epochs.clear()
         self.epochs.flush()
+        self._begin_at(offset)
+        rebuild_state(self.state, list(self.segments), self._snapshots, offset, offset, now_ms, high_watermark=offset)
+
+    def _begin_at(self, offset: int) -> None:
         segment = self._new_segment(offset, self.config)
         if self.exist:
             segment.create()
         self.segments.add(segment)
-        rebuild_state(self.state, [segment], self._snapshots, offset, offset, now_ms, high_watermark=offset)
 
     def truncate_epochs(self, offset: int) -> None:
         """Delete the leader epochs that start at or after ``offset``."""

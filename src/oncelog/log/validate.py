@@ -66,7 +66,7 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
     Timestamps are set in place. If the topic stores batches with another codec, the result is a copy.
     Raises INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
     """
-    headers = []
+    headers: list[BatchHeader] = []
     for header, view in iter_batches(records):
         if origin == Origin.CLIENT and headers:  # `may_take_long` has only seen the first batch
             raise ProtocolError(

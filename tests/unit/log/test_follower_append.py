@@ -188,3 +188,21 @@ def test_an_empty_response_of_a_new_replica_creates_no_file() -> None:
     log = open_log(disk)
     follow(log, b"")
     assert not log.has_files
+
+
+@pytest.mark.parametrize("own", [9, 10])
+def test_log_begins_at_the_start_of_the_batch_that_the_leaders_log_start_is_in(own: int) -> None:
+    """The leader's log starts at 10, inside a batch. The follower is empty, or has another leader's record at 9."""
+    _, log = new_log()
+    log.restart_at(own, NOW)
+    if own == 9:
+        follow(log, batch(base_offset=9, leader_epoch=2))
+    corrupt = batch(4, base_offset=9, leader_epoch=4)
+    corrupt[-1] ^= 1
+    with pytest.raises(ProtocolError):
+        follow(log, corrupt)
+    assert log.log_end_offset == 10
+    follow(log, batch(4, base_offset=9, leader_epoch=4))
+    assert (log.log_start_offset, log.log_end_offset, log.leader_epoch) == (own, 13, 4)
+    assert log.log_start_offset <= log.high_watermark
+    assert [header.partition_leader_epoch for header, _ in iter_batches(everything(log))] == [4]
