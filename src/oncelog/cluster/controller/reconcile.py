@@ -1,0 +1,185 @@
+"""Decide which partition states must change, from one view of the cluster. No I/O, no memory, no clock.
+
+`reconcile` is level-triggered: it looks at what is, not at what has happened, so a controller that starts again needs
+no history. Each change is one `multi`: it requires the controller epoch, the version of the state, and the registration
+of the elected leader. Sources: KIP-841, KIP-966; Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`;
+KAFKA-6082.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState, encode_state, state_path
+from oncelog.cluster.store import Check, Operation, Set
+from oncelog.cluster.topics import NO_LEADER
+
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_EPOCHS = "/oncelog/broker_epochs"
+"""The node of each broker is set at each registration, so its version is the broker epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A registered broker."""
+
+    epoch: int
+    rack: str | None = None
+    shutting_down: bool = False
+    """The broker stops soon: it keeps leading only what no other broker can lead."""
+    lost_unsynced: bool = False
+    """Its machine has crashed, so records that it had acknowledged may be missing. It must leave each ISR first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition, as the controller sees it."""
+
+    topic: str
+    index: int
+    replicas: tuple[int, ...]
+    state: PartitionState
+    unclean: bool = False
+    """Whether a replica that is not in sync may lead if no other can (`unclean.leader.election.enable`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the controller knows. `offline` has (broker, topic, partition) in failed log directories."""
+
+    controller_epoch: int
+    controller_epoch_version: int
+    brokers: Mapping[int, LiveBroker]
+    partitions: Sequence[Partition]
+    offline: frozenset[tuple[int, str, int]] = frozenset()
+
+
+class Write(NamedTuple):
+    """One `multi`: all operations or none. `path` is the state that changes, for the change log."""
+
+    operations: tuple[Operation, ...]
+    path: str
+    state: PartitionState
+
+
+def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> list[Write]:
+    """Return the changes that the view requires, at most one for each partition.
+
+    `preferred` are partitions whose preferred leader is to lead, if it is in sync. A change that fails because of a
+    version needs nothing: the next view shows what is left to do.
+    """
+    writes = []
+    for partition in view.partitions:
+        wanted = _wanted(view, partition, (partition.topic, partition.index) in preferred)
+        if wanted is not None:
+            writes.append(_write(view, partition, wanted))
+    return writes
+
+
+def led_by(view: ClusterView, broker: int) -> int:
+    """Return how many partitions the broker leads. Before it stops, it waits until the number no longer falls."""
+    return sum(partition.state.leader == broker for partition in view.partitions)
+
+
+def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionState | None:
+    """Return the state that the partition should have, or None if it has it."""
+    state = partition.state
+    stays = _may_stay(view, partition, state.leader)
+    leader = _preferred(view, partition) if prefer and stays else None
+    if leader is None or leader == state.leader:
+        leader = state.leader if stays else _elected(view, partition)
+    if leader is None and state.leader != NO_LEADER and _still_leads(view, partition):
+        leader = state.leader  # no other can lead: a broker that is shutting down goes on
+    if leader is None:
+        isr = _without_lost(view, partition, None)
+        if state.leader == NO_LEADER and isr == state.isr:
+            return None
+        return replace(_next(view, state), leader=NO_LEADER, isr=isr, leader_broker_epoch=UNKNOWN_BROKER_EPOCH)
+    registration = view.brokers[leader].epoch
+    if leader == state.leader and registration == state.leader_broker_epoch:
+        isr = _without_lost(view, partition, leader)
+        return None if isr == state.isr else replace(state, isr=isr, controller_epoch=view.controller_epoch)
+    isr = state.isr if leader in state.isr else (leader,)
+    isr = tuple(member for member in isr if member == leader or _is_online(view, partition, member))
+    isr = _without_lost(view, replace(partition, state=replace(state, isr=isr)), leader)
+    return replace(_next(view, state), leader=leader, isr=isr, leader_broker_epoch=registration)
+
+
+def _next(view: ClusterView, state: PartitionState) -> PartitionState:
+    return replace(state, leader_epoch=state.leader_epoch + 1, controller_epoch=view.controller_epoch)
+
+
+def _is_online(view: ClusterView, partition: Partition, broker: int) -> bool:
+    return broker in view.brokers and (broker, partition.topic, partition.index) not in view.offline
+
+
+def _still_leads(view: ClusterView, partition: Partition) -> bool:
+    """Return whether the leader's process is the one that was elected, and has the partition's directory."""
+    leader = partition.state.leader
+    return _is_online(view, partition, leader) and view.brokers[leader].epoch == partition.state.leader_broker_epoch
+
+
+def _may_stay(view: ClusterView, partition: Partition, leader: int) -> bool:
+    return leader != NO_LEADER and _still_leads(view, partition) and not view.brokers[leader].shutting_down
+
+
+def _may_lead(view: ClusterView, partition: Partition, broker: int) -> bool:
+    """Return whether a member of the ISR may be elected: the last member may, whatever it has lost."""
+    if not _is_online(view, partition, broker):
+        return False
+    found = view.brokers[broker]
+    return not found.shutting_down and (not found.lost_unsynced or len(partition.state.isr) == 1)
+
+
+def _preferred(view: ClusterView, partition: Partition) -> int | None:
+    first = partition.replicas[0]
+    return first if first in partition.state.isr and _may_lead(view, partition, first) else None
+
+
+def _elected(view: ClusterView, partition: Partition) -> int | None:
+    """Return the first replica in sync that may lead, else any replica if that is allowed, else None."""
+    isr = partition.state.isr
+    for broker in partition.replicas:
+        if broker in isr and _may_lead(view, partition, broker):
+            return broker
+    if partition.state.leader != NO_LEADER and _still_leads(view, partition):
+        return None
+    for broker in isr:  # all members are shutting down, but one of them is the last hope
+        if _is_online(view, partition, broker) and not view.brokers[broker].lost_unsynced:
+            return broker
+    if partition.unclean:
+        for broker in partition.replicas:
+            if _is_online(view, partition, broker) and not view.brokers[broker].shutting_down:
+                return broker
+    return None
+
+
+def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -> tuple[int, ...]:
+    """Return the ISR without members that may lack records, or that are shutting down, but never an empty one.
+
+    Dead members stay until an election: without a leader, each of them may be the one that comes back.
+    """
+    isr = partition.state.isr
+    if leader is not None:
+        kept = [member for member in isr if member == leader or not _leaves(view, member)]
+        return tuple(kept) or isr
+    kept = [member for member in isr if member not in view.brokers or not view.brokers[member].lost_unsynced]
+    return tuple(kept or isr[:1])
+
+
+def _leaves(view: ClusterView, member: int) -> bool:
+    found = view.brokers.get(member)
+    return found is not None and (found.lost_unsynced or found.shutting_down)
+
+
+def _write(view: ClusterView, partition: Partition, wanted: PartitionState) -> Write:
+    path = state_path(partition.topic, partition.index)
+    operations: list[Operation] = [
+        Check(CONTROLLER_EPOCH, view.controller_epoch_version),
+        Set(path, encode_state(wanted), partition.state.version),
+    ]
+    if wanted.leader != NO_LEADER:
+        operations.append(Check(f"{BROKER_EPOCHS}/{wanted.leader}", view.brokers[wanted.leader].epoch))
+    return Write(tuple(operations), path, wanted)

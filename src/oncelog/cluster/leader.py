@@ -1,0 +1,456 @@
+"""A term: the time in which one broker leads a partition under one leader epoch. No I/O, no clock.
+
+A `Term` knows the log end offset of each follower. From these offsets and the in-sync replicas (ISR), it computes the
+high watermark, and proposes changes of the ISR. Everything that waits for the high watermark belongs to the term: each
+`Wait` ends with exactly one `Outcome`, and the end of the term ends them all.
+
+A proposal is written by compare-and-set on the partition's state node. Until its outcome is known, the high watermark
+counts the members of both the old and the new ISR (the maximal ISR). Sources: KIP-101, KIP-497, KIP-903, KIP-966;
+Kafka's `Partition`, `Replica`; KAFKA-7128, KAFKA-13091, KAFKA-19996.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+UNKNOWN_OFFSET = -1
+NEVER = -(2**62)
+"""A time before all others."""
+
+
+class Outcome(Enum):
+    """The end of a wait for the high watermark."""
+
+    COMMITTED = "committed"
+    LOST = "lost"
+    """The term has ended. The record may still be committed in a later term, or it may be truncated."""
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+
+
+class Wait:
+    """A wait until the record at `offset` is committed. The callback gets the outcome, exactly once."""
+
+    __slots__ = ("_callback", "offset", "outcome")
+
+    def __init__(self, offset: int, callback: Callable[[Outcome], None]) -> None:
+        self.offset = offset
+        self.outcome: Outcome | None = None
+        """The outcome, or None while the wait lasts."""
+        self._callback = callback
+
+    def finish(self, outcome: Outcome) -> bool:
+        """End the wait. Return False if it has ended already. The shell ends it with TIMED_OUT or CANCELLED."""
+        if self.outcome is not None:
+            return False
+        self.outcome = outcome
+        self._callback(outcome)
+        return True
+
+
+class Follower:
+    """What the leader knows about one follower in this term."""
+
+    __slots__ = ("broker", "broker_epoch", "caught_up_ms", "end_at_fetch", "fetched_ms", "log_end", "log_start")
+
+    def __init__(self, broker: int, caught_up_ms: int) -> None:
+        self.broker = broker
+        self.broker_epoch = UNKNOWN_OFFSET
+        self.log_end = UNKNOWN_OFFSET
+        """The log end offset of the follower, or -1 if it has not fetched in this term."""
+        self.log_start = UNKNOWN_OFFSET
+        self.caught_up_ms = caught_up_ms
+        """The latest time at which the follower is known to have had all records."""
+        self.fetched_ms = NEVER
+        self.end_at_fetch = UNKNOWN_OFFSET
+        """The log end offset of the leader at the last fetch."""
+
+    def fetched(self, offset: int, log_start: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
+        """Record a fetch from `offset` on, which shows that the follower has all records before it."""
+        if broker_epoch != self.broker_epoch:  # another process: what its predecessor had fetched does not count
+            self.broker_epoch = broker_epoch
+            self.fetched_ms = NEVER
+            self.end_at_fetch = UNKNOWN_OFFSET
+        if offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif self.end_at_fetch != UNKNOWN_OFFSET and offset >= self.end_at_fetch:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.log_end = offset
+        self.log_start = log_start
+        self.fetched_ms = now_ms
+        self.end_at_fetch = max(self.end_at_fetch, leader_end)
+
+
+class IsrProposal(NamedTuple):
+    """A change of the ISR to write, if the state node has `state.version` and the `joining` brokers are registered."""
+
+    state: PartitionState
+    """The new content of the node, with the version that the node must have before the write."""
+    joining: tuple[tuple[int, int], ...]
+    """(broker, broker epoch) of each new member. The same `multi` must check both (KIP-841, KIP-903)."""
+
+
+class DivergingEpoch(NamedTuple):
+    """The answer to a fetch of a follower whose log differs: the last common epoch, and where it ends here."""
+
+    epoch: int
+    end_offset: int
+
+
+class EpochLog(Protocol):
+    """The offsets and leader epochs of a log."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Return the offset of the next record."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """Return the first offset."""
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """Return the epoch of the last batch, or None."""
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the largest epoch not above `epoch`, and its end offset; (-1, -1) if it is unknown."""
+
+
+def end_offset_for_epoch(log: EpochLog, leader_epoch: int, epoch: int) -> tuple[int, int]:
+    """Return the largest leader epoch not above `epoch`, and its end offset, or (-1, -1) if unknown (KIP-101).
+
+    The leader's epoch counts from its election on. The log records it only with the first append.
+    """
+    end, latest = log.log_end_offset, log.leader_epoch
+    if epoch == leader_epoch:
+        return epoch, end
+    if 0 <= epoch < leader_epoch and (latest is None or latest < epoch):
+        return (epoch if latest is None else latest), end
+    return log.end_offset_for_epoch(epoch)
+
+
+class Term:
+    """The leadership of one partition under one leader epoch."""
+
+    __slots__ = (
+        "_followers",
+        "_live",
+        "_max_lag_ms",
+        "_maximal",
+        "_now_ms",
+        "_pending",
+        "_stored_end",
+        "_undecided",
+        "_waited",
+        "_waits",
+        "broker",
+        "epoch_start",
+        "high_watermark",
+        "isr",
+        "log_end",
+        "log_start",
+        "min_insync_replicas",
+        "over",
+        "replicas",
+        "state",
+    )
+
+    def __init__(
+        self,
+        broker: int,
+        replicas: Iterable[int],
+        state: PartitionState,
+        *,
+        log_start: int,
+        log_end: int,
+        high_watermark: int,
+        min_insync_replicas: int = 1,
+        max_lag_ms: int = 30_000,
+        live: Mapping[int, int] | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        """Start leading under `state`. `high_watermark` is the checkpointed one: at most `log_end` is used.
+
+        `live` maps the brokers that may join the ISR to their broker epochs. Exclude brokers that are shutting down.
+        """
+        self.broker = broker
+        self.replicas = tuple(replicas)
+        self.state = state
+        self.isr = frozenset(state.isr)
+        """The members that are known to be in the tree."""
+        self.log_start = log_start
+        self.log_end = self._stored_end = log_end
+        self.epoch_start = log_end
+        self.high_watermark = min(max(high_watermark, log_start), log_end)
+        self.min_insync_replicas = min(min_insync_replicas, len(self.replicas))
+        """The effective minimum. It is never larger than the number of replicas, as in Kafka."""
+        self.over = False
+        self._max_lag_ms = max_lag_ms
+        self._now_ms = now_ms
+        self._live = dict(live or {})
+        self._pending: frozenset[int] | None = None
+        self._undecided: frozenset[int] = frozenset()
+        self._maximal = self.isr
+        self._followers = {
+            other: Follower(other, now_ms if other in self.isr else NEVER) for other in self.replicas if other != broker
+        }
+        self._waits: list[tuple[int, int, Wait]] = []
+        self._waited = 0
+        self._advance()
+
+    def __repr__(self) -> str:
+        return f"Term(leader {self.broker}, epoch {self.leader_epoch}, HW {self.high_watermark}, LEO {self.log_end})"
+
+    @property
+    def leader_epoch(self) -> int:
+        """Return the epoch of the term."""
+        return self.state.leader_epoch
+
+    @property
+    def under_min_isr(self) -> bool:
+        """Return whether acks=all appends must be rejected, and the high watermark stops (KIP-966)."""
+        return len(self.isr) < self.min_insync_replicas
+
+    @property
+    def exposed_high_watermark(self) -> int | None:
+        """Return the high watermark that consumers may see, or None until it has reached the start of the epoch.
+
+        Before, an earlier leader may have exposed a higher one. Answer OFFSET_NOT_AVAILABLE meanwhile (KIP-207).
+        """
+        return self.high_watermark if self.high_watermark >= self.epoch_start else None
+
+    @property
+    def low_watermark(self) -> int:
+        """Return the lowest log start offset of the live replicas, which completes DeleteRecords.
+
+        It is -1 while a live follower has not fetched yet.
+        """
+        starts = [follower.log_start for follower in self._followers.values() if follower.broker in self._live]
+        return min([self.log_start, *starts])
+
+    # --- the log ---
+
+    def appended(self, log_end: int, stored_end: int | None = None) -> bool:
+        """Record that the leader's log ends at `log_end`. Return whether the high watermark advances.
+
+        With `stored_end`, the leader counts only the records before it, because the others must be synced first.
+        """
+        self.log_end = log_end
+        self._stored_end = log_end if stored_end is None else stored_end
+        return self._advance()
+
+    def deleted(self, log_start: int) -> None:
+        """Record that the leader's log starts at `log_start`."""
+        self.log_start = max(self.log_start, log_start)
+
+    # --- followers ---
+
+    def check_fetch(
+        self, log: EpochLog, *, current_leader_epoch: int, offset: int, last_fetched_epoch: int
+    ) -> DivergingEpoch | None:
+        """Check a fetch of a follower before the log is read. Return where the logs diverge, or None if they agree.
+
+        Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE.
+        """
+        self._check_epoch(current_leader_epoch)
+        if last_fetched_epoch >= 0:
+            epoch, end = end_offset_for_epoch(log, self.leader_epoch, last_fetched_epoch)
+            if epoch < 0 or end < 0:
+                raise _out_of_range(f"epoch {last_fetched_epoch} is unknown to the leader")
+            if epoch < last_fetched_epoch or end < offset:
+                return DivergingEpoch(epoch, end)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise _out_of_range(f"offset {offset} is not in {log.log_start_offset}..{log.log_end_offset}")
+        return None
+
+    def _check_epoch(self, epoch: int) -> None:
+        if self.over:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the term of epoch {self.leader_epoch} has ended")
+        if epoch < 0 or epoch == self.leader_epoch:
+            return
+        code = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        raise ProtocolError(code, f"the request has leader epoch {epoch}; this leader has {self.leader_epoch}")
+
+    def fetched(self, broker: int, broker_epoch: int, offset: int, *, log_start: int, now_ms: int) -> bool:
+        """Record a successful fetch of a follower. Return whether the high watermark advances.
+
+        Call it only after `check_fetch` returned None and the log was read: a fetch that fails or diverges says nothing
+        about the follower's log (KAFKA-8400, KAFKA-13141). Raises NOT_LEADER_OR_FOLLOWER for a broker that has no
+        replica, and for a process that has been replaced.
+        """
+        follower = self._followers.get(broker)
+        if self.over or follower is None:
+            raise ProtocolError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker} does not follow epoch {self.leader_epoch}"
+            )
+        newest = max(self._live.get(broker, UNKNOWN_OFFSET), follower.broker_epoch)
+        if broker_epoch < newest:
+            message = f"broker {broker} has registered again, with epoch {newest}; this fetch has epoch {broker_epoch}"
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        self._now_ms = max(self._now_ms, now_ms)
+        follower.fetched(offset, log_start, broker_epoch, self.log_end, now_ms)
+        return self._advance()
+
+    def follower(self, broker: int) -> Follower | None:
+        """Return what is known about a follower, or None if the broker has no replica."""
+        return self._followers.get(broker)
+
+    def live_changed(self, live: Mapping[int, int], now_ms: int) -> bool:
+        """Record which brokers may join the ISR, by broker epoch. Return whether the high watermark advances."""
+        self._live = dict(live)
+        return self.passed(now_ms)
+
+    def passed(self, now_ms: int) -> bool:
+        """Record the time. Return whether the high watermark advances, because a follower no longer keeps up.
+
+        Call it several times within the maximum lag, and then write the `proposal`.
+        """
+        self._now_ms = max(self._now_ms, now_ms)
+        return self._advance()
+
+    # --- in-sync replicas ---
+
+    def proposal(self) -> IsrProposal | None:
+        """Return the change of the ISR to write now, or None. After it, report its outcome before asking again."""
+        if self.over or self._pending is not None:
+            return None
+        staying = {member for member in self.isr if member == self.broker or not self._lags(member)}
+        joining = {broker for broker, follower in self._followers.items() if self._may_join(follower)}
+        if staying | joining == self.isr:
+            return None
+        self._pending = frozenset(staying | joining)
+        self._count()
+        members = tuple(broker for broker in self.replicas if broker in self._pending)
+        old = self.state
+        state = PartitionState(
+            old.leader, old.leader_epoch, members, old.version, old.leader_broker_epoch, old.controller_epoch
+        )
+        epochs = tuple((broker, self._followers[broker].broker_epoch) for broker in members if broker in joining)
+        return IsrProposal(state, epochs)
+
+    def _lags(self, member: int) -> bool:
+        follower = self._followers.get(member)
+        return follower is None or not self._keeps_up(follower)
+
+    def _keeps_up(self, follower: Follower) -> bool:
+        return follower.log_end == self.log_end or self._now_ms - follower.caught_up_ms <= self._max_lag_ms
+
+    def _is_eligible(self, follower: Follower) -> bool:
+        return self._live.get(follower.broker, NEVER) == follower.broker_epoch
+
+    def _may_join(self, follower: Follower) -> bool:
+        """Return whether the follower has all records that the ISR must have.
+
+        It needs the records before the high watermark. The high watermark of a new leader may be too low, so it also
+        needs those before the start of the epoch. Under min ISR, the high watermark stops, so it must keep up as well.
+        """
+        return (
+            follower.broker not in self.isr
+            and self._is_eligible(follower)
+            and follower.log_end >= max(self.high_watermark, self.epoch_start)
+            and (not self.under_min_isr or self._keeps_up(follower))
+        )
+
+    def confirmed(self, version: int) -> bool:
+        """Record that the proposal is in the tree, under this version. Return whether the high watermark advances."""
+        assert self._pending is not None
+        members = tuple(broker for broker in self.replicas if broker in self._pending)
+        old = self.state
+        return self._adopt(
+            PartitionState(
+                old.leader, old.leader_epoch, members, version, old.leader_broker_epoch, old.controller_epoch
+            )
+        )
+
+    def refused(self) -> bool:
+        """Record that the proposal was not written and never will be. Return whether the high watermark advances.
+
+        If the version was the reason, read the state and call `learned`.
+        """
+        self._pending = None
+        self._count()
+        return self._advance()
+
+    def unknown(self) -> None:
+        """Record that the proposal may have been written, or may still be.
+
+        Its members count until a newer version of the state is known. Reading the old version proves nothing, because
+        the write may be delayed. Call `learned` with what a read returns; then the term may propose again.
+        """
+        self._undecided |= self._pending or frozenset()
+        self._pending = None
+        self._count()
+
+    def learned(self, state: PartitionState) -> bool:
+        """Record a state that was read from the tree. Return whether the term goes on.
+
+        Return False if the tree has a later leader epoch: the caller ends the term. An older version is ignored.
+        """
+        if state.leader_epoch != self.leader_epoch or state.leader != self.broker:
+            return state.version <= self.state.version
+        if state.version > self.state.version:
+            self._adopt(state)
+        return True
+
+    def _adopt(self, state: PartitionState) -> bool:
+        self.state = state
+        self.isr = frozenset(state.isr)
+        self._pending = None
+        self._undecided = frozenset()
+        self._count()
+        return self._advance()
+
+    def _count(self) -> None:
+        self._maximal = self.isr | self._undecided | (self._pending or frozenset())
+
+    # --- the high watermark ---
+
+    def _advance(self) -> bool:
+        """Advance the high watermark. Finish the waits for records before it."""
+        target = self._stored_end
+        if target <= self.high_watermark or self.over or len(self.isr) < self.min_insync_replicas:
+            return False
+        for broker, follower in self._followers.items():
+            if follower.log_end < target and (
+                broker in self._maximal or (self._is_eligible(follower) and self._keeps_up(follower))
+            ):
+                target = follower.log_end
+        if target <= self.high_watermark:
+            return False
+        self.high_watermark = target
+        waits = self._waits
+        while waits and waits[0][0] < target:
+            heapq.heappop(waits)[2].finish(Outcome.COMMITTED)
+        return True
+
+    def wait(self, offset: int, callback: Callable[[Outcome], None]) -> Wait:
+        """Call `callback` with the outcome of the record at `offset`, perhaps before this returns.
+
+        The record must have been appended in this term, or be part of the log with which the term started.
+        """
+        wait = Wait(offset, callback)
+        if offset < self.high_watermark:
+            wait.finish(Outcome.COMMITTED)
+        elif self.over:
+            wait.finish(Outcome.LOST)
+        else:
+            self._waited += 1
+            heapq.heappush(self._waits, (offset, self._waited, wait))
+        return wait
+
+    def end(self) -> None:
+        """End the term, and fail its waits. Call it before the log is truncated or follows another leader."""
+        self.over = True
+        waits, self._waits = self._waits, []
+        for _, _, wait in sorted(waits, key=lambda entry: entry[:2]):
+            wait.finish(Outcome.LOST)
+
+
+def _out_of_range(reason: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"cannot fetch: {reason}")

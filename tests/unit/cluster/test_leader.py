@@ -1,0 +1,302 @@
+"""A term: its high watermark, its ISR proposals, and the outcomes of its waits."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.cluster.leader import DivergingEpoch, Outcome, Term, end_offset_for_epoch
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+LAG = 100
+
+
+def new_term(isr: tuple[int, ...] = (1, 2, 3), log_end: int = 10, high_watermark: int = 0, **options: Any) -> Term:
+    return Term(
+        1,
+        options.pop("replicas", (1, 2, 3)),
+        PartitionState(1, 5, isr, 7),
+        **{
+            "log_start": 0,
+            "log_end": log_end,
+            "high_watermark": high_watermark,
+            "min_insync_replicas": 2,
+            "max_lag_ms": LAG,
+            "live": {1: 0, 2: 0, 3: 0},
+            **options,
+        },
+    )
+
+
+def fetched(term: Term, broker: int, offset: int, now_ms: int = 0, epoch: int = 0) -> bool:
+    return term.fetched(broker, epoch, offset, log_start=0, now_ms=now_ms)
+
+
+def code_of(call: Any) -> ErrorCode:
+    with pytest.raises(ProtocolError) as error:
+        call()
+    return error.value.code
+
+
+# --- high watermark ---
+
+
+def test_one_replica_commits_at_once() -> None:
+    term = new_term((1,), replicas=(1,), min_insync_replicas=3)
+    assert (term.high_watermark, term.exposed_high_watermark) == (10, 10)
+    assert term.appended(12)
+    assert not term.appended(20, stored_end=12)
+    assert term.high_watermark == 12
+
+
+def test_high_watermark_is_the_lowest_end_of_the_isr() -> None:
+    term = new_term()
+    assert not fetched(term, 2, 10)
+    assert fetched(term, 3, 8)
+    assert (term.high_watermark, term.exposed_high_watermark) == (8, None)
+    assert fetched(term, 3, 10)
+    assert term.exposed_high_watermark == 10
+
+
+@pytest.mark.parametrize(("checkpoint", "expected"), [(0, 0), (7, 7), (99, 10)])
+def test_restart_uses_the_checkpoint_up_to_the_log_end(checkpoint: int, expected: int) -> None:
+    assert new_term(high_watermark=checkpoint).high_watermark == expected
+
+
+def test_high_watermark_stops_under_min_isr() -> None:
+    term = new_term((1,))
+    term.appended(20)
+    assert (term.high_watermark, term.under_min_isr) == (0, True)
+
+
+def test_replica_that_keeps_up_counts_before_it_is_in_the_isr() -> None:
+    term = new_term((1, 2), high_watermark=10)
+    fetched(term, 3, 10, now_ms=5)
+    term.appended(12)
+    assert not fetched(term, 2, 12, now_ms=6)
+    assert not term.passed(5 + LAG)
+    assert term.passed(6 + LAG)
+    assert term.high_watermark == 12
+
+
+def test_shutting_down_replica_outside_the_isr_does_not_count() -> None:
+    term = new_term((1, 2), high_watermark=10)
+    fetched(term, 3, 10)
+    term.appended(12)
+    fetched(term, 2, 12)
+    assert term.live_changed({1: 0, 2: 0}, 0)
+
+
+# --- in-sync replicas ---
+
+
+def test_member_that_lags_leaves_after_the_maximum_lag() -> None:
+    term = new_term()
+    fetched(term, 2, 10)
+    term.passed(LAG)
+    assert term.proposal() is None
+    term.passed(LAG + 1)
+    proposal = term.proposal()
+    assert proposal is not None
+    assert (proposal.state, proposal.joining) == (PartitionState(1, 5, (1, 2), 7), ())
+    assert (term.proposal(), term.high_watermark, set(term.isr)) == (None, 0, {1, 2, 3})  # the old ISR counts
+    assert term.confirmed(8)
+    assert (term.high_watermark, set(term.isr), term.state.version) == (10, {1, 2}, 8)
+
+
+@pytest.mark.parametrize(("offset", "epoch", "joins"), [(9, 0, False), (10, 0, True), (10, 4, False)])
+def test_member_joins_from_the_start_of_the_epoch(offset: int, epoch: int, joins: bool) -> None:
+    """The high watermark of a new leader may be too low (KAFKA-7128). The registration must be known."""
+    term = new_term((1, 2), high_watermark=3)
+    fetched(term, 3, offset, epoch=epoch)
+    proposal = term.proposal()
+    assert (proposal is not None) == joins
+    if proposal is not None:
+        assert (proposal.state.isr, proposal.joining) == ((1, 2, 3), ((3, 0),))
+
+
+def test_joining_member_counts_before_the_write_is_confirmed() -> None:
+    term = new_term((1, 2), high_watermark=3)
+    fetched(term, 3, 10)
+    assert term.proposal()
+    term.appended(15)
+    assert fetched(term, 2, 15, now_ms=LAG * 5)
+    assert term.high_watermark == 10
+
+
+def test_under_min_isr_a_member_must_keep_up() -> None:
+    """At the high watermark, which has stopped, it would leave the ISR at once (KAFKA-19996)."""
+    term = new_term((1,), high_watermark=10)
+    term.appended(50)
+    fetched(term, 3, 10, now_ms=1)
+    assert term.proposal() is None
+    fetched(term, 3, 50, now_ms=2)
+    assert term.proposal()
+
+
+def test_refused_proposal_counts_no_more_and_an_unknown_one_does_until_a_newer_version() -> None:
+    for report, target in (("refused", 15), ("unknown", 10)):
+        term = new_term((1, 2), high_watermark=10)
+        fetched(term, 3, 10, now_ms=1)
+        assert term.proposal()
+        getattr(term, report)()
+        term.appended(15)
+        fetched(term, 2, 15, now_ms=2 + LAG)
+        assert term.high_watermark == target
+    assert term.learned(PartitionState(1, 5, (1, 2), 7))  # the write may still be delayed
+    assert term.high_watermark == 10
+    assert term.learned(PartitionState(1, 5, (1, 2), 8))
+    assert term.high_watermark == 15
+
+
+def test_later_leader_epoch_ends_the_term_and_an_older_version_is_ignored() -> None:
+    term = new_term()
+    assert term.learned(PartitionState(1, 4, (1,), 6))
+    assert not term.learned(PartitionState(2, 6, (2, 3), 8))
+    assert term.isr == {1, 2, 3}
+
+
+# --- fetches ---
+
+
+class EpochLog(SimpleNamespace):
+    """Epoch 1 is at 0..4, epoch 3 at 4..10."""
+
+    log_start_offset = 0
+    log_end_offset = 10
+    leader_epoch = 3
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return {0: (0, 0), 1: (1, 4), 2: (1, 4), 3: (3, 10)}.get(epoch, (-1, -1))
+
+
+@pytest.mark.parametrize(
+    ("offset", "last", "expected"),
+    [
+        (10, 3, None),
+        (10, 5, None),
+        (3, 1, None),
+        (0, -1, None),
+        (7, 1, DivergingEpoch(1, 4)),
+        (7, 2, DivergingEpoch(1, 4)),
+        (11, 3, DivergingEpoch(3, 10)),
+        (9, 4, DivergingEpoch(3, 10)),
+    ],
+)
+def test_fetch_shows_where_the_logs_diverge(offset: int, last: int, expected: DivergingEpoch | None) -> None:
+    asked = {"current_leader_epoch": 5, "offset": offset, "last_fetched_epoch": last}
+    assert new_term().check_fetch(EpochLog(), **asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "code"),
+    [
+        (4, 0, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, 0, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (5, 11, ErrorCode.OFFSET_OUT_OF_RANGE),
+    ],
+)
+def test_fetch_is_rejected(epoch: int, offset: int, code: ErrorCode) -> None:
+    asked = {"current_leader_epoch": epoch, "offset": offset, "last_fetched_epoch": -1}
+    assert code_of(lambda: new_term().check_fetch(EpochLog(), **asked)) == code
+
+
+def test_epoch_of_the_leader_counts_before_its_first_append() -> None:
+    assert end_offset_for_epoch(EpochLog(), 5, 5) == (5, 10)
+    assert end_offset_for_epoch(EpochLog(), 5, 4) == (3, 10)
+    assert end_offset_for_epoch(EpochLog(), 5, 2) == (1, 4)
+
+
+def test_fetch_of_a_replaced_process_does_not_count() -> None:
+    term = new_term(live={1: 0, 2: 3, 3: 0})
+    assert code_of(lambda: fetched(term, 2, 10, epoch=2)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code_of(lambda: fetched(term, 9, 10)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    fetched(term, 2, 10, epoch=4)  # registered again, which this leader has not read yet
+    assert code_of(lambda: fetched(term, 2, 10, epoch=3)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_low_watermark_is_the_lowest_start_of_the_live_replicas() -> None:
+    term = new_term(log_start=4)
+    assert term.low_watermark == -1
+    term.fetched(2, 0, 10, log_start=2, now_ms=0)
+    assert term.low_watermark == -1
+    term.live_changed({1: 0, 2: 0}, 0)
+    assert term.low_watermark == 2
+    term.fetched(2, 0, 10, log_start=9, now_ms=0)
+    term.deleted(6)
+    assert term.low_watermark == 6
+
+
+# --- waits ---
+
+
+def test_each_wait_has_one_outcome() -> None:
+    found: list[tuple[int, Outcome]] = []
+
+    def record(offset: int, outcome: Outcome) -> None:
+        found.append((offset, outcome))
+
+    term = new_term()
+    waits = [term.wait(offset, partial(record, offset)) for offset in (9, 7, 8, 6)]
+    waits[1].finish(Outcome.TIMED_OUT)
+    waits[2].finish(Outcome.CANCELLED)
+    fetched(term, 2, 10)
+    fetched(term, 3, 9)
+    term.end()
+    term.end()
+    assert code_of(lambda: fetched(term, 3, 10)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not waits[0].finish(Outcome.COMMITTED)
+    assert found == [
+        (7, Outcome.TIMED_OUT),
+        (8, Outcome.CANCELLED),
+        (6, Outcome.COMMITTED),
+        (9, Outcome.LOST),
+    ]
+    assert term.wait(9, partial(record, 9)).outcome is Outcome.LOST
+    assert term.wait(8, partial(record, 8)).outcome is Outcome.COMMITTED
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=60))
+def test_high_watermark_grows_and_never_passes_a_member(steps: list[tuple[int, int]]) -> None:
+    """Whatever happens in a term, a committed record is in each member of the old and the new ISR."""
+    term, now, version = new_term(log_end=0), 0, 7
+    ends = {1: 0, 2: -1, 3: -1}
+    outcomes: list[Outcome] = []
+    waits = 0
+    for kind, number in steps:
+        before, now = term.high_watermark, now + number
+        if kind == 0:
+            ends[1] += 1 + number % 3
+            term.appended(ends[1])
+            term.wait(ends[1] - 1, outcomes.append)
+            waits += 1
+        elif kind < 3:
+            ends[kind + 1] = min(ends[1], max(0, ends[kind + 1]) + number)
+            fetched(term, kind + 1, ends[kind + 1], now)
+        elif kind == 3:
+            term.passed(now)
+            counted = set(term.isr)
+            proposal = term.proposal()
+            if proposal is not None:
+                counted |= set(proposal.state.isr)
+                assert 1 in proposal.state.isr
+                assert term.high_watermark <= min(ends[member] for member in counted if ends[member] >= 0)
+                if number % 3 == 0:
+                    version += 1
+                    term.confirmed(version)
+                elif number % 3 == 1:
+                    term.refused()
+                else:
+                    term.unknown()
+        assert before <= term.high_watermark <= ends[1]
+        if term.high_watermark > before:
+            assert all(ends[member] >= term.high_watermark for member in term.isr)
+            assert len(term.isr) >= 2
+    term.end()
+    assert len(outcomes) == waits

@@ -1,0 +1,182 @@
+"""The controller: which leader it elects, and which states it leaves alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.cluster.controller.placement import place
+from oncelog.cluster.controller.reconcile import BROKER_EPOCHS, ClusterView, LiveBroker, Partition, led_by, reconcile
+from oncelog.cluster.partition_state import PartitionState, state_path
+from oncelog.cluster.store import Check, Set
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+NONE = -1
+
+
+def view_of(
+    state: PartitionState, brokers: dict[int, LiveBroker], *, unclean: bool = False, offline: set[int] | None = None
+) -> ClusterView:
+    partition = Partition("t", 0, (1, 2, 3), state, unclean)
+    return ClusterView(4, 9, brokers, [partition], frozenset((broker, "t", 0) for broker in offline or ()))
+
+
+def alive(*brokers: int) -> dict[int, LiveBroker]:
+    return {broker: LiveBroker(broker * 10) for broker in brokers}
+
+
+def led(leader: int, *isr: int, epoch: int = 5) -> PartitionState:
+    return PartitionState(leader, epoch, isr, 7, leader * 10 if leader > 0 else NONE, 4)
+
+
+def decided(view: ClusterView, *, prefer: bool = False) -> tuple[int, tuple[int, ...], int] | None:
+    """Return leader, ISR and leader epoch of the state to write."""
+    writes = reconcile(view, {("t", 0)} if prefer else ())
+    return (writes[0].state.leader, writes[0].state.isr, writes[0].state.leader_epoch) if writes else None
+
+
+LOST = {2: LiveBroker(20, lost_unsynced=True)}
+STOPPING = {1: LiveBroker(10, shutting_down=True)}
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (view_of(led(1, 1, 2, 3), alive(1, 2, 3)), None),
+        (view_of(led(1, 1, 2, 3), alive(1, 2)), None),  # the leader removes a dead follower
+        (view_of(led(1, 1, 2, 3), alive(2, 3)), (2, (2, 3), 6)),
+        (view_of(led(1, 1, 3), alive(2, 3)), (3, (3,), 6)),
+        (view_of(led(1, 1), alive(2, 3)), (NONE, (1,), 6)),
+        (view_of(led(1, 1, 2), alive(3)), (NONE, (1, 2), 6)),  # each of them may come back
+        (view_of(led(NONE, 1, 2), alive(3)), None),
+        (view_of(led(NONE, 1, 2), alive(2, 3)), (2, (2,), 6)),
+        (view_of(led(1, 1), alive(2, 3), unclean=True), (2, (2,), 6)),
+        (view_of(led(1, 1, 2), alive(2, 3), unclean=True), (2, (2,), 6)),
+        # the leader's process is another one
+        (view_of(led(1, 1, 2), {**alive(2), 1: LiveBroker(11)}), (1, (1, 2), 6)),
+        # a failed log directory
+        (view_of(led(1, 1, 2, 3), alive(1, 2, 3), offline={1}), (2, (2, 3), 6)),
+        (view_of(led(1, 1), alive(1, 2, 3), offline={1}), (NONE, (1,), 6)),
+        # a machine has crashed
+        (view_of(led(1, 1, 2, 3), {**alive(1, 3), **LOST}), (1, (1, 3), 5)),
+        (view_of(led(1, 1, 2), {**alive(3), **LOST}), (NONE, (1,), 6)),
+        (view_of(led(NONE, 2), {**alive(3), **LOST}), (2, (2,), 6)),
+        # controlled shutdown
+        (view_of(led(1, 1, 2, 3), {**alive(2, 3), **STOPPING}), (2, (2, 3), 6)),
+        (view_of(led(1, 1), {**alive(2, 3), **STOPPING}), None),
+        (view_of(led(1, 1), {**alive(2, 3), **STOPPING}, unclean=True), None),
+        (view_of(led(2, 1, 2), {**alive(2, 3), **STOPPING}), (2, (2,), 5)),
+        (view_of(led(2, 1, 2), {**alive(3), **STOPPING}), (1, (1,), 6)),
+    ],
+)
+def test_decisions(view: ClusterView, expected: tuple[int, tuple[int, ...], int] | None) -> None:
+    assert decided(view) == expected
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (view_of(led(2, 1, 2), alive(1, 2, 3)), (1, (1, 2), 6)),
+        (view_of(led(2, 2, 3), alive(1, 2, 3)), None),
+        (view_of(led(2, 1, 2), {**alive(2), **STOPPING}), (2, (2,), 5)),
+        (view_of(led(1, 1, 2), alive(1, 2)), None),
+    ],
+)
+def test_preferred_leader_leads_if_it_is_in_sync(
+    view: ClusterView, expected: tuple[int, tuple[int, ...], int] | None
+) -> None:
+    assert decided(view, prefer=True) == expected
+
+
+def test_a_write_requires_the_controller_the_state_and_the_new_leader() -> None:
+    (write,) = reconcile(view_of(led(1, 1, 2), alive(2)))
+    check, change, leader = write.operations
+    assert (check, leader) == (Check("/controller_epoch", 9), Check(f"{BROKER_EPOCHS}/2", 20))
+    assert isinstance(change, Set)
+    assert (change.path, change.version, write.state.controller_epoch) == (state_path("t", 0), 7, 4)
+    assert led_by(view_of(led(1, 1, 2), alive(2)), 1) == 1
+
+
+BROKERS = st.dictionaries(
+    st.integers(1, 4),
+    st.builds(LiveBroker, st.integers(10, 12), st.none(), st.booleans(), st.booleans()),
+)
+STATES = st.builds(
+    PartitionState,
+    st.sampled_from([-1, 1, 2, 3]),
+    st.integers(0, 5),
+    st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3, unique=True).map(tuple),
+    st.integers(0, 9),
+    st.integers(10, 12),
+)
+
+
+@given(STATES, BROKERS, st.booleans(), st.booleans(), st.sets(st.integers(1, 3), max_size=2))
+def test_properties_of_each_decision(
+    state: PartitionState, brokers: dict[int, LiveBroker], unclean: bool, prefer: bool, offline: set[int]
+) -> None:
+    view = view_of(state, brokers, unclean=unclean, offline=offline)
+    for write in reconcile(view, {("t", 0)} if prefer else ()):
+        new = write.state
+        assert new != state
+        assert new.isr
+        assert set(new.isr) <= set(state.isr) or (unclean and new.isr == (new.leader,))
+        moved = (new.leader, new.leader_broker_epoch) != (state.leader, state.leader_broker_epoch)
+        assert new.leader_epoch == state.leader_epoch + moved
+        if new.leader >= 0:
+            assert new.leader in brokers
+            assert new.leader not in offline
+            assert new.leader in new.isr
+            assert new.leader_broker_epoch == brokers[new.leader].epoch
+        if moved and not unclean and new.leader >= 0 and brokers[new.leader].lost_unsynced:
+            assert len(state.isr) == 1
+        settled = replace(view, partitions=[replace(view.partitions[0], state=new)])
+        for _ in range(3):  # a lost member leaves first, then the last one may lead
+            again = reconcile(settled, {("t", 0)} if prefer else ())
+            if not again:
+                break
+            settled = replace(settled, partitions=[replace(view.partitions[0], state=again[0].state)])
+        assert not reconcile(settled, {("t", 0)} if prefer else ())
+
+
+# --- placement ---
+
+
+def test_replicas_go_to_different_racks() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+    placed = place(12, 3, racks)
+    assert all(len({racks[broker] for broker in replicas}) == 3 for replicas in placed)
+    assert set(Counter(replicas[0] for replicas in placed).values()) == {2}
+    assert set(Counter(broker for replicas in placed for broker in replicas).values()) == {6}
+
+
+@given(
+    st.dictionaries(st.integers(0, 20), st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=7),
+    st.integers(1, 30),
+    st.integers(0, 9),
+    st.data(),
+)
+def test_each_partition_uses_as_many_racks_as_possible(
+    racks: dict[int, str | None], partitions: int, first: int, data: st.DataObject
+) -> None:
+    factor = data.draw(st.integers(1, len(racks)))
+    kinds = {rack or broker for broker, rack in racks.items()}
+    placed = place(partitions, factor, racks, first=first)
+    assert len(placed) == partitions
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert len({racks[broker] or broker for broker in replicas}) == min(factor, len(kinds))
+    leaders = Counter(dict.fromkeys(racks, 0))
+    leaders.update(replicas[0] for replicas in placed)
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+@pytest.mark.parametrize("factor", [0, 4])
+def test_replication_factor_is_limited_to_the_live_brokers(factor: int) -> None:
+    with pytest.raises(ProtocolError) as error:
+        place(1, factor, {1: None, 2: None, 3: None})
+    assert error.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
