@@ -16,6 +16,7 @@ import oncelog.log.recovery
 from oncelog.cluster.controller import reconcile
 from oncelog.cluster.follower import Following, Signal, Truncate
 from oncelog.cluster.leader import IsrProposal, Outcome, Term
+from oncelog.cluster.store import ANY
 from oncelog.log.epochs import LeaderEpochs
 from oncelog.protocol.errors import ProtocolError
 from support.replica_world import InvariantError, ReplicaWorld
@@ -201,18 +202,17 @@ def epochs_survive_truncation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderEpochs, "truncate_from_end", lambda _self, _end: None)
 
 
-def last_member_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """Without a leader, only live members stay in the ISR."""
+def epoch_is_not_incremented(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reconcile, "_next", lambda _view, state: state)
 
-    def wanted(view: Any, partition: Any, prefer: bool) -> Any:
-        state = original(view, partition, prefer)
-        if state is None or state.leader >= 0:
-            return state
-        live = tuple(member for member in state.isr if member in view.brokers)
-        return replace(state, isr=live or state.isr[:1])
 
-    original = reconcile._wanted
-    patch.setattr(reconcile, "_wanted", wanted)
+def state_version_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    def write(*arguments: Any) -> reconcile.Write:
+        check, change, *rest = original(*arguments).operations
+        return original(*arguments)._replace(operations=(check, replace(change, version=ANY), *rest))
+
+    original = reconcile._write
+    patch.setattr(reconcile, "_write", write)
 
 
 class Mutation(NamedTuple):
@@ -234,15 +234,16 @@ MUTATIONS = [
     Mutation(old_isr_does_not_count, (2,)),
     Mutation(unknown_outcome_is_failure, (2,)),
     Mutation(diverging_fetch_counts, (2,)),
-    Mutation(fetch_epoch_unchecked, (1, 2)),
+    Mutation(fetch_epoch_unchecked, (0, 1, 2)),
     Mutation(waits_outlive_their_term, (5,)),
     Mutation(any_replica_is_elected, (2,)),
-    Mutation(restarted_leader_keeps_its_epoch, (3,)),
+    Mutation(restarted_leader_keeps_its_epoch, (3, 12)),
     Mutation(lost_data_is_ignored, (2,)),
     Mutation(producers_survive_truncation, (6,)),
     Mutation(producers_of_the_newest_snapshot, (7,)),
-    Mutation(epochs_survive_truncation, (1,)),
-    Mutation(last_member_is_dropped, (2,)),
+    Mutation(epochs_survive_truncation, (1, 12)),
+    Mutation(epoch_is_not_incremented, (3, 12)),
+    Mutation(state_version_is_ignored, (2, 3)),
 ]
 
 

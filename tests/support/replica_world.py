@@ -97,6 +97,8 @@ class ReplicaWorld:
         """A broker that fetches rarely, so that it leaves the ISR."""
         self.trouble = self.rng.choice((0.3, 1.0, 1.5))
         """A factor of the number of faults."""
+        self.slow_tree = self.rng.random() < 0.4
+        """Whether writes to the tree take long."""
         for path in ("/brokers/ids", BROKER_EPOCHS, STATE.rpartition("/")[0]):
             ensure(self.tree, path)
         self.tree.create("/controller_epoch")
@@ -249,6 +251,7 @@ class ReplicaWorld:
             max_lag_ms=MAX_LAG_MS,
             live=live,
             now_ms=self.now,
+            advanced=log.advance_high_watermark,
         )
         process.writing = False
         self.watch(process)
@@ -440,7 +443,7 @@ class ReplicaWorld:
         term, log = process.term, process.log
         if term is None or log is None:
             return
-        log.advance_high_watermark(term.high_watermark)
+        assert log.high_watermark == term.high_watermark
         self.note_committed(log, term.high_watermark)
         exposed = term.exposed_high_watermark
         if exposed is not None:
@@ -531,7 +534,10 @@ class ReplicaWorld:
         if kind >= 0.975 and self.rng.random() > self.trouble:
             return
         if self.messages and kind < 0.45:
-            may_be_lost, message = self.messages.pop(self.rng.randrange(len(self.messages)))
+            slot = self.rng.randrange(len(self.messages))
+            if self.slow_tree and not self.messages[slot][0] and self.rng.random() < 0.85:
+                return
+            may_be_lost, message = self.messages.pop(slot)
             if may_be_lost and self.rng.random() < 0.1:
                 self.faults["message lost"] += 1
             else:

@@ -135,10 +135,15 @@ def end_offset_for_epoch(log: EpochLog, leader_epoch: int, epoch: int) -> tuple[
     return log.end_offset_for_epoch(epoch)
 
 
+def _ignore(_high_watermark: int) -> None:
+    """Do nothing with a new high watermark."""
+
+
 class Term:
     """The leadership of one partition under one leader epoch."""
 
     __slots__ = (
+        "_advanced",
         "_followers",
         "_live",
         "_max_lag_ms",
@@ -174,10 +179,12 @@ class Term:
         max_lag_ms: int = 30_000,
         live: Mapping[int, int] | None = None,
         now_ms: int = 0,
+        advanced: Callable[[int], object] = _ignore,
     ) -> None:
         """Start leading under `state`. `high_watermark` is the checkpointed one: at most `log_end` is used.
 
         `live` maps the brokers that may join the ISR to their broker epochs. Exclude brokers that are shutting down.
+        `advanced` gets each new high watermark, before the waits for it finish: set that of the log.
         """
         self.broker = broker
         self.replicas = tuple(replicas)
@@ -191,6 +198,7 @@ class Term:
         self.min_insync_replicas = min(min_insync_replicas, len(self.replicas))
         """The effective minimum. It is never larger than the number of replicas, as in Kafka."""
         self.over = False
+        self._advanced = advanced
         self._max_lag_ms = max_lag_ms
         self._now_ms = now_ms
         self._live = dict(live or {})
@@ -424,6 +432,7 @@ class Term:
         if target <= self.high_watermark:
             return False
         self.high_watermark = target
+        self._advanced(target)
         waits = self._waits
         while waits and waits[0][0] < target:
             heapq.heappop(waits)[2].finish(Outcome.COMMITTED)
