@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from oncelog.cluster.controller.reconcile import BROKER_EPOCHS, ClusterView, LiveBroker, Partition, reconcile
@@ -20,56 +19,20 @@ from oncelog.cluster.leader import IsrProposal, Outcome, Term
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.store import Check, Operation, Set, StoreError, ensure
 from oncelog.cluster.store_memory import MemoryStore
-from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import BatchHeader, iter_batches
-from support.crashdisk import CrashDisk
-from support.logs import NOW, batch, of_producer, open_log
+from support.logs import NOW, batch, of_producer
+from support.replica_invariants import InvariantError, Key, Ledger, batches, check_equal, check_offsets, last_key
+from support.replica_process import Process
 
 BROKERS = (1, 2, 3)
 MIN_ISR = 2
 MAX_LAG_MS = 40
 STATE = state_path("t", 0)
-CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150)
-Key = tuple[int, int]
-"""(leader epoch, base offset) of a batch."""
-
-
-class InvariantError(AssertionError):
-    """An invariant is violated. `number` is the one of the cluster's design brief."""
-
-    def __init__(self, number: int, message: str) -> None:
-        super().__init__(f"invariant {number}: {message}")
-        self.number = number
 
 
 class LastMemberLostError(Exception):
     """The world has come to a state in which records may be lost."""
-
-
-@dataclass
-class Process:
-    """One broker's process, and its disk, which outlives it."""
-
-    number: int
-    disk: CrashDisk = field(default_factory=CrashDisk)
-    alive: bool = False
-    incarnation: int = 0
-    epoch: int = -1
-    lost_unsynced: bool = False
-    checkpoint: tuple[int, int, int] = (0, 0, 0)
-    """Recovery point, high watermark and log start offset, as the checkpoint files have them."""
-    log: Log | None = None
-    term: Term | None = None
-    following: Following | None = None
-    seen: PartitionState | None = None
-    writing: bool = False
-
-    @property
-    def open_log(self) -> Log:
-        assert self.log is not None
-        return self.log
 
 
 class ReplicaWorld:
@@ -83,10 +46,7 @@ class ReplicaWorld:
         self.sessions: dict[int, int] = {}
         self.processes = {number: Process(number) for number in BROKERS}
         self.messages: list[tuple[bool, Callable[[], object]]] = []
-        self.ledger: dict[Key, tuple[bytes, Key | None]] = {}
-        self.committed: dict[int, Key] = {}
-        self.leaders: dict[int, tuple[int, int]] = {}
-        self.exposed: dict[int, int] = {}
+        self.ledger = Ledger()
         self.acknowledged: list[tuple[Key, int]] = []
         """The batch and the last offset of each acks=all append that a producer was told to be committed."""
         self.outcomes: Counter[Outcome] = Counter()
@@ -109,17 +69,8 @@ class ReplicaWorld:
     # --- processes ---
 
     def start(self, number: int) -> None:
-        process = self.processes[number]
-        process.alive = True
-        process.incarnation += 1
-        process.disk.kill()
-        point, high_watermark, log_start = process.checkpoint
-        process.log = open_log(
-            process.disk, CONFIG, recovery_point=point, log_start_offset=log_start, high_watermark=high_watermark
-        )
-        process.term = process.following = process.seen = None
-        process.writing = False
-        self.register(process)
+        self.processes[number].start()
+        self.register(self.processes[number])
 
     def register(self, process: Process) -> None:
         """Open a session. The broker epoch is the version of the broker's node."""
@@ -132,8 +83,7 @@ class ReplicaWorld:
     def kill(self, number: int) -> None:
         process = self.processes[number]
         process.alive = False
-        if process.term is not None:
-            self.end_term(process)
+        process.end_term()
         process.log = process.term = process.following = None
         if self.rng.random() < 0.5:
             self.expire(number)
@@ -149,21 +99,13 @@ class ReplicaWorld:
             return
         for other in self.processes.values():
             if other.number != number and other.log is not None:
-                self.flush(other)
+                other.flush()
             elif other.number != number and other.lost_unsynced:
                 return
         self.kill(number)
         process = self.processes[number]
         process.disk.crash(self.rng.randint)
         process.lost_unsynced = True
-
-    def flush(self, process: Process) -> None:
-        process.open_log.flush()
-        self.write_checkpoint(process)
-
-    def write_checkpoint(self, process: Process) -> None:
-        log = process.open_log
-        process.checkpoint = (log.recovery_point, log.high_watermark, log.log_start_offset)
 
     # --- the tree ---
 
@@ -211,8 +153,7 @@ class ReplicaWorld:
     def read_metadata(self, process: Process) -> None:
         """Let a broker become leader or follower, as the tree says."""
         if process.number not in self.sessions:
-            if process.term is not None:
-                self.end_term(process)
+            process.end_term()
             process.term = process.following = process.seen = None
             self.register(process)
         state = self.state()
@@ -222,7 +163,7 @@ class ReplicaWorld:
                 process.term.live_changed(live, self.now)
                 self.watch(process)
                 return
-            self.end_term(process)
+            process.end_term()
         elif process.seen is not None and state.leader_epoch <= process.seen.leader_epoch:
             return
         process.seen = state
@@ -237,9 +178,7 @@ class ReplicaWorld:
 
     def lead(self, process: Process, state: PartitionState, live: dict[int, int]) -> None:
         log = process.open_log
-        who = (process.number, process.incarnation)
-        if self.leaders.setdefault(state.leader_epoch, who) != who:
-            raise InvariantError(3, f"{who} leads epoch {state.leader_epoch} of {self.leaders[state.leader_epoch]}")
+        self.ledger.lead(state.leader_epoch, (process.number, process.incarnation))
         process.term = Term(
             process.number,
             BROKERS,
@@ -256,13 +195,6 @@ class ReplicaWorld:
         process.writing = False
         self.watch(process)
 
-    def end_term(self, process: Process) -> None:
-        assert process.term is not None
-        process.term.end()
-        process.term = None
-        if process.log is not None:
-            process.log.void_verifications()
-
     # --- producing ---
 
     def produce(self, process: Process) -> None:
@@ -278,7 +210,7 @@ class ReplicaWorld:
             self._append(log, producer, epoch)
         except ProtocolError:
             return  # a failover has left this producer with other sequences
-        self.note(log)
+        self.ledger.note(log)
         last = log.log_end_offset - 1
         key = last_key(log)
         term.appended(log.log_end_offset)
@@ -381,11 +313,11 @@ class ReplicaWorld:
             case Truncate():
                 self.faults["truncated"] += 1
                 log.truncate_to(action.offset, NOW)
-                self.write_checkpoint(process)
+                process.write_checkpoint()
             case Restart():
                 self.faults["restarted log"] += 1
                 log.restart_at(action.offset, NOW)
-                self.write_checkpoint(process)
+                process.write_checkpoint()
             case Signal():
                 return
         self.check_replica(process)
@@ -439,90 +371,27 @@ class ReplicaWorld:
     # --- invariants ---
 
     def watch(self, process: Process) -> None:
-        """Apply the term's high watermark to the log, and check what the leader exposes."""
+        """Check a leader after its high watermark may have advanced."""
         term, log = process.term, process.log
-        if term is None or log is None:
-            return
-        assert log.high_watermark == term.high_watermark
-        self.note_committed(log, term.high_watermark)
-        exposed = term.exposed_high_watermark
-        if exposed is not None:
-            before = max((hw for epoch, hw in self.exposed.items() if epoch <= term.leader_epoch), default=0)
-            if exposed < before:
-                raise InvariantError(4, f"{term!r} exposes {exposed} after {before}")
-            self.exposed[term.leader_epoch] = exposed
-        self.check_offsets(log)
-
-    def note(self, log: Log) -> None:
-        """Add the batches of a leader's log to the ledger, and check the others."""
-        before: Key | None = None
-        for header, view in batches(log):
-            key = (header.partition_leader_epoch, header.base_offset)
-            data = bytes(view)
-            known = self.ledger.get(key)
-            if known is None:
-                self.ledger[key] = (data, before)
-            elif known[0] != data or (before is not None and known[1] not in (before, None)):
-                raise InvariantError(1, f"{log!r} has another batch or another prefix at {key}")
-            before = key
-
-    def note_committed(self, log: Log, high_watermark: int) -> None:
-        for header, _ in batches(log):
-            if header.next_offset <= high_watermark:
-                key = (header.partition_leader_epoch, header.base_offset)
-                if self.committed.setdefault(header.base_offset, key) != key:
-                    raise InvariantError(2, f"{key} is committed, after {self.committed[header.base_offset]}")
+        if term is not None and log is not None:
+            assert log.high_watermark == term.high_watermark
+            self.ledger.commit(log)
+            self.ledger.expose(term.leader_epoch, term.exposed_high_watermark)
+            check_offsets(log)
 
     def check_leader(self, state: PartitionState) -> None:
         """Check that an elected leader has all committed batches."""
-        if state.leader < 0:
-            return
-        process = self.processes[state.leader]
-        if process.log is None:
-            return
-        found = {header.base_offset: header.partition_leader_epoch for header, _ in batches(process.log)}
-        for offset, (epoch, _) in self.committed.items():
-            if offset >= process.log.log_start_offset and found.get(offset) != epoch:
-                raise InvariantError(2, f"{state} lacks offset {offset} of epoch {epoch}")
+        log = self.processes[state.leader].log if state.leader >= 0 else None
+        if log is not None:
+            self.ledger.check_leader(log, state.leader_epoch)
 
     def check_replica(self, process: Process) -> None:
         log = process.open_log
-        self.note(log)
-        self.check_offsets(log)
+        self.ledger.note(log)
+        check_offsets(log)
         for other in self.processes.values():
             if other is not process and other.log is not None and last_key(other.log) == last_key(log):
-                self.check_equal(log, other.log)
-
-    def check_equal(self, one: Log, two: Log) -> None:
-        """Compare the producers and aborted transactions of two logs with the same batches, and all of them."""
-        if one.log_start_offset or two.log_start_offset:
-            return
-        found = [
-            (
-                {
-                    entry.producer_id: (entry.epoch, entry.last_sequence, entry.txn_start, entry.coordinator_epoch)
-                    for entry in log.producer_entries.values()
-                },
-                log.segments.aborted_between(0, log.log_end_offset),
-            )
-            for log in (one, two)
-        ]
-        if found[0] != found[1]:
-            raise InvariantError(6, f"{one!r} and {two!r} have the producers and aborted transactions {found}")
-
-    def check_offsets(self, log: Log) -> None:
-        stable, high_watermark, end = log.last_stable_offset, log.high_watermark, log.log_end_offset
-        if not stable <= high_watermark <= end:
-            raise InvariantError(7, f"LSO {stable}, HW {high_watermark}, LEO {end}")
-        undecided: dict[int, int] = {}
-        for header, _ in batches(log):
-            if header.is_control and header.last_offset < high_watermark:
-                undecided.pop(header.producer_id, None)
-            elif header.is_transactional and not header.is_control:
-                undecided.setdefault(header.producer_id, header.base_offset)
-        first = min(undecided.values(), default=stable)
-        if stable > max(first, log.log_start_offset):
-            raise InvariantError(7, f"LSO {stable} is after the undecided transaction at {first}; HW {high_watermark}")
+                check_equal(log, other.log)
 
     # --- running ---
 
@@ -555,8 +424,8 @@ class ReplicaWorld:
             (0.84, self.read_metadata),
             (0.91, self.propose),
             (0.95, lambda _process: self.control()),
-            (0.965, self.flush),
-            (0.97, self.write_checkpoint),
+            (0.965, Process.flush),
+            (0.97, Process.write_checkpoint),
             (0.975, self.delete_records),
         ):
             if kind < limit:
@@ -626,22 +495,3 @@ class ReplicaWorld:
             and len(ends) == 1
             and all(log.high_watermark == log.log_end_offset for log in self.logs())
         )
-
-
-def batches(log: Log) -> list[tuple[BatchHeader, memoryview]]:
-    """Return all batches of a log."""
-    found: list[tuple[BatchHeader, memoryview]] = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        data = log.read(offset, 1 << 20, upto=log.log_end_offset, at_least_one=True)
-        if not data:
-            break
-        found += iter_batches(data)
-        offset = found[-1][0].next_offset
-    return found
-
-
-def last_key(log: Log) -> Key:
-    """Return the epoch and the base offset of the last batch."""
-    found = batches(log)
-    return (found[-1][0].partition_leader_epoch, found[-1][0].base_offset) if found else (-1, -1)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from oncelog.cluster.leader import Outcome
+from oncelog.cluster.partition_state import encode_state
 from oncelog.protocol.errors import ErrorCode
 from support.logs import NOW, batch, values
-from support.replica_world import MAX_LAG_MS, ReplicaWorld
+from support.replica_mutations import (
+    Patch,
+    joining_unchecked,
+    joins_before_the_start_of_the_epoch,
+    replaced_process_counts,
+)
+from support.replica_world import MAX_LAG_MS, STATE, ReplicaWorld
 
 
 class Cluster(ReplicaWorld):
@@ -57,6 +67,13 @@ class Cluster(ReplicaWorld):
         self.kill(number)
         self.expire(number)
 
+    def elect(self, number: int) -> None:
+        """Let another member of the ISR lead."""
+        state, epoch = self.state(), self.processes[number].epoch
+        state = replace(state, leader=number, leader_epoch=state.leader_epoch + 1, leader_broker_epoch=epoch)
+        self.tree.set(STATE, encode_state(state))
+        self.refresh()
+
     def found(self, number: int) -> list[bytes]:
         log = self.processes[number].open_log
         return values(log, upto=log.log_end_offset)
@@ -98,17 +115,16 @@ def test_lagging_hw_join(cluster: Cluster) -> None:
     cluster.messages.pop(0)[1]()
     cluster.messages.clear()  # broker 2 does not learn that b is committed
     assert cluster.processes[1].open_log.high_watermark == 2
-    cluster.stop(1)
-    cluster.refresh()
+    cluster.elect(2)
     new = cluster.processes[2]
     assert new.term is not None
     assert (new.term.high_watermark, new.term.epoch_start) == (1, 2)
     new.term.fetched(3, cluster.processes[3].epoch, 1, log_start=0, now_ms=cluster.now)
     cluster.change_isr(2)
-    assert cluster.state().isr == (2,)
+    assert set(cluster.state().isr) == {1, 2}
     cluster.copy(3)
     cluster.change_isr(2)
-    assert set(cluster.state().isr) == {2, 3}
+    assert set(cluster.state().isr) == {1, 2, 3}
 
 
 def test_bounced_disk(cluster: Cluster) -> None:
@@ -145,7 +161,7 @@ def test_same_leader_new_epoch(cluster: Cluster) -> None:
     """A leader that restarts leads a new epoch, and its followers drop what it has lost (KAFKA-7164)."""
     cluster.put(b"a", 1)
     cluster.copy(2, 3)
-    cluster.flush(cluster.processes[1])
+    cluster.processes[1].flush()
     cluster.put(b"lost", 1)
     cluster.lag(2, 3)
     assert cluster.state().isr == (1,)
@@ -210,3 +226,19 @@ def test_diverging_fetch_counts_not(cluster: Cluster, epoch: int, code: ErrorCod
     follower = leader.term.follower(2)
     assert follower is not None
     assert follower.log_end == -1
+
+
+@pytest.mark.parametrize(
+    ("mutation", "scenario"),
+    [
+        (joins_before_the_start_of_the_epoch, test_lagging_hw_join),
+        (joining_unchecked, test_bounced_disk),
+        (replaced_process_counts, test_fetch_from_the_dead),
+    ],
+)
+def test_scenario_catches_the_mutation(
+    mutation: Patch, scenario: Callable[[Cluster], None], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(AssertionError):
+        scenario(cluster)

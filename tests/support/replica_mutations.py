@@ -1,0 +1,260 @@
+"""Mutations of the state machines of replication: each reintroduces a bug, by patching one function.
+
+`SEEDS` has, for each mutation that random worlds catch, the first seed and the invariant. `python -m
+support.replica_mutations 1000`, in tests/, finds them again after a change of `ReplicaWorld`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import oncelog.log.log_files
+import oncelog.log.recovery
+from oncelog.cluster.controller import reconcile
+from oncelog.cluster.follower import Following, Signal, Truncate
+from oncelog.cluster.leader import IsrProposal, Outcome, Term
+from oncelog.cluster.store import ANY, Set
+from oncelog.log.epochs import LeaderEpochs
+from oncelog.protocol.errors import ProtocolError
+from support.replica_invariants import InvariantError
+from support.replica_world import ReplicaWorld
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def high_watermark_is_log_end(patch: pytest.MonkeyPatch) -> None:
+    def advance(term: Term) -> bool:
+        followers, term._followers = term._followers, {}
+        try:
+            return original(term)
+        finally:
+            term._followers = followers
+
+    original = Term._advance
+    patch.setattr(Term, "_advance", advance)
+
+
+def answer_before_replication(patch: pytest.MonkeyPatch) -> None:
+    def produce(world: ReplicaWorld, process: Any) -> None:
+        original(world, process)
+        if process.term is not None:
+            for _, _, wait in process.term._waits:
+                wait.finish(Outcome.COMMITTED)
+
+    original = ReplicaWorld.produce
+    patch.setattr(ReplicaWorld, "produce", produce)
+
+
+def no_truncation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Following, "_truncate", lambda _self, _diverging: Signal.RETRY)
+
+
+def divergence_unchecked(patch: pytest.MonkeyPatch) -> None:
+    def check(term: Term, log: Any, **fetch: int) -> Any:
+        return original(term, log, **{**fetch, "last_fetched_epoch": -1})
+
+    original = Term.check_fetch
+    patch.setattr(Term, "check_fetch", check)
+
+
+def truncation_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    def init(following: Following, leader: int, epoch: int, log: Any) -> None:
+        original(following, leader, epoch, log)
+        log.truncate_to(log.high_watermark, 0)
+
+    original = Following.__init__
+    patch.setattr(Following, "__init__", init)
+
+
+def truncation_to_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
+    def truncate(following: Following, diverging: Any) -> Any:
+        end = following._log.log_end_offset
+        return Truncate(diverging.end_offset) if diverging.end_offset < end else Signal.RETRY
+
+    patch.setattr(Following, "_truncate", truncate)
+
+
+def joins_before_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    def may_join(term: Term, follower: Any) -> bool:
+        start, term.epoch_start = term.epoch_start, 0
+        try:
+            return original(term, follower)
+        finally:
+            term.epoch_start = start
+
+    original = Term._may_join
+    patch.setattr(Term, "_may_join", may_join)
+
+
+def joining_unchecked(patch: pytest.MonkeyPatch) -> None:
+    def write(world: ReplicaWorld, process: Any, incarnation: int, term: Term, proposal: IsrProposal) -> None:
+        original(world, process, incarnation, term, proposal._replace(joining=()))
+
+    original = ReplicaWorld.write_isr
+    patch.setattr(ReplicaWorld, "write_isr", write)
+
+
+def old_isr_does_not_count(patch: pytest.MonkeyPatch) -> None:
+    def count(term: Term) -> None:
+        term._maximal = term._pending or term.isr
+
+    patch.setattr(Term, "_count", count)
+
+
+def unknown_outcome_is_failure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Term, "unknown", Term.refused)
+
+
+def diverging_fetch_counts(patch: pytest.MonkeyPatch) -> None:
+    def check(term: Term, log: Any, **fetch: int) -> Any:
+        diverging = original(term, log, **fetch)
+        if diverging is not None:
+            for follower in term._followers.values():
+                if follower.log_end < fetch["offset"]:
+                    follower.log_end = fetch["offset"]
+        return diverging
+
+    original = Term.check_fetch
+    patch.setattr(Term, "check_fetch", check)
+
+
+def fetch_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Term, "_check_epoch", lambda _self, _epoch: None)
+
+
+def waits_outlive_their_term(patch: pytest.MonkeyPatch) -> None:
+    def end(term: Term) -> None:
+        term.over = True
+        kept[term.broker] = term._waits
+
+    def init(term: Term, broker: int, *arguments: Any, **options: Any) -> None:
+        original(term, broker, *arguments, **options)
+        term._waits = sorted((offset, -number, wait) for number, (offset, _, wait) in enumerate(kept.pop(broker, [])))
+
+    kept: dict[int, Any] = {}
+    original = Term.__init__
+    patch.setattr(Term, "end", end)
+    patch.setattr(Term, "__init__", init)
+
+
+def any_replica_is_elected(patch: pytest.MonkeyPatch) -> None:
+    def elected(view: Any, partition: Any) -> Any:
+        return original(view, replace(partition, unclean=True))
+
+    original = reconcile._elected
+    patch.setattr(reconcile, "_elected", elected)
+
+
+def restarted_leader_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
+    def next_state(view: Any, state: Any) -> Any:
+        wanted = original(view, state)
+        again = [broker.epoch for number, broker in view.brokers.items() if number == state.leader]
+        return state if again and again[0] != state.leader_broker_epoch else wanted
+
+    original = reconcile._next
+    patch.setattr(reconcile, "_next", next_state)
+
+
+def lost_data_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    def live(world: ReplicaWorld) -> Any:
+        return {number: replace(broker, lost_unsynced=False) for number, broker in original(world).items()}
+
+    original = ReplicaWorld.live
+    patch.setattr(ReplicaWorld, "live", live)
+
+
+def producers_survive_truncation(patch: pytest.MonkeyPatch) -> None:
+    def keep(state: Any, *arguments: Any, **_options: Any) -> None:
+        state.end_offset = arguments[3]
+
+    patch.setattr(oncelog.log.log_files, "rebuild_state", keep)
+
+
+def producers_of_the_newest_snapshot(patch: pytest.MonkeyPatch) -> None:
+    def rebuilding(*arguments: Any, high_watermark: int) -> Any:
+        return original(*arguments, high_watermark=1 << 60)
+
+    original = oncelog.log.recovery.rebuilding
+    patch.setattr(oncelog.log.recovery, "rebuilding", rebuilding)
+
+
+def epochs_survive_truncation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaderEpochs, "truncate_from_end", lambda _self, _end: None)
+
+
+def replaced_process_counts(patch: pytest.MonkeyPatch) -> None:
+    def fetched(term: Term, broker: int, broker_epoch: int, offset: int, **options: int) -> bool:
+        return original(term, broker, max(broker_epoch, term._live.get(broker, -1)), offset, **options)
+
+    original = Term.fetched
+    patch.setattr(Term, "fetched", fetched)
+
+
+def epoch_is_not_incremented(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reconcile, "_next", lambda _view, state: state)
+
+
+def state_version_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    def write(*arguments: Any) -> reconcile.Write:
+        check, change, *rest = original(*arguments).operations
+        assert isinstance(change, Set)
+        return original(*arguments)._replace(operations=(check, replace(change, version=ANY), *rest))
+
+    original = reconcile._write
+    patch.setattr(reconcile, "_write", write)
+
+
+def violation(seed: int) -> int | None:
+    """Run one world. Return the violated invariant, 0 for another error, or None."""
+    try:
+        ReplicaWorld(seed).run()
+    except InvariantError as error:
+        return error.number
+    except ProtocolError:
+        return 0
+    return None
+
+
+SEEDS: dict[Patch, tuple[int, int]] = {
+    high_watermark_is_log_end: (2, 2),
+    answer_before_replication: (2, 5),
+    no_truncation: (2, 12),
+    divergence_unchecked: (2, 1),
+    truncation_by_high_watermark: (10, 2),
+    truncation_to_the_leaders_end: (359, 12),
+    old_isr_does_not_count: (18, 2),
+    unknown_outcome_is_failure: (2085, 2),
+    diverging_fetch_counts: (33, 2),
+    fetch_epoch_unchecked: (5, 0),
+    waits_outlive_their_term: (33, 5),
+    any_replica_is_elected: (8, 2),
+    restarted_leader_keeps_its_epoch: (1, 3),
+    lost_data_is_ignored: (8, 2),
+    producers_survive_truncation: (2, 6),
+    producers_of_the_newest_snapshot: (486, 7),
+    epochs_survive_truncation: (33, 12),
+    epoch_is_not_incremented: (0, 12),
+    state_version_is_ignored: (27, 12),
+}
+RARE = (joins_before_the_start_of_the_epoch, joining_unchecked, replaced_process_counts)
+"""Mutations that random worlds catch rarely. A scenario of `test_replica_scenarios` catches each."""
+
+
+def main(count: int) -> None:
+    """Print the first seed that catches each mutation."""
+    logging.disable()
+    for mutation in (*SEEDS, *RARE):
+        with pytest.MonkeyPatch.context() as patch:
+            mutation(patch)
+            found = ((seed, violation(seed)) for seed in range(count))
+            print(mutation.__name__, next((pair for pair in found if pair[1] is not None), None), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
