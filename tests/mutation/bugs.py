@@ -21,6 +21,7 @@ class Bug(NamedTuple):
 
 LOG = "tests/unit/log/test_log_producers.py"
 STATE = "tests/unit/log/test_producer_state.py"
+FOLLOWER = "tests/unit/log/test_follower_append.py"
 COORDINATOR = "tests/unit/coordinator/test_transactions.py"
 
 _THEN_FENCED = "\n        return ErrorCode.PRODUCER_FENCED\n    if transaction.prepared:"
@@ -130,5 +131,33 @@ BUGS = {
         "                or store.is_unstable(group_id, partition)\n",
         "",
         "tests/features/test_groups_offsets.py::test_offsets_do_not_expire_while_a_transaction_has_one_pending",
+    ),
+    "a crash leaves the epochs of a truncation, but not the truncation": Bug(
+        "model of replicas",
+        "log/recovery.py",
+        "        self._epochs.truncate_from_end(base)\n",
+        "",
+        f"{FOLLOWER}::test_epochs_are_those_of_the_batches_that_a_crash_has_left",
+    ),
+    "a transaction is stable before its marker is committed": Bug(
+        "model of replicas",
+        "log/recovery.py",
+        "max(high_watermark, log_start)",
+        "NO_LIMIT",
+        f"{FOLLOWER}::test_transaction_is_unstable_after_a_restart_until_its_marker_is_committed",
+    ),
+    "the producer state survives a truncation": Bug(
+        "KAFKA-9144",
+        "log/log_files.py",
+        "self.truncate_epochs(offset)\n        rebuild_state(",
+        "self.truncate_epochs(offset)\n        self.state.end_offset = offset\n        return\n        rebuild_state(",
+        f"{FOLLOWER}::test_truncation_restores_the_state_before_the_offset",
+    ),
+    "a verification survives a truncation": Bug(
+        "KIP-890",
+        "log/producer_state.py",
+        "        self._verifications.clear()\n        self.end_offset = end_offset",
+        "        self.end_offset = end_offset",
+        f"{FOLLOWER}::test_truncation_and_the_end_of_a_term_end_verifications",
     ),
 }

@@ -1,5 +1,7 @@
 """Mutations of the state machines of replication: each reintroduces a bug, by patching one function.
 
+Mutations of the log are in `tests/mutation/bugs.py`, because its modules may be compiled.
+
 `SEEDS` has, for each mutation that random worlds catch, the first seed and the invariant. `python -m
 support.replica_mutations 1000`, in tests/, finds them again after a change of `ReplicaWorld`.
 """
@@ -14,13 +16,10 @@ from typing import Any
 
 import pytest
 
-import oncelog.log.log_files
-import oncelog.log.recovery
 from oncelog.cluster.controller import reconcile
 from oncelog.cluster.follower import Following, Signal, Truncate
 from oncelog.cluster.leader import IsrProposal, Outcome, Term
 from oncelog.cluster.store import ANY, Set
-from oncelog.log.epochs import LeaderEpochs
 from oncelog.protocol.errors import ProtocolError
 from support.replica_invariants import InvariantError
 from support.replica_world import ReplicaWorld
@@ -169,25 +168,6 @@ def lost_data_is_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaWorld, "live", live)
 
 
-def producers_survive_truncation(patch: pytest.MonkeyPatch) -> None:
-    def keep(state: Any, *arguments: Any, **_options: Any) -> None:
-        state.end_offset = arguments[3]
-
-    patch.setattr(oncelog.log.log_files, "rebuild_state", keep)
-
-
-def producers_of_the_newest_snapshot(patch: pytest.MonkeyPatch) -> None:
-    def rebuilding(*arguments: Any, high_watermark: int) -> Any:
-        return original(*arguments, high_watermark=1 << 60)
-
-    original = oncelog.log.recovery.rebuilding
-    patch.setattr(oncelog.log.recovery, "rebuilding", rebuilding)
-
-
-def epochs_survive_truncation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LeaderEpochs, "truncate_from_end", lambda _self, _end: None)
-
-
 def replaced_process_counts(patch: pytest.MonkeyPatch) -> None:
     def fetched(term: Term, broker: int, broker_epoch: int, offset: int, **options: int) -> bool:
         return original(term, broker, max(broker_epoch, term._live.get(broker, -1)), offset, **options)
@@ -236,9 +216,6 @@ SEEDS: dict[Patch, tuple[int, int]] = {
     any_replica_is_elected: (8, 2),
     restarted_leader_keeps_its_epoch: (1, 3),
     lost_data_is_ignored: (8, 2),
-    producers_survive_truncation: (2, 6),
-    producers_of_the_newest_snapshot: (486, 7),
-    epochs_survive_truncation: (33, 12),
     epoch_is_not_incremented: (0, 12),
     state_version_is_ignored: (27, 12),
 }

@@ -194,7 +194,8 @@ class Log:
         """
         view = memoryview(records)
         base, start = batch_across(view, self.log_end_offset), self.log_start_offset
-        groups = check_batches(view, self, base, leader_epoch)
+        end = self.log_end_offset if base is None else base
+        groups = check_batches(view, end, self.epoch_at(end - 1), leader_epoch, self.config.segment_bytes)
         if base is not None:
             self.truncate_to(base, now_ms)
             if self.log_end_offset < base:  # the log had a batch across the base: fetch again from its start

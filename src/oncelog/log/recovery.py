@@ -281,8 +281,8 @@ class Loader:
         """Read the segments from ``first`` on. Return the segments that remain."""
         base = segments[first].base_offset
         yield from self._rebuilding(segments[:first], min(log_start, base), base)
-        # The file of the epochs may be newer than the batches that a crash has left: a follower writes it when it
-        # truncates. Then it would give batches that the leader does not have an epoch that the leader knows.
+        # A follower writes the file of the epochs when it truncates. After a crash, the file may be newer than the
+        # batches, and would assign an epoch of the new leader to batches that the new leader does not have.
         self._epochs.truncate_from_end(base)
         for slot in range(first, len(segments)):
             segment = segments[slot]

@@ -206,3 +206,30 @@ def test_log_begins_at_the_start_of_the_batch_that_the_leaders_log_start_is_in(o
     assert (log.log_start_offset, log.log_end_offset, log.leader_epoch) == (own, 13, 4)
     assert log.log_start_offset <= log.high_watermark
     assert [header.partition_leader_epoch for header, _ in iter_batches(everything(log))] == [4]
+
+
+def test_transaction_is_unstable_after_a_restart_until_its_marker_is_committed() -> None:
+    """A producer snapshot after the marker does not contain the transaction."""
+    disk, log = new_log()
+    append(log, of_producer(1, 0, 3, txn=True))
+    end_txn(log, 1, commit=False)
+    append(log, batch())
+    log.close()
+    again = open_log(disk, clean=True, recovery_point=5, high_watermark=3)
+    assert (again.high_watermark, again.last_stable_offset) == (3, 0)
+    again.advance_high_watermark(4)
+    assert again.last_stable_offset == 4
+    assert open_log(disk, clean=True, recovery_point=5, high_watermark=99).high_watermark == 5
+
+
+def test_transaction_is_unstable_after_a_truncation_until_its_marker_is_committed() -> None:
+    _, log = new_log()
+    log.append_as_leader(of_producer(1, 0, 3, txn=True), leader_epoch=0, now_ms=NOW)
+    log.advance_high_watermark(2)
+    marker = {"producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0, "transaction_version": 0}
+    log.append_control(False, leader_epoch=0, now_ms=NOW, **marker)
+    log.roll(NOW)
+    log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+    log.truncate_to(4, NOW)
+    log.advance_high_watermark(3)
+    assert log.last_stable_offset == 0
