@@ -175,6 +175,7 @@ class Term:
         log_start: int,
         log_end: int,
         high_watermark: int,
+        stored_end: int | None = None,
         min_insync_replicas: int = 1,
         max_lag_ms: int = 30_000,
         live: Mapping[int, int] | None = None,
@@ -183,6 +184,7 @@ class Term:
     ) -> None:
         """Start leading under `state`. `high_watermark` is the checkpointed one: at most `log_end` is used.
 
+        For `stored_end`, see `appended`.
         `live` maps the brokers that may join the ISR to their broker epochs. Exclude brokers that are shutting down.
         `advanced` gets each new high watermark, before the waits for it finish: set that of the log.
         """
@@ -192,7 +194,8 @@ class Term:
         self.isr = frozenset(state.isr)
         """The members that are known to be in the tree."""
         self.log_start = log_start
-        self.log_end = self._stored_end = log_end
+        self.log_end = log_end
+        self._stored_end = log_end if stored_end is None else stored_end
         self.epoch_start = log_end
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.min_insync_replicas = min(min_insync_replicas, len(self.replicas))

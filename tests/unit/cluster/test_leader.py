@@ -50,6 +50,7 @@ def code_of(call: Any) -> ErrorCode:
 def test_one_replica_commits_at_once() -> None:
     term = new_term((1,), replicas=(1,), min_insync_replicas=3)
     assert (term.high_watermark, term.exposed_high_watermark) == (10, 10)
+    assert new_term((1,), replicas=(1,), stored_end=4).high_watermark == 4
     assert term.appended(12)
     assert not term.appended(20, stored_end=12)
     assert term.high_watermark == 12
