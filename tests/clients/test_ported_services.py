@@ -128,6 +128,7 @@ def test_output_is_exact_while_both_versions_are_killed_in_turn(
         process.wait_for(lambda p=process: service.ready in p.output(), "the first output", timeout=60)  # type: ignore[misc]
         send(chance.randrange(5, RECORDS))
         process.kill()
+    send(RECORDS)  # for the last process: it is stopped after it has written output
     process = run(KILLS)
     wait_until(lambda: len(values(own_server, service.target)) >= done, "the output is complete", timeout=60)
     assert process.stop() == 0, process.output()

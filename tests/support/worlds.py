@@ -76,12 +76,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, metavar="FILE", help="save the failing plan, or that of FIRST alone")
     parser.add_argument("--shrink", action="store_true", help="shrink a failing plan to the entries that it needs")
     options = parser.parse_args(arguments)
+    former = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         return _run(options)
     except (PlanError, UnknownHostError, OSError) as error:
         print(f"scripts/worlds: {error}", file=sys.stderr)
         return 2
+    finally:
+        logging.disable(former)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -261,7 +261,8 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
         ready = Ready(first.host, broker.port, f"{bracketed(endpoint.host)}:{endpoint.port}")
         if supervisor is not None:
             supervisor.sendall(msgspec.json.encode(ready) + b"\n")
-        print(f"[KafkaServer id={config.node_id}] started", file=sys.stderr, flush=True)
+        sys.stderr.write(f"[KafkaServer id={config.node_id}] started\n")  # one write: `oncelog up` writes there, too
+        sys.stderr.flush()
         broker.failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
         await broker.stop()

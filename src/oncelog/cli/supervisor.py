@@ -98,7 +98,7 @@ class Supervisor:
             else:
                 self._read_link()
         if self._parent is not None and os.getppid() != self._parent:
-            print("oncelog: stopping, because the parent process has ended", file=sys.stderr, flush=True)
+            _say("stopping, because the parent process has ended")
             self._stopping, self._parent = True, None
             if self._process is not None:
                 self._process.send_signal(signal.SIGCONT)  # the parent may have paused the broker
@@ -164,7 +164,7 @@ class Supervisor:
         self._launch = msgspec.structs.replace(self._launch, topics=())
         folder, logs = os.path.dirname(self._launch.metadata), self._launch.settings["log.dirs"]
         elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f"; the logs are in {logs}"
-        print(f"oncelog: the data is in {folder}{elsewhere}", file=sys.stderr, flush=True)
+        _say(f"the data is in {folder}{elsewhere}")
         print(f"BROKERS={ready.advertised}", flush=True)
 
     def _forget_link(self) -> None:
@@ -179,30 +179,29 @@ class Supervisor:
         what = f"by signal {-status}" if status < 0 else f"with status {status}"
         if not self._announced:
             if status not in (FAILED, NO_LOG_DIRECTORY):  # with these statuses, the broker has printed the reason
-                print(f"oncelog: the broker ended {what} before it was ready", file=sys.stderr, flush=True)
+                _say(f"the broker ended {what} before it was ready")
             return 1
         if not self._restart:
-            print(f"oncelog: broker 1 ended {what}", file=sys.stderr, flush=True)
+            _say(f"broker 1 ended {what}")
             return 1
         if not os.path.exists(self._launch.metadata):  # with new metadata, the acknowledged records would be lost
-            text = f"oncelog: broker 1 ended {what}. Not restarting it, because {self._launch.metadata} is missing."
-            print(text, file=sys.stderr, flush=True)
+            _say(f"broker 1 ended {what}. Not restarting it, because {self._launch.metadata} is missing.")
             return 1
         if self._held:
-            print(f"oncelog: broker 1 ended {what}; not restarting it before SIGUSR2", file=sys.stderr, flush=True)
+            _say(f"broker 1 ended {what}; not restarting it before SIGUSR2")
             return None
         wait_s = 0.0
         if not self._restart_wanted:
             wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=self._ready)
         self._restart_wanted = False
         when = f"in {wait_s:g} s" if wait_s else "now"
-        text = f"oncelog: broker 1 ended {what}; restarting {when}"
+        text = f"broker 1 ended {what}; restarting {when}"
         if status == NO_LOG_DIRECTORY:
             text = (
-                "oncelog: broker 1 cannot use any of its log directories, and serves no clients until it can. "
+                "broker 1 cannot use any of its log directories, and serves no clients until it can. "
                 f"Retrying {when}; press Ctrl-C to stop."
             )
-        print(text, file=sys.stderr, flush=True)
+        _say(text)
         self._restart_at = time.monotonic() + wait_s
         return None
 
@@ -220,9 +219,7 @@ class Supervisor:
         while self._process.poll() is None:
             left = deadline - time.monotonic()
             if hurried or left <= 0:
-                print(
-                    "oncelog: killing the broker, although it has not closed its logs yet", file=sys.stderr, flush=True
-                )
+                _say("killing the broker, although it has not closed its logs yet")
                 self._process.kill()
                 self._process.wait()
                 return 1
@@ -303,3 +300,9 @@ def _with_ports(launch: Launch, config: BrokerConfig, ports: Sequence[int]) -> L
         for listener, port in zip(config.client_listeners, ports, strict=True)
     )
     return msgspec.structs.replace(launch, settings={**launch.settings, "listeners": ",".join(addresses)})
+
+
+def _say(text: str) -> None:
+    """Print a line on stderr with one write: the broker writes its lines there, too."""
+    sys.stderr.write(f"oncelog: {text}\n")
+    sys.stderr.flush()
