@@ -1,4 +1,4 @@
-"""Run `oncelog up` as a child process that a test can kill, restart and pause, and that ends with the test run."""
+"""Run `oncelog up` as a child process. A test can kill, restart and pause it, and it ends with the test run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDERS = re.compile(rb"^oncelog: the data is in (.*?)(?:; the logs are in (.*?)
 
 
 class BrokerStartError(Exception):
-    """The broker did not start, or did not start again. The message has the output of `oncelog up`."""
+    """The broker did not start or restart. The message has the output of `oncelog up`."""
 
 
 class Broker:
@@ -41,8 +41,8 @@ class Broker:
     end. If this process is killed, the broker stops within about a second and deletes the folder too.
 
     `settings` are broker settings by Kafka's names. `topics` are created at the start, as NAME or NAME:PARTITIONS.
-    With `data`, the broker keeps its data in that folder and does not delete it. `timeout` is the limit for each start,
-    in seconds.
+    With `data`, the broker keeps its data in that folder and does not delete it. `timeout` limits each start, in
+    seconds.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Broker:
         self._killed = self._paused = False
         try:
             self._bootstrap = self._read_address(self._process)
-            # The broker prints this line a moment later. `restart` must not take it for that of the next start.
+            # The broker prints this line a moment later. `restart` must not mistake it for the line of the next start.
             self._wait(lambda: STARTED.search(self._log_bytes()), "the broker did not start")
         except BaseException:
             self._end(self._process)
@@ -144,7 +144,7 @@ class Broker:
         self._end(process)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill what still runs. The broker stops when `oncelog up` ends."""
+        """End `oncelog up` if it still runs. The broker stops with it."""
         if process.poll() is None:
             process.terminate()
             try:
@@ -173,7 +173,7 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The process id of the broker. It changes with each restart. Raises RuntimeError if it is killed."""
+        """The process id of the broker. It changes with each restart. Raises RuntimeError after `kill`."""
         self._require("pid")
         if self._killed:
             raise RuntimeError("the broker has been killed; call restart() first")
@@ -184,7 +184,7 @@ class Broker:
         return int(Path(folder, "broker.pid").read_text(encoding="ascii"))
 
     def log(self) -> str:
-        """Return the log of the broker and of `oncelog up` since `start`. After `stop`, return the end of it."""
+        """Return the log of the broker and of `oncelog up` since `start`. After `stop`, return only its end."""
         return self._log_bytes().decode(errors="replace")
 
     def _log_bytes(self, start: int = 0) -> bytes:

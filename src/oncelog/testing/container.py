@@ -36,9 +36,9 @@ class OncelogContainer:
         self.stop()
 
     def with_env(self, key: str, value: str) -> OncelogContainer:
-        """Set a broker setting by the name of the image's environment variable. Return the container.
+        """Set a broker setting, named by the image's environment variable. Return the container.
 
-        KAFKA_AUTO_CREATE_TOPICS_ENABLE is auto.create.topics.enable. Raises ValueError for a name without KAFKA_, and
+        KAFKA_AUTO_CREATE_TOPICS_ENABLE sets auto.create.topics.enable. Raises ValueError for a name without KAFKA_, and
         RuntimeError after `start`.
         """
         if self._broker is not None:

@@ -1,4 +1,4 @@
-"""Compare the output topic of a finished pipeline with its input topic: which records are lost or duplicated.
+"""Compare the output topic of a finished pipeline with its input topic, and find lost and duplicated records.
 
 The first pass reads both topics and keeps only two numbers for each of BUCKETS buckets of keys: the count and the sum
 of the keys' digests, positive for input and negative for output. If all are zero, the topics have the same keys, each
@@ -47,16 +47,16 @@ def assert_exactly_once(
     """Check that the topic `output` has each record of the topic `input` exactly once. The pipeline must have finished.
 
     Both topics are read with read_committed, from the first to the last record. `key` maps a record to the value that
-    identifies it, by default its value (bytes). It must return the same for a record of the input and for its output.
-    If they need different functions, `output_key` is the one for the output. A record with the key None is skipped.
-    If a key occurs several times in the input, it must occur as often in the output. Keys are compared by type and
-    `repr`. `config` has options of the consumer, by Kafka's names.
+    identifies it, by default its value (bytes). It must return the same key for an input record and for its output. If
+    they need different functions, set `output_key` for the output. Records with the key None are skipped. If a key
+    occurs several times in the input, it must occur as often in the output. Keys are compared by type and `repr`.
+    `config` has options of the consumer, by Kafka's names.
 
     Raises AssertionError, which lists lost, duplicated and unexpected records with partitions and offsets, or names
     the partition in which a transaction is still open. Raises UnknownTopicError if one of the topics does not exist.
 
-    Memory is bounded: a comparison of equal topics keeps no records. If they differ, they are read a second time, and
-    about 200,000 of them are kept at most. The message says so if more records differ.
+    Memory is bounded. If the topics are equal, the comparison keeps no records. If they differ, it reads them a second
+    time and keeps at most about 200,000 records. The message says if more records differ.
     """
     from oncelog import Consumer
 
@@ -91,7 +91,7 @@ def _value(record: ConsumerRecord) -> bytes | None:
 
 @dataclass(slots=True)
 class _Found:
-    """Where one key occurs."""
+    """The places where one key occurs."""
 
     key: str
     input: list[Place] = field(default_factory=list)
@@ -99,7 +99,7 @@ class _Found:
 
 
 class _Sums:
-    """The counts and sums of digests by bucket."""
+    """The counts and the sums of digests, by bucket."""
 
     def __init__(self) -> None:
         self.inputs = 0
@@ -122,7 +122,7 @@ class _Sums:
         return [bucket for bucket, total in enumerate(self._sums) if total]
 
     def choose(self) -> tuple[frozenset[int], bool]:
-        """Return differing buckets with at most MAX_KEPT records (at least one bucket), and whether these are all."""
+        """Return differing buckets, at least one, with at most MAX_KEPT records, and whether these are all."""
         chosen: list[int] = []
         left = MAX_KEPT
         differing = self.differing()
@@ -135,7 +135,7 @@ class _Sums:
 
 
 def _ends(consumer: Consumer, topics: tuple[str, ...], bootstrap_servers: str, config: Mapping[str, Any]) -> Ends:
-    """Return where the partitions of both topics end. AssertionError if a transaction is open in one of them."""
+    """Return the end offsets of the partitions of both topics. Raises AssertionError if a transaction is open."""
     from oncelog import Consumer
 
     partitions = [(topic, number) for topic in topics for number in sorted(consumer.partitions_for(topic))]
@@ -177,7 +177,7 @@ def _digests(consumer: Consumer, ends: Ends, keys: Mapping[str, Key]) -> Iterato
 
 
 def _digest(key: Hashable) -> int:
-    """Return 128 bits for a key, which differ for different keys."""
+    """Return a digest of 128 bits. Different keys have different digests."""
     data = b"b" + key if isinstance(key, bytes) else f"r{type(key).__qualname__} {key!r}".encode()
     return int.from_bytes(blake2b(data, digest_size=16).digest())
 

@@ -46,7 +46,7 @@ def bootstrap_servers(oncelog_session_broker: Broker) -> str:
 def oncelog_broker(oncelog_session_broker: Broker) -> Iterator[Broker]:
     """Return the broker at `bootstrap_servers`, to kill, restart or pause it.
 
-    If the test leaves it dead or paused, the fixture brings it back for the next test.
+    If the test leaves it dead or paused, the fixture restarts or resumes it before the next test.
     """
     yield oncelog_session_broker
     oncelog_session_broker.recover()
@@ -54,7 +54,7 @@ def oncelog_broker(oncelog_session_broker: Broker) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def _oncelog_admins() -> Iterator[Callable[[str], Admin]]:
-    """Return a function: address -> Admin. `bootstrap_servers` may be overridden with a smaller scope."""
+    """Return a function address -> Admin, because a test may override `bootstrap_servers` with a smaller scope."""
     from oncelog import Admin
 
     admins: dict[str, Admin] = {}
@@ -75,7 +75,7 @@ def new_topic(
 ) -> Callable[..., str]:
     """Return a function that creates a topic and returns its name: `new_topic(partitions=3, configs={...})`.
 
-    The name begins with that of the test. It is unique, so tests on a shared broker do not disturb each other.
+    The name begins with that of the test. It is unique, so tests on a shared broker do not conflict.
     """
     stem = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:80]
 

@@ -15,7 +15,7 @@ _HEARTBEATS = (ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT)
 
 
 class _Records:
-    """The records of a topic, or of all topics: how many a call has returned, and the bytes of each response."""
+    """Count the records of one topic, or of all topics: the records that calls return, and the bytes of responses."""
 
     __slots__ = ("consumed", "fetched", "stats")
 
@@ -36,7 +36,7 @@ class _Records:
 
 
 class Fetches:
-    """Records, Fetch requests and assignments of one consumer."""
+    """Count the records, Fetch requests and assignments of one consumer."""
 
     def __init__(self, requests: Requests) -> None:
         self._clock = requests.clock
@@ -49,19 +49,19 @@ class Fetches:
         self._rebalanced_at: float | None = None
 
     def fetched(self, by_topic: Mapping[str, int], throttle_ms: int) -> None:
-        """Count a Fetch response: the bytes of each topic's batches, and the time that the broker delayed it."""
+        """Count a Fetch response: the bytes of each topic's batches, and the broker's throttle time."""
         for topic, size in by_topic.items():
             self._topic(topic).fetched.record(size)
         self._all.fetched.record(sum(by_topic.values()))
         self._throttled.record(throttle_ms)
 
     def consumed(self, topic: str, records: int) -> None:
-        """Count the records of a partition that the program gets from one call."""
+        """Count the records of a partition that one call returns to the program."""
         self._all.consumed.record(records)
         self._topic(topic).consumed.record(records)
 
     def rebalanced(self) -> None:
-        """Count an assignment by the group."""
+        """Count an assignment that the consumer got from its group."""
         self._rebalanced_at = self._clock()
         self._rebalances.record(1)
 
@@ -72,13 +72,13 @@ class Fetches:
         return found
 
     def keep_topics(self, topics: Container[str]) -> None:
-        """Forget the topics that are not assigned any more."""
+        """Drop the counts of all other topics, because they are no longer assigned."""
         for topic in list(self._topics):  # another thread may add a topic meanwhile
             if topic not in topics:
                 self._windows.drop(self._topics.pop(topic).stats)
 
     def metrics(self, assigned: int, lags: Mapping[TopicPartition, int], client: Mapping[str, Any]) -> ConsumerMetrics:
-        """Return the values. `client` are the fields of `ClientMetrics`."""
+        """Return the consumer's metrics. `client` has the fields of `ClientMetrics`."""
         now = self._clock()
         throttled, rebalances = self._throttled.recent(now), self._rebalances.recent(now)
         fetches, commits = self._fetch.recent(now), self._commit.recent(now)

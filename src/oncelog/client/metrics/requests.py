@@ -12,39 +12,39 @@ from oncelog.protocol.apis import ApiKey
 
 
 class Requests:
-    """Requests and responses, by broker and by API. `clock` returns monotonic seconds."""
+    """Count requests and responses, by broker and by API. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.windows = Windows(clock())
         self.connections = self.failed_connections = self.failed_logins = self.lost = 0
-        """How many connections were opened, attempts failed, logins were rejected, and requests got no response."""
+        """Counts of opened connections, failed attempts, rejected logins, and requests without a response."""
         self.outgoing, self.incoming = self.windows.stat(), self.windows.stat()
         self.apis: dict[int, LatencyStat] = {}
-        """The times of each API's requests."""
+        """API key -> the latencies of its requests."""
         self._nodes: dict[int, NodeTraffic] = {}
 
     def of_node(self, node: int) -> NodeTraffic:
-        """Return the recorder of a broker's connections. -1 is a bootstrap address."""
+        """Return the recorder of the connections to a broker. Node -1 is a bootstrap address."""
         found = self._nodes.get(node)
         if found is None:
             found = self._nodes[node] = NodeTraffic(self)
         return found
 
     def of_api(self, api_key: int) -> LatencyStat:
-        """Return the times of an API's requests."""
+        """Return the latencies of an API's requests."""
         found = self.apis.get(api_key)
         if found is None:
             found = self.apis[api_key] = self.windows.latency()
         return found
 
     def keep_nodes(self, nodes: Container[int]) -> None:
-        """Forget brokers that have left the cluster."""
+        """Drop the counts of all other brokers, because they have left the cluster."""
         for node in [each for each in self._nodes if each not in nodes and each >= 0]:
             self.windows.drop(self._nodes.pop(node).stats)
 
     def values(self, open_connections: Iterable[tuple[int, int]]) -> dict[str, Any]:
-        """Return the fields of `ClientMetrics`. `open_connections` are pairs (node, requests in flight)."""
+        """Return the fields of `ClientMetrics`. `open_connections` has pairs (node, requests in flight)."""
         now = self.clock()
         busy: dict[int, list[int]] = {}
         for node, in_flight in open_connections:
@@ -65,7 +65,7 @@ class Requests:
 
 
 class NodeTraffic:
-    """Requests to one broker: the `Traffic` of its connections."""
+    """Count the requests to one broker. It is the `Traffic` of the broker's connections."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -76,7 +76,7 @@ class NodeTraffic:
         self._received = (self._incoming, requests.incoming)
 
     def sent(self, size: int) -> float:
-        """Count a request of `size` bytes. Return the time."""
+        """Count a request of `size` bytes. Return the current time, for `answered`."""
         now = self._clock()
         if now >= self._windows.end:
             self._windows.roll(now)
@@ -109,7 +109,7 @@ class NodeTraffic:
         self._requests.lost += count
 
     def metrics(self, in_flight: list[int], now: float) -> NodeMetrics:
-        """Return the values. `in_flight` has the requests in flight of each open connection."""
+        """Return the broker's metrics. `in_flight` has the requests in flight of each open connection."""
         latency = self._latency.recent(now)
         return NodeMetrics(
             connection_count=len(in_flight),

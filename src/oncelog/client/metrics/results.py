@@ -1,4 +1,4 @@
-"""What `metrics()` returns: frozen values, with the names and groups of Kafka's metrics."""
+"""The results of `metrics()`: frozen values, with the names and groups of Kafka's metrics."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class RequestMetrics:
 class ClientMetrics:
     """The metrics of all clients, and all metrics of an Admin.
 
-    Totals count since the client was created. Rates, averages and maxima cover the last 30 to 60 seconds; an average or
-    maximum without a value is None. A client counts a connection's requests after its login.
+    Totals count since the client was created. Rates, averages and maxima cover the last 30 to 60 seconds. An average or
+    maximum without a value is None. Requests of a connection count only after its login.
     """
 
     KIND: ClassVar[str] = "admin-client"
@@ -106,7 +106,7 @@ class ClientMetrics:
     )
 
     def by_kafka_name(self) -> dict[MetricName, float]:
-        """Return Kafka's name (group, name, tags) -> value, for exporters. Values that are None are omitted."""
+        """Return Kafka's name (group, name, tags) -> value, for exporters. Metrics whose value is None are omitted."""
         return dict(_flat(self, f"{self.KIND}-metrics", self.KIND, (("client-id", self.client_id),)))
 
 

@@ -13,7 +13,7 @@ from oncelog.protocol.apis import ApiKey
 
 
 class SentBatch(Protocol):
-    """What is counted of a batch. `created_ms`: when its first record was added."""
+    """The attributes of a batch that the metrics use. `created_ms` is the time when its first record was added."""
 
     tp: TopicPartition
     count: int
@@ -21,7 +21,7 @@ class SentBatch(Protocol):
 
 
 class _Records:
-    """The records of a topic, or of all topics. Each number is the size of a batch or request, in records or bytes."""
+    """Count the records of one topic, or of all topics. Each number is the size of a batch or request."""
 
     __slots__ = ("bytes", "failed", "retried", "sent", "stats")
 
@@ -41,7 +41,7 @@ class _Records:
 
 
 class Sends:
-    """Records, batches and Produce requests of one producer."""
+    """Count the records, batches and Produce requests of one producer."""
 
     def __init__(self, requests: Requests) -> None:
         self._clock = requests.clock
@@ -55,7 +55,7 @@ class Sends:
         """How many calls of `send` have failed because the buffer was full."""
 
     def sent(self, batches: Iterable[tuple[SentBatch, Sized]], now_ms: int) -> None:
-        """Count a Produce request: its batches, and the bytes of each. `now_ms` is the time of `created_ms`."""
+        """Count a Produce request: its batches, and the bytes of each. `now_ms` has the clock of `created_ms`."""
         sizes, queued = self._all.bytes, self._queued
         records = 0
         for batch, data in batches:
@@ -69,7 +69,7 @@ class Sends:
         self._all.sent.record(records)
 
     def answered(self, throttle_ms: int) -> None:
-        """Count a Produce response with the time that the broker delayed it."""
+        """Count a Produce response, with the broker's throttle time."""
         self._throttled.record(throttle_ms)
 
     def retried(self, topic: str, records: int) -> None:
@@ -89,13 +89,13 @@ class Sends:
         return found
 
     def forget(self, topic: str) -> None:
-        """Forget a topic that the producer does not use any more."""
+        """Drop the counts of a topic that the producer no longer uses."""
         found = self._topics.pop(topic, None)
         if found is not None:
             self._windows.drop(found.stats)
 
     def metrics(self, **others: Any) -> ProducerMetrics:
-        """Return the values. `others` are the fields that this class does not count."""
+        """Return the producer's metrics. `others` has the fields that this class does not count."""
         now = self._clock()
         sent, sizes, queued = (each.recent(now) for each in (self._all.sent, self._all.bytes, self._queued))
         throttled, latency = self._throttled.recent(now), self._latency.recent(now)

@@ -1,7 +1,7 @@
 """Statistics of streams of numbers in constant memory: totals, rates, averages and maxima (Kafka's SampledStat).
 
-All `Stat`s of a client share its `Windows`. Recording is a few additions, because it happens for each request. Any
-thread may read without a lock: a reader may miss a number that is recorded meanwhile.
+All `Stat`s of a client share its `Windows`. Recording takes only a few additions, because it happens for each request.
+Any thread may read without a lock, but it may miss a number that is recorded at the same time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ WINDOW_S: Final = 30.0
 """Rates, averages and maxima cover the current window and the one before: 30 to 60 seconds."""
 
 BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
-"""Upper bounds of a histogram's buckets. A last bucket has the longer times."""
+"""Upper bounds of a histogram's buckets. One more bucket counts longer times."""
 
 
 class _Mark(NamedTuple):
-    """The totals at the beginning of a window, and at the beginning of the one before with its maximum."""
+    """The totals at the beginning of a window and of the window before it, and the maximum of the latter."""
 
     start: float
     numbers: int
@@ -29,9 +29,9 @@ class _Mark(NamedTuple):
 
 
 class Stat:
-    """Numbers: how many (`count`) and their sum (`total`) since the start, and the `largest` of the current window.
+    """The count and sum (`total`) of numbers since the start, and the `largest` of the current window.
 
-    The recorders change these attributes directly. Only `record` changes all of them.
+    Recorders may change single attributes directly. `record` changes all of them.
     """
 
     __slots__ = ("_mark", "count", "largest", "total")
@@ -50,7 +50,7 @@ class Stat:
             self.largest = value
 
     def begin_window(self, start: float, *, skipped: bool) -> None:
-        """Begin a window at `start`. `skipped`: nothing was recorded in the window before."""
+        """Begin a window at `start`. With `skipped`, nothing was recorded in the window before."""
         mark, count, total, largest = self._mark, self.count, self.total, self.largest
         if skipped:
             self._mark = _Mark(start, count, total, start - WINDOW_S, count, total, 0)
@@ -75,7 +75,7 @@ class Stat:
 
 
 class Recent(NamedTuple):
-    """The numbers of the last windows: over how many seconds, how many, their sum, and the largest."""
+    """Statistics of the last windows: the seconds that they cover, and the count, sum and maximum of their numbers."""
 
     seconds: float
     numbers: int
@@ -89,22 +89,22 @@ class Recent(NamedTuple):
 
     @property
     def count_per_second(self) -> float:
-        """How many numbers per second."""
+        """The count of numbers per second."""
         return self.numbers / max(self.seconds, 1.0)
 
     @property
     def average(self) -> float | None:
-        """The average, or None without a number."""
+        """The average, or None if no number was recorded."""
         return self.total / self.numbers if self.numbers else None
 
     @property
     def maximum(self) -> float | None:
-        """The largest number, or None without a number."""
+        """The largest number, or None if no number was recorded."""
         return self.largest if self.numbers else None
 
 
 class LatencyStat(Stat):
-    """Times in milliseconds, with a histogram since the start: `buckets` counts them by BOUNDS_MS."""
+    """Times in milliseconds, with a histogram since the start. `buckets` has a count for each of BOUNDS_MS."""
 
     __slots__ = ("buckets",)
 
@@ -113,12 +113,12 @@ class LatencyStat(Stat):
         self.buckets = [0] * (len(BOUNDS_MS) + 1)
 
     def histogram(self) -> Mapping[float, int]:
-        """Return upper bound in ms -> number of times up to it and above the next lower bound. The last is infinity."""
+        """Return upper bound in ms -> count of times up to it and above the bound before. The last is infinity."""
         return dict(zip((*map(float, BOUNDS_MS), float("inf")), self.buckets, strict=True))
 
 
 class Windows:
-    """The windows of one client's `Stat`s. Times are monotonic seconds. `end`: when the current window ends.
+    """The windows of one client's `Stat`s. Times are monotonic seconds. The current window ends at `end`.
 
     Only the event loop calls `roll`. Any thread may create a `Stat`.
     """
@@ -143,12 +143,12 @@ class Windows:
         return stat
 
     def drop(self, stats: Iterable[Stat]) -> None:
-        """Forget `Stat`s."""
+        """Remove these `Stat`s, so that they are no longer rolled."""
         for stat in stats:
             self._stats.pop(stat, None)
 
     def roll(self, now: float) -> None:
-        """Begin a window, if the current one has ended."""
+        """Begin a new window if the current one has ended."""
         if now < self.end:
             return
         passed = (now - self._start) // WINDOW_S

@@ -1,4 +1,4 @@
-"""Read `sasl.jaas.config`, in which Kafka's Java clients have user name and password."""
+"""Parse `sasl.jaas.config`, the option with user name and password of Kafka's Java clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def parse_jaas(line: str, mechanism: str) -> dict[str, str]:
-    """Return the options of a JAAS line. Raises ValueError, whose text has no value of the line.
+    """Return the options of a JAAS line. Raises ValueError, whose message shows no value of the line.
 
     The form is `package.Module required name="value" ...;`, with quotes of either kind, or none for a plain word.
     """
@@ -39,7 +39,7 @@ def parse_jaas(line: str, mechanism: str) -> dict[str, str]:
 
 
 class _Sign(Enum):
-    """A character that separates words. A quoted one is part of a word."""
+    """A character that separates words, unless it is quoted."""
 
     EQUALS = "="
     END = ";"

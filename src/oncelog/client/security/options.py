@@ -1,4 +1,4 @@
-"""The options of TLS and logins: Kafka's names, and librdkafka's where they differ."""
+"""The options for TLS and logins, by Kafka's names, and by librdkafka's if they differ."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _context(value: Any) -> Any:
 
 
 def _handler(value: Any) -> str | None:
-    """Accept Kafka's own class, which people have in their OAuth configuration, and reject any other."""
+    """Accept Kafka's own class, because OAuth configurations for Kafka name it. Reject any other class."""
     if value is not None and str(value).rpartition(".")[2] != "OAuthBearerLoginCallbackHandler":
         raise ValueError(_JAVA_CLASS)
     return None
@@ -151,7 +151,7 @@ ALIASES = {
     "sasl_oauthbearer_client_id": f"{_CLIENT}_id",
     "sasl_oauthbearer_client_secret": f"{_CLIENT}_secret",
 }
-"""librdkafka's name -> Kafka's."""
+"""librdkafka's name -> Kafka's name."""
 
 _ASSERTION = "assertions are not supported; get the token in sasl_oauth_token_provider"
 _OWN = "pass an ssl.SSLContext of your own as ssl_context"
@@ -221,7 +221,7 @@ def _dotted(name: str) -> str:
 
 
 def security_of(options: Mapping[str, Any]) -> Security:
-    """Return what connections need for these options, and load the files. Raises ConfigError."""
+    """Load the files that these options name, and return the settings of connections. Raises ConfigError."""
     protocol = options["security_protocol"]
     given = [name for name in SECURITY if options[name] != SECURITY[name].default and name != "security_protocol"]
     for prefix, needed in (("sasl_", "SASL"), ("ssl_", "SSL")):
@@ -260,7 +260,7 @@ def _tls(options: Mapping[str, Any], given: list[str]) -> Tls:
 
 
 def _store(options: Mapping[str, Any], names: tuple[str, ...], password: str | None = None) -> Store | None:
-    """Return the file or text that one of these options has, or None."""
+    """Return the file or text in the one option that is set, or None if none is set."""
     from oncelog.client.security.stores import Store
 
     found = [name for name in names if options[name] is not None]
@@ -278,7 +278,7 @@ def _store(options: Mapping[str, Any], names: tuple[str, ...], password: str | N
 
 
 def _key(options: Mapping[str, Any]) -> tuple[Store | None, Store | None]:
-    """Return the stores of this client's key and certificates. The first may have both."""
+    """Return the stores of the client's key and of its certificates. The first store may contain both."""
     both = _store(options, ("ssl_keystore_location",), "ssl_keystore_password")
     key = _store(options, ("ssl_key_location", "ssl_keystore_key"))
     chain = _store(options, ("ssl_certificate_location", "ssl_keystore_certificate_chain"))

@@ -22,7 +22,7 @@ JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A file, or PEM text in place of one. `option` names it in errors."""
+    """Certificates or keys, in a file or as PEM text. `option` names the store in errors."""
 
     option: str
     path: str | None = None
@@ -40,13 +40,13 @@ class Store:
             raise ConfigError(f"{self.option} = {self.path!r}: {error.strerror or error}") from None
 
     def fail(self, why: str) -> ConfigError:
-        """Return the error for a content that cannot be used."""
+        """Return an error that says why the content cannot be used."""
         return ConfigError(f"{self.option}{'' if self.path is None else f' = {self.path!r}'}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The options of TLS. `key` without `chain` contains both."""
+    """The TLS options. If there is no `chain`, `key` also contains the certificates."""
 
     trust: Store | None = None
     chain: Store | None = None
@@ -86,7 +86,7 @@ def check_authorities(option: str, path: str) -> None:
 
 
 class ReloadedTls:
-    """TLS settings from files, which may be renewed while the client runs. Raises ConfigError at once."""
+    """TLS settings from files that may change while the client runs. The constructor raises ConfigError."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -97,7 +97,7 @@ class ReloadedTls:
         return type(self), (self._files,)  # Spark sends it to its executors, which load their own files
 
     def context(self) -> ssl.SSLContext:
-        """Return the settings for a new connection. If new files cannot be loaded, log that and keep the old ones."""
+        """Return the settings for a new connection. If changed files are unusable, log that and keep the old ones."""
         stamp = self._files.stamp()
         if stamp != self._stamp:
             self._stamp = stamp
@@ -115,7 +115,7 @@ class OwnTls:
         self._context = context
 
     def context(self) -> ssl.SSLContext:
-        """Return it."""
+        """Return the user's context."""
         return self._context
 
 
@@ -144,7 +144,7 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
 
 
 def _present(context: ssl.SSLContext, key: Store, chain: Store | None) -> None:
-    """Load the client's certificate and key. Python's ssl reads them from files only."""
+    """Load the client's certificate and key through temporary files, because Python's ssl reads only files."""
     content, certificates = key.read(), chain.read() if chain is not None else b""
     password = key.password
     if not _is_pem(content):

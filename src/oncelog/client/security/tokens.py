@@ -54,20 +54,20 @@ class PasswordLogin:
 
 
 class Source(Protocol):
-    """Where tokens come from."""
+    """A source of tokens."""
 
     @property
     def name(self) -> str:
-        """The option, for errors."""
+        """The name of the option, for errors."""
 
     async def __call__(self) -> Token:
         """Return a token. Raises LoginRejectedError, and ConnectionLostError if a retry may help."""
 
 
 class TokenLogin:
-    """A login with a token (OAUTHBEARER). It keeps a token that has a known life, for all connections of a client.
+    """A login with a token (OAUTHBEARER). If a token's lifetime is known, all connections of a client share the token.
 
-    At most one request for a token is in progress: logins that need a token meanwhile wait for the same one.
+    At most one request for a token is in flight. Other logins that need a token wait for the same request.
     """
 
     mechanism = "OAUTHBEARER"
@@ -86,7 +86,7 @@ class TokenLogin:
     async def begin(self) -> Exchange:
         """Return a new exchange, with a new token if needed. Raises LoginRejectedError and ConnectionLostError.
 
-        If a new token cannot be had, use the old one while it is valid.
+        If the source returns no new token, use the old one while it is valid.
         """
         token = self._token
         if time.monotonic() >= self._refresh_at:
@@ -127,7 +127,7 @@ class TokenLogin:
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    """Call a function in a thread of its own, which ends with the program even if the function never returns."""
+    """Call a function in its own daemon thread. The program can end even if the function never returns."""
     done: Future[tuple[T | None, Exception | None]] = Future()
     done.set_running_or_notify_cancel()
 
@@ -146,7 +146,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
 
 
 class Callback:
-    """Tokens of `sasl_oauth_token_provider`: a function or coroutine function, or an object with a method `token`.
+    """Get tokens from `sasl_oauth_token_provider`: a function, a coroutine function, or an object with `token()`.
 
     It returns the token, or (token, time of its expiry in seconds since 1970) as confluent-kafka's `oauth_cb` does.
     """
@@ -175,7 +175,7 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """Tokens of an identity provider, for a client id and its secret (RFC 6749, section 4.4), or from a file."""
+    """Get tokens from an identity provider, for a client id and its secret (RFC 6749, section 4.4), or from a file."""
 
     url: str
     client_id: str
@@ -191,7 +191,7 @@ class TokenEndpoint:
         return f"sasl.oauthbearer.token.endpoint.url = {self.url}"
 
     async def __call__(self) -> Token:
-        """Return a token, and how long it may be used. Raises LoginRejectedError and ConnectionLostError."""
+        """Return a token and its lifetime in seconds. Raises LoginRejectedError and ConnectionLostError."""
         return await _in_thread(self._request)
 
     def _request(self) -> Token:
@@ -246,7 +246,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _reason(content: bytes) -> str:
-    """Return error and description of an answer of RFC 6749, section 5.2. Other content may contain anything."""
+    """Return the error and description in an answer (RFC 6749, section 5.2). Other content may contain anything."""
     try:
         answer = json.loads(content)
         parts = [answer.get("error"), answer.get("error_description")]

@@ -44,7 +44,7 @@ class AvroSerializer:
 
     `subject` is the subject of the schema in the registry: "topic" (TOPIC-value or TOPIC-key), "record" (the schema's
     full name), "topic_record" (TOPIC-NAME), or a function (context, name) -> subject. The first record of a subject
-    registers the schema. With `register=False`, it must be registered already.
+    registers the schema. With `register=False`, the schema must already be registered.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AvroSerializer:
         self._ids: dict[str, int] = {}
 
     def ready(self, data: Any, context: SerializationContext) -> bool:
-        """Return whether the schema's id is known, so that a call sends no request."""
+        """Return whether the schema's id is known. If it is, a call sends no request."""
         return self._subject(context, self._name) in self._ids
 
     def __call__(self, data: Any, context: SerializationContext) -> bytes:
@@ -83,8 +83,8 @@ class AvroSerializer:
 class AvroDeserializer:
     """Deserialize Avro with the schemas of a registry. A record becomes a dict.
 
-    Each datum is read with the schema that it was written with. With `schema`, a dict or its JSON text, it is converted
-    to that schema by Avro's rules of resolution.
+    Each datum is read with its writer's schema. With `schema`, a dict or its JSON text, the datum is converted to that
+    schema by Avro's rules of schema resolution.
     """
 
     def __init__(self, registry: SchemaRegistry, schema: Schema | None = None) -> None:
@@ -93,7 +93,7 @@ class AvroDeserializer:
         self._writers: dict[int, Any] = {}
 
     def ready(self, data: bytes, context: SerializationContext) -> bool:
-        """Return whether the schema with the datum's id is known, so that a call sends no request."""
+        """Return whether the schema with the datum's id is known. If it is, a call sends no request."""
         return len(data) < FRAME or data[0] != 0 or int.from_bytes(data[1:FRAME], "big") in self._writers
 
     def __call__(self, data: bytes, context: SerializationContext) -> Any:
@@ -150,7 +150,7 @@ def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> A
 
 
 def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
-    """Add an entry, and remove the oldest ones. Threads may share the cache."""
+    """Add an entry. If the cache is full, remove the oldest ones. Threads may share the cache."""
     for oldest in list(cache)[: max(len(cache) - MOST_CACHED + 1, 0)]:
         cache.pop(oldest, None)
     cache[key] = value

@@ -11,7 +11,7 @@ from oncelog.errors import OncelogError, SerializationError, UsageError
 
 
 class SerializationContext(NamedTuple):
-    """What a serializer or deserializer knows besides the data. `field` is "key" or "value".
+    """The context that a serializer or deserializer gets besides the data. `field` is "key" or "value".
 
     `headers` are pairs (name, value) of bytes or None. confluent-kafka's serializers accept this object.
     """
@@ -22,9 +22,9 @@ class SerializationContext(NamedTuple):
 
 
 Serializer = Callable[[Any, SerializationContext], bytes]
-"""Return the bytes of a key or value. It never gets None: a record without a key or value has none."""
+"""A function that returns the bytes of a key or value. It is never called with None."""
 Deserializer = Callable[[bytes, SerializationContext], Any]
-"""Return the object in the bytes of a key or value. It never gets None."""
+"""A function that returns the object that the bytes of a key or value encode. It is never called with None."""
 
 KEY, VALUE = "key", "value"
 
@@ -59,11 +59,11 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 
 
 Ready = Callable[[Any, SerializationContext], bool]
-"""The method `ready` of a function that may wait: whether a call with these arguments waits for nothing."""
+"""The method `ready` of a function that may block. It returns whether a call with these arguments does not block."""
 
 
 def _checks(key: object, value: object) -> dict[str, Ready]:
-    """Return field -> the method `ready` of its function, if it has one."""
+    """Return field -> the method `ready` of its function. Omit functions without this method."""
     found = {KEY: getattr(key, "ready", None), VALUE: getattr(value, "ready", None)}
     return {field: ready for field, ready in found.items() if ready is not None}
 
@@ -80,7 +80,7 @@ def _is_ready(checks: Mapping[str, Ready], topic: str, key: Any, value: Any, hea
 
 
 def require_formats(options: Mapping[str, Any], method: str, key: object, value: object) -> None:
-    """Raise UsageError if a method for tables would ignore a serializer: it needs a format instead."""
+    """Raise UsageError if a method for tables would ignore a serializer. Such a method needs a format instead."""
     for field, form in ((KEY, key), (VALUE, value)):
         name = next((n for n in (f"{field}_serializer", f"{field}_deserializer") if options.get(n) is not None), None)
         if form is None and name is not None:
@@ -104,7 +104,7 @@ class Serializers:
         return None if key is None and value is None else cls(key, value)
 
     def ready(self, topic: str, value: Any, key: Any, headers: Headers) -> bool:
-        """Return whether `serialize` waits for nothing."""
+        """Return whether `serialize` does not block."""
         return _is_ready(self._checks, topic, key, value, headers)
 
     def serialize(self, topic: str, value: Any, key: Any, headers: Headers) -> tuple[Any, Any]:
@@ -144,7 +144,7 @@ class Deserializers:
         return None if key is None and value is None else cls(key, value)
 
     def ready(self, records: Iterable[ConsumerRecord]) -> bool:
-        """Return whether `deserialize` waits for nothing."""
+        """Return whether `deserialize` does not block."""
         return not self._checks or all(
             _is_ready(self._checks, record.topic, record.key, record.value, record.headers) for record in records
         )

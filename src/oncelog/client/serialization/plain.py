@@ -36,7 +36,7 @@ class StringDeserializer:
 
 
 class JsonSerializer:
-    """Serialize as JSON what Python's json module accepts, except NaN and infinity, which JSON does not have."""
+    """Serialize objects that Python's json module accepts. NaN and infinity are errors, because JSON lacks them."""
 
     def __call__(self, data: Any, context: SerializationContext) -> bytes:
         """Return compact JSON in UTF-8. Raises TypeError and ValueError."""
@@ -44,7 +44,7 @@ class JsonSerializer:
 
 
 class JsonDeserializer:
-    """Deserialize JSON. The framing of a schema registry (a zero byte and an id of four bytes) is skipped."""
+    """Deserialize JSON. Skip the framing of a schema registry (a zero byte and an id of four bytes), if present."""
 
     def __call__(self, data: bytes, context: SerializationContext) -> Any:
         """Return dicts, lists, str, numbers, bool and None. Raises ValueError."""

@@ -28,9 +28,9 @@ FIRST_PAUSE_S = 0.1
 class SchemaRegistry:
     """A schema registry with Confluent's REST API (also Karapace, Apicurio's `/apis/ccompat/v7`).
 
-    `url` is one URL or several of the same registry; if one does not answer, the next is used. `username` and
-    `password` are for basic authentication, `token` is for a bearer token. `ssl_context` is an `ssl.SSLContext` for
-    https (default: the authorities of the system). `timeout` is how long a request may take in seconds, with retries.
+    `url` is one URL, or several of the same registry: if one does not answer, the client tries the next. `username`
+    and `password` are for basic authentication, `token` is a bearer token. `ssl_context` is an `ssl.SSLContext` for
+    https (default: the system's authorities). `timeout` limits a request including its retries, in seconds.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SchemaRegistry:
     def register(self, subject: str, schema: str) -> int:
         """Register a schema for a subject, and return its id. A schema that is registered already keeps its id.
 
-        Raises RegistryError, also if the schema is incompatible with the subject's others.
+        Raises RegistryError, also if the schema is incompatible with the subject's other schemas.
         """
         return self._id(self._request(f"/subjects/{_quoted(subject)}/versions", {"schema": schema}), subject)
 
@@ -166,7 +166,7 @@ def _quoted(subject: str) -> str:
 
 
 def _rejected(url: str, error: urllib.error.HTTPError) -> RegistryError | LookupError:
-    """Return LookupError if the registry says that it lacks something, not for any other 404, as of a wrong URL."""
+    """Return LookupError if the registry lacks the schema. Another 404, as of a wrong URL, is a RegistryError."""
     reason, code = "", None
     with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError, HTTPException):
         answer = json.loads(error.read(10_000))
