@@ -42,7 +42,7 @@ class Fetched(NamedTuple):
 class Append:
     """Append the records to the log with `append_from_leader`, then call `advance` on the log.
 
-    If the append fails, change nothing and fetch again after a pause: the records may be corrupt.
+    If the append fails, change nothing and fetch again after a pause, because the records may be corrupt.
     """
 
     records: bytes | memoryview
@@ -59,7 +59,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Delete all records, and let the log start at `offset`, because the leader has deleted the records between."""
+    """Delete all records and start the log at `offset`, because the leader has deleted the records before it."""
 
     offset: int
 
@@ -149,8 +149,8 @@ class Following:
     def range_known(self, log_start: int, log_end: int) -> Action:
         """Return what to do after OFFSET_OUT_OF_RANGE, given the leader's log start and end offsets.
 
-        If the leader has deleted the records after this log, start again at its log start. If this log is longer, the
-        leader was elected although it lacked records: truncate.
+        If the leader has deleted the records after this log's end, restart at the leader's log start. If this log is
+        longer, the leader was elected although it lacked records, so truncate.
         """
         own_end = self._log.log_end_offset
         if self.stopped:

@@ -25,7 +25,7 @@ NEVER = -(2**62)
 
 
 class Outcome(Enum):
-    """The end of a wait for the high watermark."""
+    """How a wait for the high watermark ended."""
 
     COMMITTED = "committed"
     LOST = "lost"
@@ -46,7 +46,7 @@ class Wait:
         self._callback = callback
 
     def finish(self, outcome: Outcome) -> bool:
-        """End the wait. Return False if it has ended already. The shell ends it with TIMED_OUT or CANCELLED."""
+        """End the wait. Return False if it has already ended. The shell calls this with TIMED_OUT or CANCELLED."""
         if self.outcome is not None:
             return False
         self.outcome = outcome
@@ -88,7 +88,7 @@ class Follower:
 
 
 class IsrProposal(NamedTuple):
-    """A change of the ISR to write, if the state node has `state.version` and the `joining` brokers are registered."""
+    """A change of the ISR. Write it only if the node has `state.version` and the `joining` brokers are registered."""
 
     state: PartitionState
     """The new content of the node, with the version that the node must have before the write."""
@@ -97,7 +97,7 @@ class IsrProposal(NamedTuple):
 
 
 class DivergingEpoch(NamedTuple):
-    """The answer to a fetch of a follower whose log differs: the last common epoch, and where it ends here."""
+    """The answer to a follower whose log has diverged: the last common epoch, and its end in the leader's log."""
 
     epoch: int
     end_offset: int
@@ -182,11 +182,11 @@ class Term:
         now_ms: int = 0,
         advanced: Callable[[int], object] = _ignore,
     ) -> None:
-        """Start leading under `state`. `high_watermark` is the checkpointed one: at most `log_end` is used.
+        """Start leading under `state`. `high_watermark` is the checkpointed one, limited to `log_end`.
 
         For `stored_end`, see `appended`.
         `live` maps the brokers that may join the ISR to their broker epochs. Exclude brokers that are shutting down.
-        `advanced` gets each new high watermark, before the waits for it finish: set that of the log.
+        `advanced` gets each new high watermark before the waits for it finish. It sets the log's high watermark.
         """
         self.broker = broker
         self.replicas = tuple(replicas)
@@ -232,7 +232,7 @@ class Term:
     def exposed_high_watermark(self) -> int | None:
         """Return the high watermark that consumers may see, or None until it has reached the start of the epoch.
 
-        Before, an earlier leader may have exposed a higher one. Answer OFFSET_NOT_AVAILABLE meanwhile (KIP-207).
+        Until then, an earlier leader may have exposed a higher one. Answer OFFSET_NOT_AVAILABLE (KIP-207).
         """
         return self.high_watermark if self.high_watermark >= self.epoch_start else None
 
@@ -240,7 +240,7 @@ class Term:
     def low_watermark(self) -> int:
         """Return the lowest log start offset of the live replicas, which completes DeleteRecords.
 
-        It is -1 while a live follower has not fetched yet.
+        Return -1 until each live follower has fetched.
         """
         starts = [follower.log_start for follower in self._followers.values() if follower.broker in self._live]
         return min([self.log_start, *starts])
@@ -265,7 +265,7 @@ class Term:
     def check_fetch(
         self, log: EpochLog, *, current_leader_epoch: int, offset: int, last_fetched_epoch: int
     ) -> DivergingEpoch | None:
-        """Check a fetch of a follower before the log is read. Return where the logs diverge, or None if they agree.
+        """Check a follower's fetch before the log is read. Return where the logs diverge, or None if they agree.
 
         Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE.
         """
@@ -289,11 +289,11 @@ class Term:
         raise ProtocolError(code, f"the request has leader epoch {epoch}; this leader has {self.leader_epoch}")
 
     def fetched(self, broker: int, broker_epoch: int, offset: int, *, log_start: int, now_ms: int) -> bool:
-        """Record a successful fetch of a follower. Return whether the high watermark advances.
+        """Record a follower's successful fetch. Return whether the high watermark advances.
 
-        Call it only after `check_fetch` returned None and the log was read: a fetch that fails or diverges says nothing
-        about the follower's log (KAFKA-8400, KAFKA-13141). Raises NOT_LEADER_OR_FOLLOWER for a broker that has no
-        replica, and for a process that has been replaced.
+        Call it only after `check_fetch` has returned None and the log was read. A fetch that fails or diverges says
+        nothing about the follower's log (KAFKA-8400, KAFKA-13141). Raises NOT_LEADER_OR_FOLLOWER if the broker has no
+        replica, or if a newer process of the broker has registered.
         """
         follower = self._followers.get(broker)
         if self.over or follower is None:
@@ -320,7 +320,7 @@ class Term:
     def passed(self, now_ms: int) -> bool:
         """Record the time. Return whether the high watermark advances, because a follower no longer keeps up.
 
-        Call it several times within the maximum lag, and then write the `proposal`.
+        Call it several times within the maximum lag. After each call, write the `proposal`.
         """
         self._now_ms = max(self._now_ms, now_ms)
         return self._advance()
@@ -328,7 +328,7 @@ class Term:
     # --- in-sync replicas ---
 
     def proposal(self) -> IsrProposal | None:
-        """Return the change of the ISR to write now, or None. After it, report its outcome before asking again."""
+        """Return the change of the ISR to write now, or None. Report its outcome before you ask for another one."""
         if self.over or self._pending is not None:
             return None
         staying = {member for member in self.isr if member == self.broker or not self._lags(member)}
@@ -358,8 +358,8 @@ class Term:
     def _may_join(self, follower: Follower) -> bool:
         """Return whether the follower has all records that the ISR must have.
 
-        It needs the records before the high watermark. The high watermark of a new leader may be too low, so it also
-        needs those before the start of the epoch. Under min ISR, the high watermark stops, so it must keep up as well.
+        The follower needs all records before the high watermark. A new leader's high watermark may be too low, so it
+        also needs those before the epoch's start. Under min ISR, the high watermark stops, so it must also keep up.
         """
         return (
             follower.broker not in self.isr
@@ -369,7 +369,7 @@ class Term:
         )
 
     def confirmed(self, version: int) -> bool:
-        """Record that the proposal is in the tree, under this version. Return whether the high watermark advances."""
+        """Record that the proposal was written, with this version. Return whether the high watermark advances."""
         assert self._pending is not None
         members = tuple(broker for broker in self.replicas if broker in self._pending)
         old = self.state
@@ -382,26 +382,26 @@ class Term:
     def refused(self) -> bool:
         """Record that the proposal was not written and never will be. Return whether the high watermark advances.
 
-        If the version was the reason, read the state and call `learned`.
+        If the write failed because of the version, read the state and call `learned`.
         """
         self._pending = None
         self._count()
         return self._advance()
 
     def unknown(self) -> None:
-        """Record that the proposal may have been written, or may still be.
+        """Record that the proposal's write has an unknown outcome: it may have happened, or may still happen.
 
         Its members count until a newer version of the state is known. Reading the old version proves nothing, because
-        the write may be delayed. Call `learned` with what a read returns; then the term may propose again.
+        the write may be delayed. Read the state and pass it to `learned`. Then the term may propose again.
         """
         self._undecided |= self._pending or frozenset()
         self._pending = None
         self._count()
 
     def learned(self, state: PartitionState) -> bool:
-        """Record a state that was read from the tree. Return whether the term goes on.
+        """Record a state that was read from the tree. Return whether the term continues.
 
-        Return False if the tree has a later leader epoch: the caller ends the term. An older version is ignored.
+        Return False if the tree has a later leader epoch. Then end the term. An older version is ignored.
         """
         if state.leader_epoch != self.leader_epoch or state.leader != self.broker:
             return state.version <= self.state.version
@@ -457,7 +457,7 @@ class Term:
         return wait
 
     def end(self) -> None:
-        """End the term, and fail its waits. Call it before the log is truncated or follows another leader."""
+        """End the term. Its waits end with LOST. Call it before the log is truncated or follows another leader."""
         self.over = True
         waits, self._waits = self._waits, []
         for _, _, wait in sorted(waits, key=lambda entry: entry[:2]):

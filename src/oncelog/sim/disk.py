@@ -218,7 +218,7 @@ class Mount:
         return content
 
     def maps(self, size: int) -> bool:
-        """Return whether a view of so many bytes is mapped instead of copied."""
+        """Return whether a view of this size is mapped instead of copied."""
         return size >= self._disk.map_bytes
 
     def check_read(self, path: str) -> None:

@@ -33,7 +33,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     at: Time
 
     def strike(self, world: World) -> None:
-        """Let the fault happen. A lasting fault may strike again while it lasts."""
+        """Apply the fault. A lasting fault may strike again while it lasts."""
         self._strike(world)
 
     def _strike(self, world: World) -> None:
@@ -46,7 +46,7 @@ class Lasting(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seconds: Time | None = None
 
     def key(self) -> tuple[str, ...]:
-        """Return what the fault affects. A fault does not end another one of the same key."""
+        """Return a key for the affected object. If a fault ends, other faults with the same key continue."""
         return self._key()
 
     async def end(self, world: World) -> None:
@@ -74,7 +74,7 @@ def machine_of(world: World, host: str) -> Machine:
 class _Stop(Lasting, frozen=True, kw_only=True):
     """A host whose process ends, and starts again after `seconds`.
 
-    Each number in `restarts` is one more start, which dies in the middle of a disk change after so many further ones.
+    Each number in `restarts` adds a start. It dies in the middle of a disk change, after that number of other changes.
     """
 
     host: str

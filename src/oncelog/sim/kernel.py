@@ -34,7 +34,7 @@ class Kernel:
     """The parts that all machines of a world share."""
 
     def __init__(self, seed: int, *, store_latency_s: tuple[float, float] = (0.0, 0.0)) -> None:
-        """`store_latency_s` is how long a request to the metadata store takes, and again its answer, from and to."""
+        """`store_latency_s` is the range of the latency of a request to the metadata store, and of its answer."""
         self.seed = seed
         self.loop = SimLoop()
         self._streams: dict[str, random.Random] = {}
@@ -61,7 +61,7 @@ class Kernel:
     def stream(self, name: str) -> random.Random:
         """Return the random generator of this name. Its numbers depend only on the seed and on the name.
 
-        So the draws of one part of a world, or whether that part exists, do not shift those of another.
+        So if one part of a world draws more numbers, or does not exist, other parts still draw the same numbers.
         """
         found = self._streams.get(name)
         if found is None:
@@ -114,7 +114,7 @@ class Kernel:
         self.loop.clocks_differ |= not clock.exact
 
     def now_ms(self) -> int:
-        """Return the wall clock of the current process in ms, or the right time outside of all processes."""
+        """Return the wall clock of the current process in ms, or the correct time outside all processes."""
         process = current_process()
         clock = self.clock("") if process is None else process.clock
         return clock.wall_ms(self.loop.now)
@@ -149,7 +149,7 @@ class Kernel:
         return result
 
     def _on_bus_error(self, process: Process | None) -> None:
-        """Kill the process, and fail the run: no correct program does this."""
+        """Kill the process and fail the run, because no correct program reads a mapped page that is gone."""
         self.errors.append({"message": f"{process} has read beyond the end of a mapped file (SIGBUS)"})
         if process is not None:
             self.loop.kill(process)

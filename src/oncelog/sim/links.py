@@ -32,7 +32,7 @@ class Link:
         return latency + self.rng.uniform(0, self.slow_s) if self.slow_s else latency
 
     def arrival(self, now: float, size: int) -> float:
-        """Return when a piece of `size` bytes arrives that is sent now, if no earlier one of its connection is late."""
+        """Return when a piece of `size` bytes sent now arrives, unless an earlier piece of its connection is late."""
         if self.bytes_per_s:
             now = self._free_at = max(self._free_at, now) + size / self.bytes_per_s
         return now + self.latency()

@@ -27,7 +27,7 @@ class StalledError(RuntimeError):
 
 
 class ProcessDied(BaseException):
-    """Raised by the disk and by the metadata store if the process of the caller is dead or dies in the call."""
+    """Raised by the disk and by the metadata store if the caller's process is dead or dies during the call."""
 
 
 class Process:
@@ -200,7 +200,7 @@ class SimLoop(asyncio.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def end_of(self, process: Process) -> asyncio.Future[None]:
-        """Return the future that is done when the process is dead. It must not be cancelled."""
+        """Return a future that is done when the process is dead. Do not cancel it."""
         if process.end is None:
             process.end = self.create_future()
             if not process.alive:
@@ -212,7 +212,7 @@ class SimLoop(asyncio.BaseEventLoop):
         process.running = False
 
     def resume(self, process: Process) -> None:
-        """Let a paused process continue. The callbacks that are due meanwhile run in the order of their times."""
+        """Let a paused process continue. Callbacks that became due during the pause run in the order of their times."""
         if process.alive:
             process.running = True
             self._ready.extend(process.held)

@@ -34,7 +34,7 @@ class Machine:
 
     @property
     def alive(self) -> bool:
-        """Whether the machine's process is alive. A paused process is."""
+        """Whether the machine's process is alive. A paused process is alive."""
         return self.process is not None and self.process.alive
 
     async def start(self, *, die_in: int | None = None) -> bool:
@@ -73,13 +73,13 @@ class Machine:
         self._died()
 
     def pause(self) -> None:
-        """Stop the process as with SIGSTOP. Its connections stay open, and its leases expire. A dead one is ignored."""
+        """Stop the process as with SIGSTOP. Its connections stay open, and its leases expire. Ignore a dead process."""
         if self.process is not None and self.process.running:
             self._kernel.note(f"{self.name} paused")
             self._kernel.loop.pause(self.process)
 
     def resume(self) -> None:
-        """Let a paused process continue, as with SIGCONT. Others are ignored."""
+        """Let a paused process continue, as with SIGCONT. Do nothing if it is not paused."""
         if self.process is not None and self.process.alive and not self.process.running:
             self._kernel.note(f"{self.name} resumed")
             self._kernel.loop.resume(self.process)

@@ -1,4 +1,4 @@
-"""Let the faults of a plan happen at their times, and end them."""
+"""Apply the faults of a plan at their times, and end them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oncelog.sim.world import World
 
 
 class Nemesis:
-    """The faults of one world. Create it before the first machine starts, because of wrong clocks."""
+    """The faults of one world. Create it before the first machine starts, because clocks are wrong from the start."""
 
     def __init__(self, world: World, plan: Plan) -> None:
         self._world = world
@@ -27,7 +27,7 @@ class Nemesis:
                 self.struck += 1
 
     async def run(self) -> None:
-        """Strike until the plan's time is over. Then end all faults that are not permanent."""
+        """Apply the faults until the plan's time is over. Then end all faults that are not permanent."""
         world = self._world
         faults = sorted((fault for fault in self._plan.faults if not isinstance(fault, Skew)), key=lambda each: each.at)
         begun = world.loop.now
@@ -63,7 +63,7 @@ class Nemesis:
         await self._end(fault)
 
     async def _end(self, fault: Lasting) -> None:
-        """End a fault, unless another one with the same key makes it last. Link faults are restored."""
+        """End a fault, but keep the effect of other active faults with the same key: apply link faults again."""
         self._active.remove(fault)
         others = [other for other in self._active if other.key() == fault.key()]
         if others and fault.key()[0] in ("process", "pause"):

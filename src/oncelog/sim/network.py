@@ -139,7 +139,7 @@ class Network:
                 waiter.set_result(None)
 
     def has_power(self, host: str) -> bool:
-        """Return whether a machine is not between `power_off` and `power_on`."""
+        """Return whether a machine has power. Between `power_off` and `power_on`, it has none."""
         return host not in self._off
 
     def _close_listeners(self, closes: Callable[[Listener], bool]) -> None:

@@ -21,7 +21,7 @@ class Pages(bytearray):
         return pages
 
     def refresh(self, file: bytearray) -> None:
-        """Show the present content of the file. Missing bytes differ from those that were there."""
+        """Show the present content of the file. Bytes that the file no longer has are inverted."""
         found = file[self.pos : self.pos + len(self)]
         lost = range(len(found), self.there)
         self.changed |= bool(lost) or self[: len(found)] != found

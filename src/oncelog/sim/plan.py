@@ -23,7 +23,7 @@ Entries = Annotated[list[T], msgspec.Meta(max_length=100_000)]
 
 
 class PlanError(Exception):
-    """A file is no valid plan. The message says where and why."""
+    """A file is not a valid plan. The message says where and why."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     faults: Annotated[list[AnyFault], msgspec.Meta(max_length=100_000)]
 
     def encode(self) -> bytes:
-        """Return the plan as JSON, with one entry a line."""
+        """Return the plan as JSON, with one entry per line."""
         entries = {
             name: "[\n  " + ",\n  ".join(msgspec.json.encode(each).decode() for each in getattr(self, name)) + "\n ]"
             for name in ("workload", "faults")
@@ -52,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
     def shrunk(self, fails: Callable[[Plan], bool]) -> Plan:
-        """Return a plan with the fewest entries for which `fails` is true. It is true for this plan."""
+        """Return a plan with the fewest entries for which `fails` is true. It must be true for this plan."""
         entries = [("workload", each) for each in self.workload] + [("faults", each) for each in self.faults]
 
         def plan(kept: Sequence[tuple[str, Any]]) -> Plan:
@@ -78,7 +78,7 @@ def decode(data: bytes, scenario: str) -> Plan:
 
 
 def ddmin(entries: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return entries without any of which `fails` is no longer true. It must be true for all entries.
+    """Return entries for which `fails` is true, but not without any one of them. It must be true for all entries.
 
     This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
     """

@@ -1,4 +1,4 @@
-"""The metadata store as one process sees it: far away, at times unreachable, and with watches of its own."""
+"""The metadata store as one process sees it: with latency, outages and its own watches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT_S = 5.0
 
 
 class StoreLink:
-    """The way from one machine to the metadata store. It outlives the processes of the machine."""
+    """The connection from one machine to the metadata store. It outlives the processes of the machine."""
 
     def __init__(
         self,

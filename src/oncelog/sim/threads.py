@@ -72,7 +72,7 @@ _worker: contextvars.ContextVar[_Worker | None] = contextvars.ContextVar("oncelo
 
 
 def pause(seconds: float) -> bool:
-    """Let other processes run for so long. Return False at once if the caller is not in a worker thread."""
+    """Let other processes run for this time. Return False at once if the caller is not in a worker thread."""
     worker = _worker.get()
     if worker is None:
         return False

@@ -74,7 +74,7 @@ class SimBroker(Machine):
         return True
 
     async def stop(self) -> None:
-        """Stop the broker cleanly. A planned death is cancelled."""
+        """Stop the broker cleanly. Cancel a planned death."""
         assert self.process is not None
         assert self.broker is not None
         self.disk.spare()

@@ -1,1 +1,1 @@
-"""The controller: it elects leaders. `reconcile` decides, and `placement` assigns new replicas to brokers."""
+"""The controller, which elects leaders. `reconcile` decides, and `placement` assigns new replicas to brokers."""

@@ -14,7 +14,7 @@ def place(
     """Return the replicas of each new partition; the first replica is the preferred leader.
 
     `racks` has the rack of each broker that may get replicas, or None. `first` is the number of the first new
-    partition. Leaders go round robin over the brokers, alternating between racks. A further replica goes to a rack
+    partition. Leaders go round robin over the brokers, alternating between racks. Each further replica goes to a rack
     that the partition does not use yet, and there to the broker with the fewest new replicas. Raises
     INVALID_REPLICATION_FACTOR if there are too few brokers.
     """
@@ -48,7 +48,7 @@ def _rack(racks: Mapping[int, str | None], broker: int) -> str | int:
 
 
 def _alternating(racks: Mapping[int, str | None]) -> list[int]:
-    """Return all brokers, so that neighbours are in different racks as far as possible."""
+    """Return all brokers in an order in which neighbours are in different racks, if possible."""
     by_rack: dict[str | int, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(_rack(racks, broker), []).append(broker)

@@ -1,7 +1,7 @@
-"""Decide which partition states must change, from one view of the cluster. No I/O, no memory, no clock.
+"""Decide which partition states must change, from one view of the cluster. No I/O, no state, no clock.
 
-`reconcile` is level-triggered: it looks at what is, not at what has happened, so a controller that starts again needs
-no history. Each change is one `multi`: it requires the controller epoch, the version of the state, and the registration
+`reconcile` is level-triggered: it looks at the present state, not at past events, so a restarted controller needs no
+history. Each change is one `multi`: it requires the controller epoch, the version of the state, and the registration
 of the elected leader. Sources: KIP-841, KIP-966; Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`;
 KAFKA-6082.
 """
@@ -47,7 +47,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the controller knows. `offline` has (broker, topic, partition) in failed log directories."""
+    """The controller's knowledge of the cluster. `offline` has (broker, topic, partition) in failed log directories."""
 
     controller_epoch: int
     controller_epoch_version: int
@@ -57,7 +57,7 @@ class ClusterView:
 
 
 class Write(NamedTuple):
-    """One `multi`: all operations or none. `path` is the state that changes, for the change log."""
+    """One `multi`: all operations or none. `path` is the node of the changed state, for the change log."""
 
     operations: tuple[Operation, ...]
     path: str
@@ -67,8 +67,8 @@ class Write(NamedTuple):
 def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> list[Write]:
     """Return the changes that the view requires, at most one for each partition.
 
-    `preferred` are partitions whose preferred leader is to lead, if it is in sync. A change that fails because of a
-    version needs nothing: the next view shows what is left to do.
+    `preferred` are partitions whose preferred leader should lead, if it is in sync. If a change fails because of a
+    version, ignore the failure: the next view shows which changes are still needed.
     """
     writes = []
     for partition in view.partitions:
@@ -79,7 +79,7 @@ def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> 
 
 
 def led_by(view: ClusterView, broker: int) -> int:
-    """Return how many partitions the broker leads. Before it stops, it waits until the number no longer falls."""
+    """Return how many partitions the broker leads. Before a broker stops, it waits until this number stops falling."""
     return sum(partition.state.leader == broker for partition in view.partitions)
 
 
@@ -91,7 +91,7 @@ def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionS
     if leader is None or leader == state.leader:
         leader = state.leader if stays else _elected(view, partition)
     if leader is None and state.leader != NO_LEADER and _still_leads(view, partition):
-        leader = state.leader  # no other can lead: a broker that is shutting down goes on
+        leader = state.leader  # no other broker can lead, so a leader that is shutting down continues
     if leader is None:
         isr = _without_lost(view, partition, None)
         if state.leader == NO_LEADER and isr == state.isr:
@@ -126,7 +126,7 @@ def _may_stay(view: ClusterView, partition: Partition, leader: int) -> bool:
 
 
 def _may_lead(view: ClusterView, partition: Partition, broker: int) -> bool:
-    """Return whether a member of the ISR may be elected: the last member may, whatever it has lost."""
+    """Return whether a member of the ISR may be elected. The last member may, even if it has lost unsynced records."""
     if not _is_online(view, partition, broker):
         return False
     found = view.brokers[broker]
@@ -139,14 +139,14 @@ def _preferred(view: ClusterView, partition: Partition) -> int | None:
 
 
 def _elected(view: ClusterView, partition: Partition) -> int | None:
-    """Return the first replica in sync that may lead, else any replica if that is allowed, else None."""
+    """Return the first in-sync replica that may lead, else any replica if unclean elections are allowed, else None."""
     isr = partition.state.isr
     for broker in partition.replicas:
         if broker in isr and _may_lead(view, partition, broker):
             return broker
     if partition.state.leader != NO_LEADER and _still_leads(view, partition):
         return None
-    for broker in isr:  # all members are shutting down, but one of them is the last hope
+    for broker in isr:  # every member that could lead is shutting down, so elect one of them
         if _is_online(view, partition, broker) and not view.brokers[broker].lost_unsynced:
             return broker
     if partition.unclean:
@@ -157,9 +157,9 @@ def _elected(view: ClusterView, partition: Partition) -> int | None:
 
 
 def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -> tuple[int, ...]:
-    """Return the ISR without members that may lack records, or that are shutting down, but never an empty one.
+    """Return the ISR without members that may lack records or are shutting down. Keep at least one member.
 
-    Dead members stay until an election: without a leader, each of them may be the one that comes back.
+    Dead members stay until an election, because while there is no leader, any of them may return and lead.
     """
     isr = partition.state.isr
     if leader is not None:
