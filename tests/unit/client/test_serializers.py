@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pytest
 
 from oncelog.client.serialization import avro
@@ -115,6 +116,11 @@ def test_avro_has_confluents_wire_format(fake: FakeRegistry) -> None:
     assert deserialize(data, CONTEXT) == {"id": 1}
     assert json.loads(fake.schemas[100]["schema"]) == ORDER, "not in fastavro's form"
     assert fake.subjects == {"t-value": [100]}
+
+
+def test_parsed_schema_is_registered_without_fastavros_fields(fake: FakeRegistry) -> None:
+    AvroSerializer(SchemaRegistry(fake.url), fastavro.parse_schema(ORDER))({"id": 1}, CONTEXT)
+    assert not any(name.startswith("__") for name in json.loads(fake.schemas[100]["schema"]))
 
 
 def test_schemas_are_looked_up_once(fake: FakeRegistry) -> None:

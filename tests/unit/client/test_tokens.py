@@ -274,8 +274,17 @@ with Admin("127.0.0.1:1", options) as admin:
     assert done.stderr == ""
 
 
-def test_valid_token_is_used_while_the_endpoint_is_down(caplog: pytest.LogCaptureFixture) -> None:
-    given: list[Any] = [("t1", time.time() + 60), OSError("down")]
+@pytest.mark.parametrize(
+    ("failure", "words", "kind"),
+    [
+        (OSError("down"), "failed: down", ConnectionLostError),
+        (RuntimeError("down"), "raised RuntimeError: down", LoginRejectedError),
+    ],
+)
+def test_valid_token_is_used_while_its_source_fails(
+    failure: Exception, words: str, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    given: list[Any] = [("t1", time.time() + 60), failure]
 
     def provider() -> Any:
         if isinstance(given[0], Exception):
@@ -286,9 +295,9 @@ def test_valid_token_is_used_while_the_endpoint_is_down(caplog: pytest.LogCaptur
     first(login)
     login._refresh_at = 0.0  # as after 48 s
     assert first(login) == [b"n,,\x01auth=Bearer t1\x01\x01"]
-    assert "uses the previous one: sasl_oauth_token_provider failed: down" in caplog.text
+    assert f"uses the previous one: sasl_oauth_token_provider {words}" in caplog.text
     login._expires_at = 0.0  # as after 60 s
-    with pytest.raises(ConnectionLostError, match="down"):
+    with pytest.raises(kind, match="down"):
         first(login)
 
 

@@ -120,6 +120,7 @@ SECURITY: dict[str, Option] = {
         None,
         _provider,
         "For OAUTHBEARER: a function that returns a token, or (token, time of expiry in seconds since 1970).",
+        secret=True,
     ),
     _ENDPOINT: Option(
         None, optional_text, "For OAUTHBEARER: URL that issues tokens for a client id and its secret, or a `file:` URL."

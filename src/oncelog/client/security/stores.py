@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import ssl
 import tempfile
@@ -37,11 +38,17 @@ class Store:
         try:
             return Path(self.path).read_bytes()
         except OSError as error:
-            raise ConfigError(f"{self.option} = {self.path!r}: {error.strerror or error}") from None
+            raise self.fail(error.strerror or str(error)) from None
+        except ValueError:  # the path has a null byte
+            raise self.fail("it is no path") from None
 
     def fail(self, why: str) -> ConfigError:
         """Return an error that says why the content cannot be used."""
-        return ConfigError(f"{self.option}{'' if self.path is None else f' = {self.path!r}'}: {why}")
+        if self.path is None:
+            return ConfigError(f"{self.option}: {why}")
+        if "\n" in self.path or "-----BEGIN" in self.path:  # a key, which the error must not show
+            return ConfigError(f"{self.option}: it must be the path of a file, not the content of one")
+        return ConfigError(f"{self.option} = {self.path!r}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,10 @@ class OwnTls:
         return self._context
 
 
+_CERTIFICATE = re.compile("-----BEGIN [A-Z0-9 ]*CERTIFICATE-----.*?-----END [A-Z0-9 ]*CERTIFICATE-----", re.DOTALL)
+"""A certificate in a PEM file. Between them, authorities write comments in any language, which Python rejects."""
+
+
 def _stamp(path: Path) -> object:
     try:
         status = path.stat()
@@ -133,14 +144,14 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
         return
     content = store.read()
     if _is_pem(content):
-        text = content.decode(errors="replace")
+        text = "\n".join(_CERTIFICATE.findall(content.decode("ascii", errors="replace")))
     else:
         _, chain = _from_pkcs12(store, content)
         text = chain.decode()
     try:
         context.load_verify_locations(cadata=text)
-    except ssl.SSLError as error:
-        raise store.fail(f"no usable certificate ({error.reason or error})") from None
+    except (ssl.SSLError, ValueError) as error:  # ValueError: there is none
+        raise store.fail(f"no usable certificate ({getattr(error, 'reason', None) or error})") from None
 
 
 def _present(context: ssl.SSLContext, key: Store, chain: Store | None) -> None:

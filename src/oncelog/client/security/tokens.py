@@ -86,13 +86,13 @@ class TokenLogin:
     async def begin(self) -> Exchange:
         """Return a new exchange, with a new token if needed. Raises LoginRejectedError and ConnectionLostError.
 
-        If the source returns no new token, use the old one while it is valid.
+        If the source returns no new token, for any reason, use the old one while it is valid.
         """
         token = self._token
         if time.monotonic() >= self._refresh_at:
             try:
                 token = await self._new_token()
-            except ConnectionLostError as error:
+            except (ConnectionLostError, LoginRejectedError) as error:
                 if time.monotonic() >= self._expires_at:
                     raise
                 log.warning("cannot get a new token, and uses the previous one: %s", error)

@@ -115,6 +115,8 @@ class AvroDeserializer:
 
 def _plain(schema: object) -> Any:
     """Return a schema as Python objects. Raises ConfigError."""
+    if isinstance(schema, dict):  # fastavro adds fields of its own to a schema that it has parsed
+        return {name: value for name, value in schema.items() if not name.startswith("__")}
     if not isinstance(schema, str):
         return schema
     if schema.lstrip()[:1] not in ("{", "[", '"'):

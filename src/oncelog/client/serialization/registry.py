@@ -153,11 +153,13 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _checked(url: object) -> str:
+    if isinstance(url, str) and "@" in url:  # the error must not show a password
+        raise ConfigError("url: it must have no login; pass username and password")
     parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"url = {url!r}: it must be an http or https URL")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ConfigError("url: it must have no login, query or fragment; pass username and password")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"url = {url!r}: it must have no query or fragment")
     return parts.geturl().rstrip("/")
 
 
