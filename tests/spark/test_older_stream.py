@@ -70,6 +70,22 @@ def test_new_query_loses_no_records_between_spark_s_first_two_calls(server: Serv
     made.stop()
 
 
+@pytest.mark.parametrize("lax", ["false", "true"])
+def test_failed_first_batch_of_latest_is_replayed_without_loss(server: Server, topic: str, lax: str) -> None:
+    fill(server, topic, 5)
+    failed = source(server, topic, startingOffsets="latest", failOnDataLoss=lax)
+    end = failed.latestOffset()
+    assert not failed.partitions(failed.initialOffset(), end)
+    failed.stop()
+    fill(server, topic, 4)
+    made = source(server, topic, startingOffsets="latest", failOnDataLoss=lax)
+    assert not made.partitions(end, end)
+    assert made.initialOffset()[topic]["0"] == 9
+    assert not made.partitions(made.initialOffset(), end)
+    assert rest(made, end) == [4]
+    made.stop()
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_restarted_query_continues_at_the_checkpoint(server: Server, topic: str, committed: bool) -> None:
     fill(server, topic, 9)

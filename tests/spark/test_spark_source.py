@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,3 +201,54 @@ def test_restarted_query_continues_with_limits(spark: SparkSession, server: Serv
         fill(server, topic, 0, count)
     assert len(set(seen)) == 80
     assert max(sizes) == 15
+
+
+@contextmanager
+def numbers(server: Server, topic: str) -> Iterator[None]:
+    """Send the numbers from 0 on, one each millisecond, until the block ends."""
+    ended = threading.Event()
+
+    def send() -> None:
+        with Producer(server.bootstrap) as producer:
+            number = 0
+            while not ended.wait(0.001):
+                producer.send(topic, str(number), partition=0)
+                number += 1
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_first_batch_of_latest_that_fails_is_replayed_without_loss(
+    spark: SparkSession, server: Server, name: str, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    create(server.bootstrap, name, 1)
+    failed: list[int] = []
+    seen: list[int] = []
+
+    def fail(each: DataFrame, number: int) -> None:
+        failed.extend(values(each))
+        raise ValueError("a bug")
+
+    def query(function: Any) -> Any:
+        rows = stream(spark, server, subscribe=name, startingOffsets="latest").load()
+        return rows.writeStream.foreachBatch(function).option("checkpointLocation", str(tmp_path)).start()
+
+    with numbers(server, name):
+        with pytest.raises(StreamingQueryException, match="a bug"):
+            query(fail).awaitTermination()
+        start = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])[name]["0"]
+    repaired = query(lambda each, number: seen.extend(values(each)))
+    try:
+        repaired.processAllAvailable()
+    finally:
+        repaired.stop()
+    assert sorted(seen) == list(range(min(failed, default=start), max(seen) + 1))
+    assert start > 0

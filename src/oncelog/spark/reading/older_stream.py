@@ -18,20 +18,13 @@ class OlderStreamSource(StreamBase):
 
     A new query calls `latestOffset`, `initialOffset` and `partitions(first, end)`. A restarted query calls
     `partitions(end, end)` with the last end in its checkpoint, then `partitions(start, end)` if that batch is not
-    committed, then `latestOffset`. Spark runs a batch up to each end that `latestOffset` returns, if it is a new one.
+    committed, then `latestOffset`. If no batch is committed, that start is a new `initialOffset`. Spark runs a batch up
+    to each end that `latestOffset` returns, if it is a new one.
     """
 
-    _first: Offsets | None = None
     _start: Offsets | None = None
     _position: Offsets | None = None
     _calls = 0
-
-    @translate_errors
-    def initialOffset(self) -> Offsets:  # noqa: N802
-        """Return the offsets at which a new query starts: those that the first `latestOffset` has used."""
-        if self._first is None:
-            self._first = self.first_offsets()
-        return self._first
 
     @translate_errors
     def latestOffset(self) -> Offsets:  # type: ignore[override]  # noqa: N802
@@ -45,13 +38,14 @@ class OlderStreamSource(StreamBase):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return a slice for each partition that has records, and continue at `end`.
 
-        Raises MisuseError for a batch that goes back, unless failOnDataLoss=false allows it. If Spark wraps the source
-        for Trigger.AvailableNow, it calls `latestOffset` before it passes the position.
+        Raises MisuseError for a batch that goes back, unless failOnDataLoss=false allows it, or it is the replay of the
+        first batch. If Spark wraps the source for Trigger.AvailableNow, it calls `latestOffset` before it passes the
+        position.
         """
         self.check_options()
         before = flattened(start)
         back = any(until < before.get(at, until) for at, until in flattened(end).items())
-        if back and (self.options.fail_on_data_loss or self._start not in (None, start)):
+        if back and start != self._first and (self.options.fail_on_data_loss or self._start not in (None, start)):
             raise MisuseError(
                 f"option checkpointLocation: a batch starts at {start}, but ends at {end}, which is before its start. "
                 "Set spark.sql.streaming.triggerAvailableNowWrapper.enabled=false, delete the newest file of the "

@@ -152,10 +152,15 @@ class SourceReader:
         """Return the offsets of the first records."""
         return partitions.list_offsets(self.cluster, dict.fromkeys(wanted, EARLIEST))
 
-    def resolve(self, position: Position, wanted: Sequence[TopicPartition]) -> Flat:
-        """Return the offsets for a position that options name. Raises MisuseError if it is outside the log."""
+    def resolve(self, position: Position, wanted: Sequence[TopicPartition]) -> tuple[Flat, set[TopicPartition]]:
+        """Return the offsets for a position that options name, and the partitions whose offset is the current end.
+
+        For these partitions, a later call may return other offsets. Raises MisuseError for offsets outside the log.
+        """
+        if position.everywhere == LATEST:
+            return self.ends(wanted), set(wanted)
         if position.everywhere is not None:
-            return self.ends(wanted) if position.everywhere == LATEST else self.beginnings(wanted)
+            return self.beginnings(wanted), set()
         named = {at for at, _ in position.offsets or position.timestamps}
         if named and named != set(wanted):
             raise MisuseError(
@@ -164,29 +169,31 @@ class SourceReader:
             )
         if not position.offsets:
             return self._by_timestamp(position, wanted)
-        found = dict(position.offsets)
+        found, at_end = dict(position.offsets), set[TopicPartition]()
         lasts, firsts = self.ends(wanted), self.beginnings(wanted)
         for at, offset in position.offsets:
-            if offset in (LATEST, EARLIEST):
-                found[at] = lasts[at] if offset == LATEST else firsts[at]
-            elif offset > lasts[at]:
+            if offset > lasts[at]:
                 self._report_outside(
                     f"option {position.option}: offset {offset} of {shown([at])} is after its end {lasts[at]}"
                 )
+            if offset == LATEST or offset > lasts[at]:
                 found[at] = lasts[at]
+                at_end.add(at)
+            elif offset == EARLIEST:
+                found[at] = firsts[at]
             elif offset < firsts[at]:
                 self._report_outside(
                     f"option {position.option}: offset {offset} of {shown([at])} is before its start {firsts[at]}"
                 )
                 found[at] = firsts[at]
-        return found
+        return found, at_end
 
     def _report_outside(self, what: str) -> None:
         if self.options.fail_on_data_loss:
             raise MisuseError(f"{what}; to use the nearest existing offset, set failOnDataLoss=false")
         log.warning("%s", what)
 
-    def _by_timestamp(self, position: Position, wanted: Sequence[TopicPartition]) -> Flat:
+    def _by_timestamp(self, position: Position, wanted: Sequence[TopicPartition]) -> tuple[Flat, set[TopicPartition]]:
         asked = dict(position.timestamps) or dict.fromkeys(wanted, position.timestamp or 0)
         found = self._shown(asked)
         none = [at for at, offset in found.items() if offset < 0]
@@ -195,7 +202,7 @@ class SourceReader:
                 f"option {position.option}: {shown(sorted(none))} has no record at or after that time; to start at "
                 "the end, set startingOffsetsByTimestampStrategy=latest"
             )
-        return found | self.ends(none)
+        return found | self.ends(none), set(none)
 
     def slices(self, ranges: list[Range]) -> list[InputPartition]:
         """Divide the ranges among tasks, with options minPartitions and maxRecordsPerPartition."""

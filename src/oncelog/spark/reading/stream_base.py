@@ -40,6 +40,9 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         except MisuseError as error:
             self._misuse = error
         self._cluster = None
+        self._first: Offsets | None = None
+        self._held: set[TopicPartition] = set()
+        """Partitions of which the next batch, the first of a new query, reads nothing."""
         self._target: Flat | None = None
         self._newest: Flat | None = None
         self._ids: dict[str, UUID] = {}
@@ -54,13 +57,17 @@ class StreamBase(SourceReader, DataSourceStreamReader):
 
     @translate_errors
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """Return the offsets at which a new query starts."""
-        return self.first_offsets()
+        """Return the offsets at which a new query starts, which option startingOffsets or one of its variants names.
 
-    def first_offsets(self) -> Offsets:
-        """Return the offsets that option startingOffsets and its variants name."""
+        Spark stores the end of each batch, but not these offsets. If the first batch fails, the restarted query replays
+        it from the offsets that this method then returns, and the end of a partition has moved by then. So the first
+        batch reads nothing of a partition that starts at its end: it stores the start.
+        """
         self.check_options()
-        return nested(self.resolve(self.options.starting, self.wanted()))
+        if self._first is None:
+            first, self._held = self.resolve(self.options.starting, self.wanted())
+            self._first = nested(first)
+        return self._first
 
     @property
     def most(self) -> int | None:
@@ -82,6 +89,8 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         self._newest = self._current_ends(begun)
         ends = self._newest if self._target is None else self._available_now_ends(self._target, begun, self._newest)
         ends = self._backwards(begun, ends)
+        ends = ends | {at: begun[at] for at in begun if at in self._held}
+        self._held = set()
         if most is not None:
             if self._must_wait(begun, ends):
                 return start
@@ -173,8 +182,12 @@ class StreamBase(SourceReader, DataSourceStreamReader):
 
     @translate_errors
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """Return a slice for each partition that has records, or more with minPartitions."""
+        """Return a slice for each partition that has records, or more with minPartitions.
+
+        There is none for a start after its end: the replay of a first batch, or a query that goes back.
+        """
         self.check_options()
+        self._held = set()
         before, ends = flattened(start), flattened(end)
         begun = {at: before[at] for at in ends if at in before}
         if not self._topics:  # a batch that was planned before a restart
