@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,13 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from oncelog.spark.commit.errors import MisuseError
+from oncelog.client.security.options import UNSUPPORTED_PREFIXES, UNSUPPORTED_SECURITY
+from oncelog.errors import AuthenticationError
+from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.options import _warn
 from oncelog.spark.reading.batch import BatchSource
 from oncelog.spark.reading.offsets import Range, flattened, limited, nested, split
 from oncelog.spark.reading.options import Patience, Position, Subscription, Trigger, check_options, source_options
 from oncelog.spark.reading.stream import StreamSource
+from oncelog.spark.spelling import in_spark
+from oncelog.spark.user_errors import translate_errors
 from oncelog.spark.writing.sink import StreamSink
 from support.certificates import authority
 
@@ -100,7 +105,33 @@ def test_defaults_equal_those_of_the_kafka_connector() -> None:
         ({"kafka.sasl.mechanism": "PLAIN"}, True, "option kafka.sasl.mechanism"),
         ({"kafka.ssl.key.pem": "-----BEGIN PRIVATE KEY-----"}, True, "option kafka.ssl.key.pem: Spark shows this key"),
         ({"kafka.ssl.keystore.key": "-----BEGIN ENCRYPTED"}, True, "option kafka.ssl.keystore.key has no effect"),
-        ({"kafka.sasl.jaas.config": 'password="p";'}, True, "option kafka.sasl.jaas.config has no effect"),
+        (
+            {"kafka.sasl.jaas.config": 'password="p";'},
+            True,
+            "option kafka.sasl.jaas.config has no effect with kafka.security.protocol = PLAINTEXT; "
+            "set kafka.security.protocol = SASL_SSL",
+        ),
+        (
+            {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"},
+            True,
+            "option kafka.sasl.mechanism = OAUTHBEARER needs kafka.sasl.oauthbearer.token.endpoint.url$",
+        ),
+        (
+            {"kafka.security.protocol": "SSL", "kafka.ssl.ca.location": "/a", "kafka.ssl.ca.pem": "b"},
+            True,
+            "option kafka.ssl.truststore.location and kafka.ssl.truststore.certificates: set one of them",
+        ),
+        (
+            {"kafka.security.protocol": "SSL", "kafka.ssl.ca.location": "/etc/ssl.key.location"},
+            True,
+            "option kafka.ssl.truststore.location = '/etc/ssl.key.location': No such file",
+        ),
+        ({"kafka.ssl.ca": "x"}, True, "option kafka.ssl.ca: set kafka.ssl.ca.location or kafka.ssl.ca.pem"),
+        (
+            {"kafka.ssl.cipher.suites": "x"},
+            True,
+            "option kafka.ssl.cipher.suites: it is not supported; omit it",
+        ),
         (
             {"startingOffsets": "first"},
             True,
@@ -164,6 +195,26 @@ def test_misuse_names_the_option(changed: dict[str, str | None], streaming: bool
     given = {name: value for name, value in {**GIVEN, **changed}.items() if value is not None}
     with pytest.raises(MisuseError, match=said):
         source_options(given, streaming=streaming)
+
+
+@pytest.mark.parametrize("advice", sorted({*UNSUPPORTED_SECURITY.values(), *UNSUPPORTED_PREFIXES.values()}))
+def test_advice_names_only_options_that_spark_has(advice: str) -> None:
+    named = re.findall(r"[\w.]*(?:ssl|sasl|backoff|timeout)[._][\w.]*", in_spark(advice))
+    assert all(name.startswith("kafka.") and "_" not in name for name in named)
+
+
+def test_error_of_a_broker_names_options_as_spark_spells_them() -> None:
+    error = AuthenticationError("b:1 rejected the login; check sasl.username and sasl.password, or sasl.jaas.config")
+    said = "check kafka.sasl.username and kafka.sasl.password, or kafka.sasl.jaas.config"
+    assert said in in_spark(str(error))
+    assert in_spark(in_spark(str(error))) == in_spark(str(error))
+
+    @translate_errors
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(SinkError, match=said):
+        fail()
 
 
 def test_security_reaches_the_executors_and_no_text(tmp_path: Path) -> None:

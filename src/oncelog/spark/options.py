@@ -17,6 +17,7 @@ from oncelog.client.connections.pool import parse_bootstrap
 from oncelog.client.options import advice_for_unsupported, is_security, read_security
 from oncelog.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from oncelog.spark.commit.errors import MisuseError, SinkError
+from oncelog.spark.spelling import in_spark
 
 if TYPE_CHECKING:
     from oncelog.client.blocking import BlockingCluster
@@ -303,7 +304,7 @@ class Options:
                     if bare.startswith(("ssl.", "sasl.")) and (
                         advice := advice_for_unsupported(bare.replace(".", "_"))
                     ):
-                        raise MisuseError(f"option {name}: {advice}")
+                        raise MisuseError(f"option {name}: {in_spark(advice)}")
                     near = difflib.get_close_matches(small, kafka, 1)
                     hint = f"; did you mean {near[0]}?" if near else ""
                     raise MisuseError(f"unknown option {name}{hint}")
@@ -389,7 +390,7 @@ class Options:
             try:
                 arguments["security"] = read_security(secured)
             except ConfigError as error:
-                raise MisuseError(f"option kafka.{error}") from None
+                raise MisuseError(f"option {in_spark(str(error))}") from None
         return arguments
 
 
@@ -425,7 +426,7 @@ def reach(cluster: BlockingCluster, servers: str, timeout_ms: int) -> None:
     try:
         cluster.reach(timeout_ms)
     except AuthenticationError as error:
-        raise SinkError(f"option {BOOTSTRAP}={servers}: {error}") from error
+        raise SinkError(f"option {BOOTSTRAP}={servers}: {in_spark(str(error))}") from error
     except ConnectionFailedError as error:
         raise SinkError(
             f"option {BOOTSTRAP}={servers}: {error.message} (bootstrapTimeoutMs = {timeout_ms}). Check the addresses, "

@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from oncelog.errors import OncelogError
 from oncelog.spark.commit.errors import SinkError
+from oncelog.spark.spelling import in_spark
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +31,7 @@ def translate_errors(method: Callable[P, T]) -> Callable[P, T]:
         except SinkError as error:
             raise error.with_traceback(None) from None
         except OncelogError as error:
-            raise SinkError(f"{type(error).__name__}: {error}") from None
+            raise SinkError(f"{type(error).__name__}: {in_spark(str(error))}") from None
 
     return translated
 
@@ -42,7 +43,7 @@ def translate_batches(batches: Iterator[T]) -> Iterator[T]:
     except SinkError as error:
         raise error.with_traceback(None) from None
     except OncelogError as error:
-        raise SinkError(f"{type(error).__name__}: {error}") from None
+        raise SinkError(f"{type(error).__name__}: {in_spark(str(error))}") from None
 
 
 def cause(error: BaseException) -> str:
