@@ -12,8 +12,8 @@ import pyspark.sql.worker
 import pytest
 
 from oncelog.spark import daemon
+from oncelog.spark.versions import FILTERS, LIMITS
 from spark.judges import create, open_producers, values
-from spark.versions import HAS_FILTERS, HAS_LIMITS
 from support.servers import Server
 
 WORKERS = [
@@ -29,6 +29,7 @@ WORKERS = [
 LOADED = """
 import json, os, sys
 from oncelog.spark import daemon
+from oncelog.spark.versions import FILTERS, LIMITS
 for name in sys.argv[1:]:
     daemon.preload(name)
 print(json.dumps([len(os.listdir("/proc/self/task")), sorted(daemon.HEAVY & set(sys.modules)), sorted(sys.modules)]))
@@ -79,8 +80,8 @@ def test_no_thread_is_added_before_a_fork() -> None:
     """PySpark 4.0 and 4.1 import numpy in their own daemon."""
     threads, heavy, modules = loaded(*WORKERS)
     assert [threads, heavy] == loaded()[:2]
-    assert [threads, heavy] == [1, []] or not HAS_LIMITS
-    assert len(daemon.WITH_ARROW - set(WORKERS)) == (0 if HAS_FILTERS else 1)
+    assert [threads, heavy] == [1, []] or not LIMITS
+    assert len(daemon.WITH_ARROW - set(WORKERS)) == (0 if FILTERS else 1)
     assert {"oncelog.spark.writing.sink", "oncelog.spark.reading.source", *WORKERS} - daemon.WITH_ARROW <= set(modules)
 
 

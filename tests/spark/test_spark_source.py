@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oncelog import Admin, Producer
+from oncelog.spark.versions import FILTERS, LIMITS
 from spark.judges import create
-from spark.versions import HAS_FILTERS, HAS_LIMITS
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def test_spark_pushes_filters(spark: SparkSession, server: Server, topic: str) -
     try:
         rows = batch(spark, server, subscribe=topic).load().where(condition)
         assert values(rows) == wanted
-        assert rows.rdd.getNumPartitions() == (1 if HAS_FILTERS else 2)
-        assert ("offset" in plan(rows)) != HAS_FILTERS
+        assert rows.rdd.getNumPartitions() == (1 if FILTERS else 2)
+        assert ("offset" in plan(rows)) != FILTERS
         assert "timestamp" in plan(rows), "a later record may be older: Spark looks again"
         assert values(batch(spark, server, subscribe=topic).load()) == [*range(20), *range(100, 120)]
     finally:
@@ -174,10 +174,10 @@ def test_once_and_available_now_end_with_the_available_records(
         writer.trigger(**trigger).option("checkpointLocation", str(tmp_path)).start().awaitTermination()
         return len(seen)
 
-    wanted = [40] if HAS_LIMITS else [15, 30, 40]
+    wanted = [40] if LIMITS else [15, 30, 40]
     assert [run(limits, availableNow=True) for _ in wanted] == wanted
     fill(server, topic, 0, 20)
-    wanted = [60] if HAS_LIMITS else [55, 60]
+    wanted = [60] if LIMITS else [55, 60]
     assert [run(limits, once=True) for _ in wanted] == wanted
     fill(server, topic, 0, 40)
     assert run({}, availableNow=True) == 80

@@ -7,14 +7,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource
 
 from oncelog.spark.user_errors import translate_errors
+from oncelog.spark.versions import LIMITS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
+        DataSourceStreamReader,
         DataSourceStreamWriter,
         DataSourceWriter,
     )
@@ -54,7 +56,7 @@ class OncelogDataSource(DataSource):
     @translate_errors
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming read."""
-        if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):  # PySpark 4.0 and 4.1
+        if not LIMITS:
             from oncelog.spark.reading.older_stream import OlderStreamSource
 
             return OlderStreamSource(dict(self.options))

@@ -14,6 +14,7 @@ from oncelog.spark.reading.offsets import Flat, Range, shown
 from oncelog.spark.reading.options import source_options
 from oncelog.spark.reading.source import SourceReader
 from oncelog.spark.user_errors import translate_errors
+from oncelog.spark.versions import FILTERS
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -67,7 +68,8 @@ class _PushFilters:
     attribute `__func__`, which is the base class's method here.
     """
 
-    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda reader, filters: filters))
+    if FILTERS:
+        __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, take: Callable[[Iterable[Filter]], Iterable[Filter]]) -> None:
         self._take = take

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from oncelog.spark.commit.names import TopicPartition
+from pyspark.sql import datasource as spark
 
-if TYPE_CHECKING:  # PySpark 4.0 has no filters
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.versions import FILTERS
+
+if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 ALWAYS_THERE = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
@@ -25,28 +28,36 @@ ALWAYS_THERE = frozenset({"topic", "partition", "offset", "timestamp", "timestam
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "EqualTo": operator.eq,
-    "EqualNullSafe": operator.eq,
-    "GreaterThan": operator.gt,
-    "GreaterThanOrEqual": operator.ge,
-    "LessThan": operator.lt,
-    "LessThanOrEqual": operator.le,
-    "In": lambda value, wanted: value in wanted,
-    "StringStartsWith": lambda value, wanted: value.startswith(wanted),
-    "StringEndsWith": lambda value, wanted: value.endswith(wanted),
-    "StringContains": lambda value, wanted: wanted in value,
-}
+COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = (
+    {}
+    if not FILTERS
+    else {
+        spark.EqualTo: operator.eq,
+        spark.EqualNullSafe: operator.eq,
+        spark.GreaterThan: operator.gt,
+        spark.GreaterThanOrEqual: operator.ge,
+        spark.LessThan: operator.lt,
+        spark.LessThanOrEqual: operator.le,
+        spark.In: lambda value, wanted: value in wanted,
+        spark.StringStartsWith: lambda value, wanted: value.startswith(wanted),
+        spark.StringEndsWith: lambda value, wanted: value.endswith(wanted),
+        spark.StringContains: lambda value, wanted: wanted in value,
+    }
+)
 """Class of the filter -> its test of a value."""
 
-BOUNDS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
-    "EqualTo": lambda value: (value, value + 1),
-    "EqualNullSafe": lambda value: (value, value + 1),
-    "GreaterThan": lambda value: (value + 1, None),
-    "GreaterThanOrEqual": lambda value: (value, None),
-    "LessThan": lambda value: (None, value),
-    "LessThanOrEqual": lambda value: (None, value + 1),
-}
+BOUNDS: dict[type[Filter], Callable[[int], tuple[int | None, int | None]]] = (
+    {}
+    if not FILTERS
+    else {
+        spark.EqualTo: lambda value: (value, value + 1),
+        spark.EqualNullSafe: lambda value: (value, value + 1),
+        spark.GreaterThan: lambda value: (value + 1, None),
+        spark.GreaterThanOrEqual: lambda value: (value, None),
+        spark.LessThan: lambda value: (None, value),
+        spark.LessThanOrEqual: lambda value: (None, value + 1),
+    }
+)
 """Class of the filter -> offsets (first, end) that a comparison with one leaves."""
 
 
@@ -75,24 +86,24 @@ class Pushed:
 
     def _take_one(self, given: Filter) -> bool:
         inner: Any = given
-        negated = _kind(given) == "Not"
+        negated = isinstance(given, spark.Not)
         if negated:
             inner = inner.child
         column = ".".join(inner.attribute)
-        if _kind(inner) in ("IsNotNull", "IsNull"):
-            return column in ALWAYS_THERE and (_kind(inner) == "IsNotNull") != negated
+        if isinstance(inner, spark.IsNotNull | spark.IsNull):
+            return column in ALWAYS_THERE and isinstance(inner, spark.IsNotNull) != negated
         if column in ("partition", "topic"):
             return self._by_partition(column, inner, negated)
-        if column == "offset" and not negated and _kind(inner) in BOUNDS and isinstance(inner.value, int):
-            self._between(*BOUNDS[_kind(inner)](inner.value))
+        if column == "offset" and not negated and type(inner) in BOUNDS and isinstance(inner.value, int):
+            self._between(*BOUNDS[type(inner)](inner.value))
             return True
         if column == "timestamp" and not negated:
             self._since(inner)
         return False
 
     def _by_partition(self, column: str, inner: Any, negated: bool) -> bool:
-        compare = COMPARISONS.get(_kind(inner))
-        values = inner.value if _kind(inner) == "In" else (inner.value,)
+        compare = COMPARISONS.get(type(inner))
+        values = inner.value if isinstance(inner, spark.In) else (inner.value,)
         if compare is None or any(value is None for value in values):
             return False  # a comparison with null is neither true nor false
         self.tests.append(lambda at: compare(getattr(at, column), inner.value) != negated)
@@ -104,18 +115,14 @@ class Pushed:
             self.end = end if self.end is None else min(self.end, end)
 
     def _since(self, inner: Any) -> None:
-        values = inner.value if _kind(inner) == "In" else (inner.value,)
-        if _kind(inner) in ("LessThan", "LessThanOrEqual") or not all(map(_is_moment, values)):
+        values = inner.value if isinstance(inner, spark.In) else (inner.value,)
+        if isinstance(inner, spark.LessThan | spark.LessThanOrEqual) or not all(map(_is_moment, values)):
             return
         least = min(values)
         since = -((EPOCH - least) // MILLISECOND)  # rounded up: records have milliseconds
-        if _kind(inner) == "GreaterThan" and EPOCH + since * MILLISECOND == least:
+        if isinstance(inner, spark.GreaterThan) and EPOCH + since * MILLISECOND == least:
             since += 1
         self.since_ms = since if self.since_ms is None else max(self.since_ms, since)
-
-
-def _kind(given: Filter) -> str:
-    return type(given).__name__
 
 
 def _is_moment(value: Any) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from oncelog.client.blocking import BlockingCluster
 from oncelog.spark import faults
@@ -23,19 +23,12 @@ from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
 from oncelog.spark.options import SINK, reach, warn_of_unused
 from oncelog.spark.user_errors import translate_errors
+from oncelog.spark.versions import StreamArrowWriter
 from oncelog.spark.writing.driver import make_plan, query_id, sink_of
 from oncelog.spark.writing.options import sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:  # PySpark 4.0 passes Arrow batches to each DataSourceArrowWriter, also in streams
-
-    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef, misc]
-        """The base class of stream writers that get Arrow batches."""
-
 
 COLUMNS = {
     "key": ("string", "binary"),
@@ -167,7 +160,7 @@ def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessa
     return [m.message if isinstance(m, SinkMessage) else None for m in messages]
 
 
-class StreamSink(Writer, DataSourceStreamArrowWriter):
+class StreamSink(Writer, StreamArrowWriter):
     """The writer of streaming queries."""
 
     def applicant(self) -> Source:
