@@ -43,6 +43,7 @@ NOT_COMPILED = (
     "net/failures.py",  # its errors inherit from OSError
     "net/sasl.py",  # only the client uses it
     "net/security.py",  # only the client uses it
+    "net/session_renewal.py",  # only the client uses it
     "net/stalls.py",  # for debugging
     "net/tls_failures.py",  # only the client uses it
     "net/traffic.py",  # only types

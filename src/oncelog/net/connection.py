@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import random
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import Any, cast
 
@@ -25,6 +23,7 @@ from oncelog.net.failures import RequestTimeoutError as RequestTimeoutError
 from oncelog.net.pieces import needs_join
 from oncelog.net.sasl import Exchange
 from oncelog.net.security import PLAINTEXT, Login, Security, log_in
+from oncelog.net.session_renewal import SessionRenewal
 from oncelog.net.traffic import Traffic
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
@@ -74,6 +73,10 @@ class _Pending:
         """When `Traffic.sent` counted it; None if it was not counted."""
 
 
+_Outgoing = tuple[_Pending | None, list[bytes | memoryview]]
+"""A request in chunks. The broker does not answer it if it has no `_Pending`."""
+
+
 class ClientConnection(asyncio.BufferedProtocol):
     """A connection to one broker. `connect` creates it, and requests the broker's versions and features.
 
@@ -97,13 +100,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._writable: asyncio.Future[None] | None = None
         self._on_writable: set[Callable[[], object]] = set()
         self._max_response = MAX_LOGIN_BYTES
-        self._login: Login | None = None
-        self._renew_at = math.inf
-        """The loop's time from which the next request needs a new login (KIP-368)."""
-        self._held: list[tuple[_Pending | None, list[bytes | memoryview]]] | None = None
-        """Requests that wait for a new login, in their order; None if there is no login in progress."""
-        self._renewal: asyncio.Task[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
+        self._renewal: SessionRenewal[_Outgoing] | None = None
+        """The session; None without a login."""
         self._answered = False
         """Whether the broker has answered any request except ApiVersions."""
         self.ended_by: Exception | None = None
@@ -126,7 +124,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def in_flight(self) -> int:
         """Number of requests that wait for their responses."""
-        return len(self._pending) + len(self._held or ())
+        renewal = self._renewal
+        return len(self._pending) + (0 if renewal is None else renewal.held)
 
     def version_for(self, request: type[Message]) -> int:
         """Return the highest version of an API that both sides support. Raises NoCommonVersionError."""
@@ -154,7 +153,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         self._require_connected()
         pending, chunks = self._encode(request, version, timeout_ms)
-        if not self._hold(pending, chunks):
+        if self._renewal is None or not self._renewal.hold((pending, chunks)):
             self._pending.append(pending)
             self._write(chunks, pending)
         return pending.future
@@ -164,26 +163,28 @@ class ClientConnection(asyncio.BufferedProtocol):
     ) -> tuple[_Pending, list[bytes | memoryview]]:
         if version is None:
             version = self.version_for(type(request))
-        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        header = RequestHeader(request.API_KEY, version, correlation_id, self._client_id)
-        chunks: list[bytes | memoryview] = [b"", encode_request_header(header), *request.chunks(version)]
-        chunks[0] = _LENGTH.pack(sum(map(len, chunks)))
+        chunks = self._chunks(request, version)
         future: asyncio.Future[Any] = self._loop.create_future()
         delay = self._timeout if timeout_ms is None else timeout_ms / 1000
         response = messages(ApiKey(request.API_KEY))[1]
         timer = self._loop.call_later(delay, self._timed_out, request)
-        return _Pending(request.API_KEY, version, correlation_id, response, future, timer), chunks
+        return _Pending(request.API_KEY, version, self._correlation_id, response, future, timer), chunks
+
+    def _chunks(self, request: Message, version: int) -> list[bytes | memoryview]:
+        """Return the chunks of a request with the next correlation id."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = RequestHeader(request.API_KEY, version, self._correlation_id, self._client_id)
+        chunks: list[bytes | memoryview] = [b"", encode_request_header(header), *request.chunks(version)]
+        chunks[0] = _LENGTH.pack(sum(map(len, chunks)))
+        return chunks
 
     def send_unanswered(self, request: Message, version: int | None = None) -> None:
         """Write a request that the broker does not answer (Produce with acks=0). Raises the errors of `send`."""
         self._require_connected()
         if version is None:
             version = self.version_for(type(request))
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        header = RequestHeader(request.API_KEY, version, self._correlation_id, self._client_id)
-        chunks: list[bytes | memoryview] = [b"", encode_request_header(header), *request.chunks(version)]
-        chunks[0] = _LENGTH.pack(sum(map(len, chunks)))
-        if not self._hold(None, chunks):
+        chunks = self._chunks(request, version)
+        if self._renewal is None or not self._renewal.hold((None, chunks)):
             self._write(chunks)
 
     async def call(self, request: Message, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
@@ -231,15 +232,20 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- login ----------------------------------------------------------------------------------------------------
 
     async def log_in(self, login: Login, exchange: Exchange) -> None:
-        """Log in, and again before the session expires. Raises LoginRejectedError and ConnectionLostError.
+        """Log in, and again before the session expires. Raises LoginRejectedError and ConnectionLostError."""
 
-        The new login happens when the first request after 85 to 95 % of the session's lifetime is sent, as in Kafka's
-        client. So an idle connection needs none.
-        """
-        self._login = login
-        lifetime_ms = await log_in(self._call_first, login.mechanism, exchange, self.versions, self.address)
-        share = 0.85 + 0.1 * random.random()  # not all connections at the same time
-        self._renew_at = self._loop.time() + share * lifetime_ms / 1000 if lifetime_ms else math.inf
+        def again(exchange: Exchange) -> Awaitable[int]:
+            return log_in(self._call_first, login.mechanism, exchange, self.versions, self.address)
+
+        self._renewal = SessionRenewal(
+            self._loop,
+            login,
+            again,
+            idle=lambda: not self._pending,
+            release=self._release,
+            fail=self.close,
+        )
+        await self._renewal.log_in(exchange)
 
     async def _call_first(self, request: Message, version: int) -> Any:
         """Send a request of a login, before the requests that wait for it."""
@@ -249,35 +255,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._write(chunks, pending)
         return await pending.future
 
-    def _hold(self, pending: _Pending | None, chunks: list[bytes | memoryview]) -> bool:
-        """Keep a request until a login in progress ends, or start one if it is due. Return False if neither applies."""
-        if self._held is None:
-            if self._renew_at == math.inf or self._loop.time() < self._renew_at:
-                return False
-            self._held = []
-            self._renewal = self._loop.create_task(self._log_in_again())
-        self._held.append((pending, chunks))
-        return True
-
-    async def _log_in_again(self) -> None:
-        """Log in after all responses have arrived: a broker rejects other requests between the steps of a login."""
-        assert self._login is not None
-        try:
-            exchange = await self._login.begin()
-            if self._pending:
-                self._drained = self._loop.create_future()
-                await self._drained
-            await self.log_in(self._login, exchange)
-        except (ConnectionLostError, LoginRejectedError) as error:
-            self._renewal = None
-            self._lose(ConnectionLostError(f"{self.address}: the new login before the session expires failed: {error}"))
-            return
-        self._renewal = None
-        held, self._held = self._held or [], None
+    def _release(self, held: list[_Outgoing]) -> None:
+        """Send the requests that have waited for a new login."""
         for pending, chunks in held:
             if pending is not None:
                 self._pending.append(pending)
             self._write(chunks, pending)
+        if not self.congested:
+            self._call_back()
 
     def _timed_out(self, request: Message) -> None:
         self._lose(RequestTimeoutError(f"{self.address} did not answer {type(request).__name__} in time"))
@@ -291,10 +276,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, deque()
         if self.traffic is not None and pending:
             self.traffic.lost(len(pending))
-        pending.extend(item for item, _ in self._held or () if item is not None)
-        self._held = None
         if self._renewal is not None:
-            self._renewal.cancel()
+            pending.extend(item for item, _ in self._renewal.end() if item is not None)
+            self._renewal = None
         for item in pending:
             item.timer.cancel()
             if not item.future.done():
@@ -315,7 +299,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Fail all requests in flight, because the connection has ended."""
         self.ended_by = error
         why = str(error or "the broker closed the connection")
-        if error is None and self._pending and not self._answered and self._login is None:
+        if error is None and self._pending and not self._answered and self._renewal is None:
             why += "; a listener that requires TLS or a login does so: check security.protocol"
         self._lose(ConnectionLostError(f"{self.address}: {why}"))
 
@@ -329,18 +313,27 @@ class ClientConnection(asyncio.BufferedProtocol):
         waiter, self._writable = self._writable, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+        if not self.congested:
+            self._call_back()
+
+    def _call_back(self) -> None:
         callbacks, self._on_writable = self._on_writable, set()
         for callback in callbacks:
             callback()
 
     def on_writable(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once, when the connection is no longer `congested` or has ended."""
+        """Call `callback` once, when the connection is no longer `congested` or has ended.
+
+        Begin a login that is due.
+        """
         self._on_writable.add(callback)
+        if self._renewal is not None and self._renewal.due:
+            self._renewal.begin()
 
     @property
     def congested(self) -> bool:
-        """Whether the transport's write buffer is above its limit."""
-        return self._writable is not None
+        """Whether the transport's write buffer is above its limit, or requests have to wait for a new login."""
+        return self._writable is not None or (self._renewal is not None and self._renewal.due)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next read: the rest of a long response, or the scratch buffer."""
@@ -396,8 +389,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         item.timer.cancel()
         if self.traffic is not None and item.sent_at is not None:
             self.traffic.answered(item.api_key, _LENGTH.size + len(frame), item.sent_at)
-        if self._drained is not None and not self._pending and not self._drained.done():
-            self._drained.set_result(None)
+        if self._renewal is not None and not self._pending:
+            self._renewal.drained()
         try:
             correlation_id, pos = decode_response_header(frame, item.api_key, item.version)
             if correlation_id != item.correlation_id:

@@ -146,6 +146,56 @@ def test_failed_new_login_ends_the_connection_and_all_waiting_requests() -> None
     connected(server, Security("SASL_PLAINTEXT", None, login), body)
 
 
+def test_connection_is_congested_until_a_new_login_that_is_due_is_complete() -> None:
+    """Records with acks=0 must stay in the producer's buffer: here, they would be reported as delivered."""
+    login = Login("PLAIN")
+
+    async def body(connection: ClientConnection) -> None:
+        assert not connection.congested
+        await asyncio.sleep(0.06)
+        assert connection.congested
+        complete = asyncio.Event()
+        connection.on_writable(complete.set)
+        async with asyncio.timeout(10):
+            await complete.wait()
+        assert (login.begun, connection.congested, connection.closed) == (2, False, False)
+
+    connected(LoginServer("PLAIN", lifetime_ms=60), Security("SASL_PLAINTEXT", None, login), body)
+
+
+def test_failed_new_login_wakes_up_what_waits_for_an_uncongested_connection() -> None:
+    login = Login("PLAIN")
+
+    async def body(connection: ClientConnection) -> None:
+        login.password = "changed"
+        await asyncio.sleep(0.03)
+        ended = asyncio.Event()
+        connection.on_writable(ended.set)
+        async with asyncio.timeout(10):
+            await ended.wait()
+        assert connection.closed
+
+    connected(LoginServer("PLAIN", lifetime_ms=20), Security("SASL_PLAINTEXT", None, login), body)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), asyncio.CancelledError()])
+def test_unexpected_error_in_a_new_login_ends_the_connection(error: BaseException) -> None:
+    class Broken(Login):
+        async def begin(self) -> Exchange:
+            if self.begun:
+                raise error
+            return await super().begin()
+
+    async def body(connection: ClientConnection) -> None:
+        await asyncio.sleep(0.03)
+        async with asyncio.timeout(5):
+            with pytest.raises(ConnectionLostError, match=f"new login .* failed: {type(error).__name__}"):
+                await connection.call(beat(1))
+        assert connection.closed
+
+    connected(LoginServer("PLAIN", lifetime_ms=20), Security("SASL_PLAINTEXT", None, Broken("PLAIN")), body)
+
+
 def test_login_to_a_broker_without_sasl() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
