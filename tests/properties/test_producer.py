@@ -172,11 +172,18 @@ async def try_transaction(
 
 
 @settings(max_examples=120, deadline=None)
-@given(seed=seeds, rate=st.sampled_from([0.0, 0.15, 0.4]), version=st.sampled_from([1, 2]), largest=largests)
-def test_transactions_are_atomic(seed: int, rate: float, version: int, largest: int) -> None:
+@given(
+    seed=seeds,
+    rate=st.sampled_from([0.0, 0.15, 0.4]),
+    version=st.sampled_from([1, 2]),
+    verifies=st.booleans(),
+    largest=largests,
+)
+@example(seed=530523, rate=0.15, version=1, verifies=False, largest=100)  # an abort overtakes a purged request
+def test_transactions_are_atomic(seed: int, rate: float, version: int, verifies: bool, largest: int) -> None:
     async def body() -> None:
         chance = random.Random(seed)
-        cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=version, largest=largest)
+        cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=version, largest=largest, verifies=verifies)
         core = make_core(cluster, transactional_id="tx")
         await core.init_transactions()
         outcomes = []

@@ -37,10 +37,12 @@ from oncelog.protocol.schema import NO_UUID, Message
 
 NODE = 1
 REMEMBERED = 5
-FINE, LOST_REQUEST, LOST_ANSWER, BUSY, LATE = "fine", "lost request", "lost answer", "busy", "late"
+FINE, LOST_REQUEST, LOST_ANSWER, BUSY, LATE, SLOW = "fine", "lost request", "lost answer", "busy", "late", "slow"
 REQUEST_TIMEOUT = 0.03
 """Seconds after which a client closes a connection. Its requests may still arrive later."""
-FAULTS = (FINE, LOST_REQUEST, LOST_ANSWER, BUSY, LATE)
+SLOW_SECONDS = 0.02
+"""How long a slow Produce takes to reach the log. Its connection remains open."""
+FAULTS = (FINE, LOST_REQUEST, LOST_ANSWER, BUSY, LATE, SLOW)
 
 
 class Entry(NamedTuple):
@@ -109,10 +111,22 @@ class Log:
 
 class ModelCluster:
     """The methods of a ClusterClient that `ProducerCore` uses, with one topic `t` and every coordinator on one
-    broker.
+    broker. As in the client, Produce has a connection of its own.
+
+    `verifies`: before TV2, a leader asks the coordinator whether the transaction has the partition, as since Kafka 3.6.
     """
 
-    def __init__(self, partitions: int, fault: Callable[[], str], *, version: int, largest: int = 1 << 20) -> None:
+    connection_type: type[ModelConnection]
+
+    def __init__(
+        self,
+        partitions: int,
+        fault: Callable[[], str],
+        *,
+        version: int,
+        largest: int = 1 << 20,
+        verifies: bool = True,
+    ) -> None:
         self.logs = {("t", index): Log(largest) for index in range(partitions)}
         self.topology = Topology()
         self.unreachable = ""
@@ -123,13 +137,14 @@ class ModelCluster:
         self.topology.topics["t"] = self._topic
         self.fault = fault
         self.version = version
+        self.verifies = verifies
         self.next_id = 1000
         self.producer_id = self.epoch = -1
         self.last_epoch = -1
         self.ongoing: set[tuple[str, int]] = set()
         self.ended: tuple[int, bool] | None = None
         """TV2: (epoch, outcome) of the last transaction, for a repeated EndTxn."""
-        self._connection: ModelConnection | None = None
+        self._connections: dict[str, ModelConnection] = {}
 
     async def topic(self, name: str, **_: object) -> Topic:
         return self._topic
@@ -138,13 +153,14 @@ class ModelCluster:
         self.topology.topics["t"] = self._topic
 
     def open_connection(self, node: int, purpose: str = "") -> ModelConnection | None:
-        return None if self._connection is None or self._connection.closed else self._connection
+        found = self._connections.get(purpose)
+        return None if found is None or found.closed else found
 
     async def connection(self, node: int, purpose: str = "") -> ModelConnection:
         await asyncio.sleep(0.001)
-        if self._connection is None or self._connection.closed:
-            self._connection = ModelConnection(self)
-        return self._connection
+        if self.open_connection(node, purpose) is None:
+            self._connections[purpose] = self.connection_type(self)
+        return self._connections[purpose]
 
     async def coordinator(self, kind: str, key: str) -> int:
         return NODE
@@ -188,11 +204,12 @@ class ModelCluster:
         """Return whether a request may arrive late.
 
         Not if the protocol itself is at fault: before KIP-890, a late EndTxn ends the *next* transaction, and a late
-        InitProducerId without an epoch fences the current producer, even the sender.
+        InitProducerId without an epoch fences the current producer, even the sender. A late Produce opens a transaction
+        that no coordinator knows, unless the leader verifies it.
         """
         if isinstance(request, InitProducerIdRequest) and request.producer_id < 0:
             return False
-        return self.version >= 2 or isinstance(request, ProduceRequest)
+        return self.version >= 2 or (self.verifies and isinstance(request, ProduceRequest))
 
     def busy(self, request: Message) -> Message:
         """Return a retriable error without any effect."""
@@ -219,7 +236,7 @@ class ModelCluster:
 
     def _produce(self, request: ProduceRequest, version: int) -> Message:
         def append(tp: tuple[str, int], data: Any) -> tuple[ErrorCode, int]:
-            if request.transactional_id is not None:
+            if request.transactional_id is not None and (self.version >= 2 or self.verifies):
                 header = parse_header(data)
                 if (header.producer_id, header.producer_epoch) != (self.producer_id, self.epoch):
                     return ErrorCode.INVALID_PRODUCER_EPOCH, -1
@@ -322,7 +339,8 @@ class ModelConnection:
             loop.call_later(REQUEST_TIMEOUT, self._hang_up)
             loop.call_later(1.5 * REQUEST_TIMEOUT, self._late, copy, chosen)
         else:
-            loop.call_later(0.002, self._arrive, copy, chosen, fault, future)
+            delay = SLOW_SECONDS if fault == SLOW and isinstance(request, ProduceRequest) else 0.002
+            loop.call_later(delay, self._arrive, copy, chosen, fault, future)
         return future
 
     def _late(self, request: Message, version: int) -> None:
@@ -354,3 +372,6 @@ class ModelConnection:
         for future in self._pending:
             if not future.done():
                 future.set_exception(ConnectionLostError("lost"))
+
+
+ModelCluster.connection_type = ModelConnection

@@ -25,7 +25,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from oncelog.protocol.schema import Message
-from support.model_cluster import FINE, ModelCluster, ModelConnection
+from support.model_cluster import FINE, SLOW, ModelCluster, ModelConnection
 from support.virtual_time import run
 
 
@@ -84,10 +84,7 @@ def test_request_that_cannot_be_encoded_fails_its_records() -> None:
             return super().send(request, version, **options)
 
     class BrokenCluster(ModelCluster):
-        async def connection(self, node: int, purpose: str = "") -> ModelConnection:
-            if self._connection is None:
-                self._connection = Broken(self)
-            return self._connection
+        connection_type = Broken
 
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         future = core.buffer.append("t", b"x", None, 0, 0, ())
@@ -120,10 +117,7 @@ def test_sending_with_acks_0_continues_when_the_connection_accepts_more() -> Non
                 callback()
 
     class SlowCluster(ModelCluster):
-        async def connection(self, node: int, purpose: str = "") -> ModelConnection:
-            if self._connection is None:
-                self._connection = Slow(self)
-            return self._connection
+        connection_type = Slow
 
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         futures = [core.buffer.append("t", b"x" * 100, None, 0, 0, ()) for _ in range(10)]
@@ -166,6 +160,41 @@ def test_commit_or_abort_that_timed_out_can_be_repeated_after_its_completion(wha
             await end()
 
     with_core(body, transactional_id="id")
+
+
+@pytest.mark.parametrize(("version", "wants"), [(1, [b"given up", None]), (2, [])])
+@pytest.mark.parametrize("given_up", ["purged", "expired"])
+def test_abort_does_not_overtake_a_request_whose_records_are_given_up(
+    version: int, wants: list[bytes | None], given_up: str
+) -> None:
+    """With transaction.version < 2, a leader that verifies nothing would open a transaction that no coordinator ends.
+
+    With transaction.version 2, the marker fences the request, so the abort need not wait.
+    """
+    cluster = ModelCluster(1, lambda: SLOW, version=version, verifies=False)
+
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        await core.init_transactions()
+        core.begin()
+        core.buffer.append("t", b"given up", None, 0, 0, ())
+        while not core.sender.in_flight.get(1):
+            await asyncio.sleep(0.001)
+        if given_up == "purged":
+            assert core.purge(in_queue=True, in_flight=True) == 1
+        else:
+            await asyncio.sleep(0.01)
+        assert core.accumulator.empty
+        await core.abort()
+        await asyncio.sleep(1)
+        assert [entry.value for entry in cluster.logs["t", 0].entries] == wants
+        cluster.fault = lambda: FINE
+        core.begin()
+        core.buffer.append("t", b"next", None, 0, 0, ())
+        await core.commit()
+        assert values(cluster) == [b"next"]
+
+    timeouts = {"delivery_timeout_ms": 12, "request_timeout_ms": 12} if given_up == "expired" else {}
+    with_core(body, cluster, transactional_id="id", linger_ms=0, **timeouts)
 
 
 def test_commit_fails_if_another_task_aborts_before_it_resumes() -> None:

@@ -173,7 +173,11 @@ class Completion:
             self.finish(batch, error)
 
     def purge(self, on_wire: Mapping[Batch, None], *, in_queue: bool, in_flight: bool) -> int:
-        """Drop the batches that wait, those in flight, or both. Return the number of their records."""
+        """Drop the batches that wait, those in flight, or both. Return the number of their records.
+
+        A batch that was never sent fails with PurgedError. A batch of which a copy may be in the log fails with
+        DeliveryTimeoutError. In a transaction, these errors are the cause of an AbortableError.
+        """
         waiting = self._accumulator.take_waiting(undrained_only=False) if in_queue else []
         dropped = waiting + [batch for batch in on_wire if in_flight and not batch.done]
         for batch in dropped:

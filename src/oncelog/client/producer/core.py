@@ -119,9 +119,19 @@ class ProducerCore:
             manager,
             self.lock,
             self._turns,
-            all_settled=lambda: self.accumulator.empty,
+            all_settled=self._all_settled,
             max_backoff_ms=self.options["retry_backoff_max_ms"],
         )
+
+    def _all_settled(self) -> bool:
+        """Return whether a transaction may end, because every batch has its outcome.
+
+        Before transaction.version 2, every request must have its response, too. The batches of a request may be expired
+        or purged, and EndTxn has another connection. If EndTxn overtook the request, a leader that does not verify
+        transactions would append the records after the marker, to the next transaction (KIP-890).
+        """
+        may_overtake = self.manager is not None and self.manager.implicit
+        return self.accumulator.empty and (may_overtake or not self.sender.waits_for_responses)
 
     @property
     def _calls(self) -> Calls:

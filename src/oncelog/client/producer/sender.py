@@ -121,6 +121,11 @@ class Sender:
         self._routes.note(node, ready=ready)
         return ready
 
+    @property
+    def waits_for_responses(self) -> bool:
+        """Whether a request has no response yet, even if its batches have their outcomes."""
+        return bool(self._on_wire)
+
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _send(self, node: int, sent: list[Batch]) -> None:

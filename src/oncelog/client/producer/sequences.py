@@ -4,8 +4,9 @@ A batch gets its sequences when it is drained, and keeps them for every retry. I
 without a response, or the broker lost its state), the producer raises its epoch, and numbers that partition's batches
 from 0 again. Other partitions keep the old epoch until none of their batches is in flight.
 
-Java's producer renumbers a batch whose copy may still arrive, and so can duplicate it. This producer waits for the
-responses that can still arrive before it uses the new epoch, then fails the batches that are in doubt.
+Java's producer renumbers a batch whose copy may still arrive, and so can duplicate it. Before this producer uses the
+new epoch, it waits for the responses to the partition's batches, then fails the batches that are in doubt. It does not
+wait for expired and purged batches, because they are not sent again.
 """
 
 from __future__ import annotations
