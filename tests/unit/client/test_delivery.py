@@ -36,6 +36,20 @@ def test_failures_beyond_the_remembered_ones_are_counted(monkeypatch: pytest.Mon
     assert failures.first_unseen() is None
 
 
+@pytest.mark.parametrize(("seen", "reported"), [((True, True), None), ((True, False), "part 1")])
+def test_failures_of_a_split_batch_are_reported_unless_all_failed_parts_are_seen(
+    seen: tuple[bool, bool], reported: str | None
+) -> None:
+    failures = Failures()
+    parts = Delivery(("t", 0), threading.Condition(), failures.add).split([1, 1, 1])
+    for number, part in enumerate(parts[:2]):
+        part.seen = seen[number]
+        part.fail(ValueError(f"part {number}"))
+    parts[2].complete(0, 0)
+    error = failures.first_unseen()
+    assert (error if error is None else str(error)) == reported
+
+
 def test_repeated_errors_of_a_future_keep_no_frames() -> None:
     future = RecordFuture(failed("one"), 0, 0)
     assert len({depth(future.result, ValueError) for _ in range(5)}) == 1

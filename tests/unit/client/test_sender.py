@@ -127,6 +127,18 @@ def test_sending_with_acks_0_continues_when_the_connection_accepts_more() -> Non
     with_core(body, SlowCluster(1, lambda: FINE, version=2), acks=0, batch_size=150)
 
 
+def test_close_raises_no_error_of_purged_parts_of_a_split_batch() -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        for value in (b"a", b"b"):
+            core.buffer.append("t", value, None, 0, 0, ())
+        while not core.sends.splits:
+            await asyncio.sleep(0.001)
+        assert core.purge(in_queue=True, in_flight=True) == 2
+        await core.close()
+
+    with_core(body, ModelCluster(1, lambda: SLOW, version=2, largest=1), linger_ms=5)
+
+
 def test_record_appended_during_close_is_rejected() -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         def close_meanwhile(*_: object) -> int:  # as another thread may, after the first check in `append`

@@ -111,7 +111,10 @@ class Delivery:
             return
         self.base_offset, self.append_time = parts[0].base_offset, parts[0].append_time
         self.count = sum(part.count for part in parts)
-        self.error = next((part.error for part in parts if part.error is not None), None)
+        failed = sorted((part for part in parts if part.error is not None), key=lambda part: part.seen)
+        if failed:
+            self.error = failed[0].error
+            self.seen |= failed[0].seen  # of all of them: `close` raises no error of a purged part
         self._finish()
 
     def outcome(self, index: int, timestamp: int) -> RecordMetadata | BaseException:
