@@ -8,6 +8,7 @@ request.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from oncelog import errors
 from oncelog.client.calls import Calls
 from oncelog.client.discovery.topology import Partition, Topic, Topology
 from oncelog.client.metrics.requests import Requests
+from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import (
@@ -164,6 +166,9 @@ class ModelCluster:
 
     async def coordinator(self, kind: str, key: str) -> int:
         return NODE
+
+    def troubles(self, log: logging.Logger) -> Troubles:
+        return Troubles(log, asyncio.get_running_loop().time, outage=lambda: self.unreachable)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Log what keeps a client waiting: once when it has lasted for seconds, and once when it is over. No I/O, no clock.
+"""Log what keeps a client waiting: once when it has lasted for seconds, and once when it is over. No I/O.
 
 A client that retries silently appears to hang, and a client that logs each attempt fills its log.
 """
@@ -6,12 +6,13 @@ A client that retries silently appears to hang, and a client that logs each atte
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 SILENT_SECONDS = 3.0
 """A trouble that ends earlier is not logged. A broker restarts in less time."""
 GAP_SECONDS = 30.0
-"""A subject that was not reported for this time is over, although no caller has said so."""
+"""How much longer than the longest attempt a subject may be silent. After that it is over, although no caller said so.
+"""
 QUIET_SECONDS = 60.0
 """How long nothing more is logged of a subject after its warning, if it comes back."""
 MAX_SUBJECTS = 100
@@ -31,20 +32,37 @@ class _Trouble:
 
 
 class Troubles:
-    """The troubles of one part of a client, by subject. Times are monotonic seconds."""
+    """The troubles of one part of a client, by subject.
 
-    def __init__(self, log: logging.Logger) -> None:
+    `now()` returns monotonic seconds. `attempt_s` is how long one attempt takes at most. `outage()` returns why no
+    broker at all can be reached, or an empty string. An outage has its own warning, so nothing else is recorded then.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        now: Callable[[], float],
+        *,
+        attempt_s: float = 0.0,
+        outage: Callable[[], str] = lambda: "",
+    ) -> None:
         self._log = log
+        self._now = now
+        self._gap_s = attempt_s + GAP_SECONDS
+        self._outage = outage
         self._known: dict[Hashable, _Trouble] = {}
 
-    def waiting(self, subject: Hashable, why: str, now: float) -> None:
+    def waiting(self, subject: Hashable, why: str) -> None:
         """Record that the client waits. `why` is a sentence without a full stop: what happened, and what helps."""
+        if self._outage():
+            return
+        now = self._now()
         trouble = self._known.get(subject)
         if trouble is None:
             if len(self._known) >= MAX_SUBJECTS:
                 del self._known[next(iter(self._known))]
             trouble = self._known[subject] = _Trouble()
-        if not trouble.open or now - trouble.seen > GAP_SECONDS:
+        if not trouble.open or now - trouble.seen > self._gap_s:
             trouble.open, trouble.warned, trouble.since = True, False, now
             trouble.seen, trouble.why = now, why
             return
@@ -54,11 +72,16 @@ class Troubles:
             trouble.warned, trouble.logged_at = True, now
             self._log.warning("%s; still retrying", why)
 
-    def over(self, subject: Hashable, now: float) -> None:
+    def over(self, subject: Hashable) -> None:
         """Record that the client does not wait for this any more."""
         trouble = self._known.get(subject)
         if trouble is None or not trouble.open:
             return
         trouble.open = False
         if trouble.warned:
-            self._log.warning("over after %.0f s: %s", now - trouble.since, trouble.why)
+            self._log.warning("over after %.0f s: %s", self._now() - trouble.since, trouble.why)
+
+    def why(self) -> str:
+        """Return why the client waits now, or an empty string (any thread)."""
+        reasons = (trouble.why for trouble in self._known.copy().values() if trouble.open)
+        return self._outage() or next(reasons, "")

@@ -53,6 +53,7 @@ class Node:
 
     def __init__(self, world: World, node: int) -> None:
         self.world, self.node = world, node
+        self.address = f"unknown:{node}"
 
     async def call(self, request: Any, version: int | None, *, timeout_ms: float) -> ListTransactionsResponse:
         self.world.asked.append(self.node)

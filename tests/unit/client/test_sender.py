@@ -347,6 +347,39 @@ def test_metadata_of_unused_topics_are_no_longer_requested() -> None:
     with_core(body, metadata_max_age_ms=1_000, metadata_max_idle_ms=5_000)
 
 
+def test_broker_that_has_left_the_cluster_is_no_reason_for_later_waits() -> None:
+    class Moving(ModelCluster):
+        async def connection(self, node: int, purpose: str = "") -> ModelConnection:
+            if node == 9:
+                raise errors.ConnectionFailedError("broker 9: refused")
+            return await super().connection(node, purpose)
+
+        def open_connection(self, node: int, purpose: str = "") -> ModelConnection | None:
+            return None if node == 9 else super().open_connection(node, purpose)
+
+    cluster = Moving(1, lambda: FINE, version=2)
+    here = cluster._topic
+    cluster.topology.brokers[9] = ("gone", 1)
+    cluster._topic = replace(here, partitions={0: replace(here.partitions[0], leader=9)})
+
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        await cluster.refresh(["t"])
+        core.buffer.append("t", b"x", None, 0, 0, ())
+        with pytest.raises(errors.TimedOutError, match="broker 9: refused"):
+            await core.flush(1_000)
+        del cluster.topology.brokers[9]
+        cluster._topic = here
+        await cluster.refresh(["t"])
+        await core.flush(10_000)
+        await asyncio.sleep(2)  # longer than a back-off
+        cluster.fault = lambda: SLOW
+        core.buffer.append("t", b"y", None, 0, 0, ())
+        with pytest.raises(errors.TimedOutError, match=r"flush did not complete within 5 ms \("):
+            await core.flush(5)
+
+    with_core(body, cluster)
+
+
 def test_metadata_requests_without_a_leader_back_off_and_other_partitions_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -31,6 +31,7 @@ class Broker:
     """A connection to one broker, which supports its APIs up to `newest` and gives these answers."""
 
     closed = False
+    address = "broker:1"
 
     def __init__(self, newest: int, answers: Sequence[Message] = ()) -> None:
         self.newest = newest

@@ -247,24 +247,23 @@ class Connections:
 
 
 class Outage:
-    """Whether the client reaches any broker, and the log of each outage."""
+    """Whether the client reaches any broker, and the log of each outage. The arguments are those of `Troubles`."""
 
-    def __init__(self) -> None:
-        self.troubles = Troubles(log)
-        """What else keeps the client's requests waiting."""
+    def __init__(self, now: Callable[[], float], attempt_s: float) -> None:
+        self._troubles = Troubles(log, now, attempt_s=attempt_s)
         self.reached = False
         """Whether the client has ever reached a broker."""
         self.reason = ""
         """Why the last attempt to reach a broker failed; empty if it succeeded."""
 
-    def failed(self, reason: str, now: float) -> None:
-        """Record that the client could not reach any broker at the time `now` (in seconds)."""
+    def failed(self, reason: str) -> None:
+        """Record that the client could not reach any broker."""
         self.reason = reason
         advice = "Check bootstrap_servers, and that a broker runs there"
-        self.troubles.waiting(Outage, f"{reason}. {advice}", now)
+        self._troubles.waiting(Outage, f"{reason}. {advice}")
 
-    def over(self, now: float) -> None:
+    def over(self) -> None:
         """Record that the client has reached a broker."""
         self.reached = True
         self.reason = ""
-        self.troubles.over(Outage, now)
+        self._troubles.over(Outage)

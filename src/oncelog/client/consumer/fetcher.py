@@ -31,7 +31,6 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.reasons import unavailable_topic, unreachable_broker, without_leader
 from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.metrics.fetches import Fetches
-from oncelog.client.troubles import Troubles
 from oncelog.client.types import TopicPartition
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -99,7 +98,7 @@ class Fetcher:
         self._refresh_backoff = self._new_backoff()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
-        self._troubles = Troubles(log)
+        self._troubles = cluster.troubles(log)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self._options["retry_backoff_ms"], self._options["retry_backoff_max_ms"])
@@ -246,13 +245,13 @@ class Fetcher:
                 waiting.setdefault(topic, []).append(partition)
         for topic in {topic for topic, _ in self._subscription.partitions}:
             if topic not in waiting:
-                self._troubles.over(topic, self._now())
+                self._troubles.over(topic)
                 continue
             known = topic in topology.topics
-            if not self._cluster.unreachable and (known or topic not in self._warned):  # otherwise it is logged already
+            if known or topic not in self._warned:  # otherwise it is logged already
                 failure = topology.failures.get(topic)
                 why = without_leader(topic, waiting[topic]) if known else unavailable_topic(topic, failure)
-                self._troubles.waiting(topic, f"cannot read: {why}", self._now())
+                self._troubles.waiting(topic, f"cannot read: {why}")
         return not waiting
 
     async def _pause(self, backoff: Backoff) -> None:
@@ -266,9 +265,8 @@ class Fetcher:
         try:
             response = await self._fetch(node, session, targets, wait=wait)
         except (ConnectionLostError, errors.RetriableError) as error:
-            if not self._cluster.unreachable:
-                message = error.message if isinstance(error, errors.RetriableError) else str(error)
-                self._troubles.waiting(node, unreachable_broker("read from", message), self._now())
+            message = error.message if isinstance(error, errors.RetriableError) else str(error)
+            self._troubles.waiting(node, unreachable_broker("read from", message))
             session.reset()
             self._forget_empty(targets)
             for tp in targets:
@@ -276,7 +274,7 @@ class Fetcher:
                 self._back_to_leader(tp)
             await self._pause_node(node)
         else:
-            self._troubles.over(node, self._now())
+            self._troubles.over(node)
             failed = self._take_response(node, session, response, targets)
             code = ErrorCode.of(response.error_code)
             if code is ErrorCode.NONE:

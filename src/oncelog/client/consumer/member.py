@@ -17,7 +17,6 @@ from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.response_errors import first_error
-from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.schema import Message
@@ -80,7 +79,7 @@ class Member(Generic[M]):
         self._connection: ClientConnection | None = None
         """The connection of the last request."""
         self._failure: Exception | None = None
-        self._troubles = Troubles(log)
+        self._troubles = cluster.troubles(log)
         self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
@@ -132,14 +131,12 @@ class Member(Generic[M]):
         if code in NO_COORDINATOR:
             self._waiting(str(errors.error_for(code, code.text)))
         else:
-            self._troubles.over(group, self._loop.time())
+            self._troubles.over(group)
         return response
 
     def _waiting(self, why: str) -> None:
-        if not self._cluster.unreachable:  # otherwise the outage is logged
-            group = self.membership.group_id
-            why = f"group {group!r} waits for its coordinator: {why}".rstrip(".")
-            self._troubles.waiting(group, why, self._loop.time())
+        group = self.membership.group_id
+        self._troubles.waiting(group, f"group {group!r} waits for its coordinator: {why}".rstrip("."))
 
     def _forget_coordinator(self) -> None:
         self._cluster.forget_coordinator("group", self.membership.group_id)

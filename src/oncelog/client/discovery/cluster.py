@@ -10,6 +10,7 @@ transaction), with back-off, until the timeout. Other error codes remain in the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from oncelog.client.discovery.metadata import MetadataUpdater
 from oncelog.client.discovery.retries import Retries
 from oncelog.client.discovery.topology import LEADER_MOVED, Partition, Topic
 from oncelog.client.metrics.requests import Requests
+from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.net.security import PLAINTEXT, Security
 from oncelog.protocol.errors import ErrorCode
@@ -39,6 +41,8 @@ KINDS = {"group": GROUP, "transaction": TRANSACTION}
 
 MISSING_TOPIC_MS = 5_000
 """How long to repeat a lookup of a topic that no broker knows: brokers learn of a new topic one after another."""
+
+log = logging.getLogger("oncelog.client.connections")
 
 COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
@@ -92,7 +96,9 @@ class ClusterClient:
             security=security,
             requests=self.requests,
         )
-        self._outage = Outage()
+        longest_backoff_ms = max(retry_backoff_max_ms, reconnect_backoff_max_ms)
+        self._attempt_s = (connect_timeout_ms + request_timeout_ms + longest_backoff_ms) / 1000
+        self._outage = Outage(_now, self._attempt_s)
         self._metadata = MetadataUpdater(
             self._connections, parse_bootstrap(bootstrap_servers), self._outage, self.requests
         )
@@ -103,6 +109,7 @@ class ClusterClient:
             first_contact_ms=first_contact_ms,
             request_timeout_ms=request_timeout_ms,
             outage=self._outage,
+            troubles=self.troubles(log),
             addresses=self._metadata.addresses,
             chance=chance,
         )
@@ -139,7 +146,7 @@ class ClusterClient:
             found = await self._connections.get((node_id, purpose), address)
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(f"broker {node_id}: {error}") from error
-        self._outage.over(asyncio.get_running_loop().time())
+        self._outage.over()
         return found
 
     def open_connection(self, node_id: int, purpose: str = "") -> ClientConnection | None:
@@ -158,6 +165,10 @@ class ClusterClient:
     def unreachable(self) -> str:
         """Why the last attempt to reach a broker failed; empty if it succeeded."""
         return self._outage.reason
+
+    def troubles(self, log: logging.Logger) -> Troubles:
+        """Return the log of what keeps a part of this client waiting. Use it on the client's event loop."""
+        return Troubles(log, _now, attempt_s=self._attempt_s, outage=lambda: self.unreachable)
 
     async def reach(self, timeout_ms: float) -> None:
         """Connect to any broker within this time. Raises ConnectionFailedError that names the addresses."""
@@ -369,3 +380,7 @@ class ClusterClient:
     def forget_coordinator(self, kind: str, key: str) -> None:
         """Look the coordinator up again before its next request."""
         self._coordinators.pop((KINDS[kind], key), None)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

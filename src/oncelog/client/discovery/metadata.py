@@ -43,9 +43,9 @@ class MetadataUpdater:
                 found = await self._connections.get_any((-1, ""), [*self.topology.brokers.values(), *self._bootstrap])
             except ConnectionLostError as error:
                 what = f"no broker can be reached: {error}"
-                self._outage.failed(what, asyncio.get_running_loop().time())
+                self._outage.failed(what)
                 raise errors.ConnectionFailedError(what) from error
-        self._outage.over(asyncio.get_running_loop().time())
+        self._outage.over()
         return found
 
     async def refresh(self, topics: frozenset[str] | None, *, create: bool) -> None:

@@ -12,6 +12,7 @@ from oncelog.client.connections.pool import Address, Outage
 from oncelog.client.connections.versions import ByVersion, Request, for_connection
 from oncelog.client.discovery.topology import NO_SUCH_TOPIC
 from oncelog.client.response_errors import first_error
+from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 
@@ -33,6 +34,7 @@ class Retries:
         first_contact_ms: int | None,
         request_timeout_ms: int,
         outage: Outage,
+        troubles: Troubles,
         addresses: Callable[[], Iterable[Address]],
         chance: Callable[[], float],
     ) -> None:
@@ -41,6 +43,7 @@ class Retries:
         self._first_contact_ms = first_contact_ms
         self._request_timeout_ms = request_timeout_ms
         self._outage = outage
+        self._troubles = troubles
         self._addresses = addresses
         self._chance = chance
 
@@ -99,16 +102,20 @@ class Retries:
         delays = self.delays()
         name = (request.kind if isinstance(request, ByVersion) else type(request)).__name__
         failure: errors.KafkaError | None = None
+        reported: set[tuple[str, str]] = set()
         while True:
             response: Any = None
+            subject = (name, "")
             try:
                 connection = await self._in_time(where, timeout_ms, begun, failure)
+                subject = (name, connection.address)  # calls of other brokers may succeed meanwhile
                 left = max(1.0, min((limit - now()) * 1000, self._request_timeout_ms))
                 message, chosen = for_connection(request, version, connection)
                 response = await connection.call(message, chosen, timeout_ms=left)
                 code = first_error(response)
                 if not code.retriable or (code in NO_SUCH_TOPIC and not about_topic):
-                    self._outage.troubles.over(name, now())
+                    for each in {subject, *reported}:
+                        self._troubles.over(each)
                     return response
                 failure = errors.error_for(code, f"{name}: {code.text}")
             except ConnectionLostError as error:
@@ -119,8 +126,8 @@ class Retries:
                 raise
             except errors.RetriableError as error:
                 failure = error
-            if not self._outage.reason:  # otherwise the outage is logged
-                self._outage.troubles.waiting(name, f"a call waits: {failure}".rstrip("."), now())
+            reported.add(subject)
+            self._troubles.waiting(subject, f"a call waits: {failure}".rstrip("."))
             moved(failure.code)
             delay = delays()
             if now() + delay >= begun + self.patience(timeout_ms):

@@ -27,7 +27,7 @@ Outcomes = list[Callable[[], None]]
 class Completion:
     """The outcomes of one producer's batches.
 
-    `why()` returns why a broker cannot be reached. `chance()` returns random numbers in [0, 1).
+    `why()` returns why the producer waits, if it does. `chance()` returns random numbers in [0, 1).
     """
 
     def __init__(

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -22,7 +21,8 @@ from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 
-log = logging.getLogger("oncelog.client.producer")
+_COORDINATOR = object()
+"""The subject of `Troubles`: a producer has at most one request to a coordinator."""
 
 CONCURRENT_BACKOFF_MS = 20
 """First delay while the coordinator still ends the previous transaction, which usually takes milliseconds."""
@@ -42,6 +42,7 @@ class CoordinatorDriver:
         turns: Turns,
         *,
         all_settled: Callable[[], bool],
+        troubles: Troubles,
         max_backoff_ms: int,
     ) -> None:
         self._cluster = cluster
@@ -51,9 +52,7 @@ class CoordinatorDriver:
         self._all_settled = all_settled
         self._max_backoff_ms = max_backoff_ms
         self._going_on = False
-        self._troubles = Troubles(log)
-        self.trouble = ""
-        """Why the last request has no final response; empty if it has one."""
+        self._troubles = troubles
 
     def go_on(self) -> None:
         """Send the next requests, unless a task is already doing so."""
@@ -74,19 +73,20 @@ class CoordinatorDriver:
         backoff = Backoff(CONCURRENT_BACKOFF_MS, self._max_backoff_ms)
         try:
             while not self._turns.closed and (asked := self._next_request()) is not None:
-                code = await self._ask(asked)
+                failure = await self._ask(asked)
                 self._turns.changed()
-                now = self._turns.loop.time()
-                if code is None:
-                    self._troubles.over(asked.kind, now)
+                if failure is None:
+                    self._troubles.over(_COORDINATOR)
                     backoff.reset()
                     continue
-                if not self._cluster.unreachable:  # otherwise the outage is logged
-                    why = f"the transaction waits for the coordinator of {asked.key!r}: {self.trouble}"
-                    self._troubles.waiting(asked.kind, why, now)
+                code, why = failure
+                whose = f"the transaction waits for the coordinator of {asked.key!r}"
+                what = whose if asked.key else "the producer waits for a producer id"
+                self._troubles.waiting(_COORDINATOR, f"{what}: {why}")
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                     self._cluster.forget_coordinator("group" if asked.kind == "group" else "transaction", asked.key)
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+            self._troubles.over(_COORDINATOR)
         except Exception as error:  # noqa: BLE001 - end the waiting calls after an internal fault
             with self._lock:
                 self._manager.fatal(
@@ -97,8 +97,8 @@ class CoordinatorDriver:
             self._going_on = False
             self._turns.wake()
 
-    async def _ask(self, asked: coordination.CoordinatorRequest) -> ErrorCode | None:
-        """Send a request once. Return the error code if it has to be sent again."""
+    async def _ask(self, asked: coordination.CoordinatorRequest) -> tuple[ErrorCode, str] | None:
+        """Send a request once. If it has to be sent again, return the error code and the reason."""
         manager = self._manager
         try:
             if asked.kind == "any":
@@ -112,11 +112,9 @@ class CoordinatorDriver:
                     coordination.sent(manager, asked)
                 response = await connection.call(asked.request, version)
         except errors.RetriableError as error:
-            self.trouble = error.message
-            return error.code
+            return error.code, error.message
         except ConnectionLostError as error:
-            self.trouble = str(error)
-            return ErrorCode.NETWORK_EXCEPTION
+            return ErrorCode.NETWORK_EXCEPTION, str(error)
         except (NoCommonVersionError, errors.KafkaError) as error:
             failure = errors.UnsupportedError(str(error)) if isinstance(error, NoCommonVersionError) else error
             with self._lock:
@@ -124,8 +122,7 @@ class CoordinatorDriver:
             return None
         with self._lock:
             code = coordination.handle(manager, asked, response)
-        self.trouble = "" if code is None else f"{type(asked.request).__name__}: {code.text}"
-        return code
+        return None if code is None else (code, f"{type(asked.request).__name__}: {code.text}")
 
     @staticmethod
     def _learn_version(manager: TransactionManager, features: Mapping[str, int]) -> None:

@@ -81,18 +81,21 @@ class ProducerCore:
             else None
         )
         self._failures = Failures()
-        self._troubles = Troubles(log)
+        self._troubles = self.cluster.troubles(log)
+        self._full_buffer = Troubles(log, time.monotonic)
         self.accumulator = _make_accumulator(options, self._failures, loop)
         self._turns = Turns(loop, clock)
         self.sends = Sends(self.cluster.requests)
-        self._routes = Routes(self.cluster, options, self.accumulator, self.lock, self._turns, self.sends)
+        self._routes = Routes(
+            self.cluster, options, self.accumulator, self.lock, self._turns, self.sends, self._troubles
+        )
         self.counts = self._routes.counts
         self.learn_topic = self._routes.learn_topic
         self._coordinator = None if self.manager is None else self._make_coordinator(self.manager)
         self.buffer = RecordBuffer(
             self.accumulator,
             self.manager,
-            Completion(options, self.accumulator, self.manager, self._why_unreachable, random.random, self.sends),
+            Completion(options, self.accumulator, self.manager, self._troubles.why, random.random, self.sends),
             self.lock,
             self._turns,
             partitioner=make_partitioner(options, random.randrange, self._routes.weights),
@@ -120,6 +123,7 @@ class ProducerCore:
             self.lock,
             self._turns,
             all_settled=self._all_settled,
+            troubles=self._troubles,
             max_backoff_ms=self.options["retry_backoff_max_ms"],
         )
 
@@ -147,20 +151,14 @@ class ProducerCore:
         """Whether `close` has ended: nothing is sent any more."""
         return self._turns.closed
 
-    def _why_unreachable(self) -> str:
-        """Return why a broker that is needed cannot be reached; empty if no attempt has failed."""
-        refused = "" if self._coordinator is None else self._coordinator.trouble
-        return self.cluster.unreachable or refused or next(iter(self._routes.trouble.values()), "")
-
     def note_full_buffer(self, *, freed: bool) -> None:
         """Log if `send` waits long for memory (any thread)."""
-        now = time.monotonic()
         if freed:
-            self._troubles.over("buffer", now)
+            self._full_buffer.over("buffer")
             return
-        why = self._why_unreachable() or "the brokers acknowledge records more slowly than the program sends them"
+        why = self._troubles.why() or "the brokers acknowledge records more slowly than the program sends them"
         size = self.options["buffer_memory"]
-        self._troubles.waiting("buffer", f"send() waits, because buffer_memory = {size} is used up: {why}", now)
+        self._full_buffer.waiting("buffer", f"send() waits, because buffer_memory = {size} is used up: {why}")
 
     async def _wait_until(self, condition: Callable[[], bool], timeout_ms: float, what: str) -> None:
         """Wait for a condition. Raises TimedOutError that names `what`."""
@@ -170,7 +168,7 @@ class ProducerCore:
                 while not condition():
                     await self._turns.next_change()
         except TimeoutError:
-            why = self._why_unreachable()
+            why = self._troubles.why()
             raise errors.TimedOutError(
                 f"{what} did not complete within {timeout_ms:.0f} ms{why and f': {why}'}"
             ) from None

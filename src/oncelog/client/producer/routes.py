@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -26,8 +25,6 @@ from oncelog.client.records import check_topic
 from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection
 
-log = logging.getLogger("oncelog.client.producer")
-
 WEIGHTS_MS = 20
 """How long a topic's weights are used: with many partitions they take longer than a batch."""
 
@@ -43,6 +40,7 @@ class Routes:
         lock: threading.Lock,
         turns: Turns,
         sends: Sends,
+        troubles: Troubles,
     ) -> None:
         self._cluster = cluster
         self._options = options
@@ -63,12 +61,7 @@ class Routes:
         """When `_forget_idle` last found that a record had been added to a topic."""
         self.counts: dict[str, int] = {}
         """Number of partitions by topic, so that `append` needs a single lookup."""
-        self.trouble: dict[int, str] = {}
-        """Why a broker that is needed cannot be reached."""
-        self._troubles = Troubles(log)
-
-    def _now(self) -> float:
-        return self._turns.loop.time()
+        self._troubles = troubles
 
     def to(self, node: int) -> ClientConnection | None:
         """Return the connection to a broker. If there is none, return None and open one."""
@@ -180,29 +173,30 @@ class Routes:
                 self._sends.forget(topic)
 
     async def _connect(self, node: int) -> None:
-        backoff = Backoff(*self._backoff)
         try:
-            while not self._turns.closed and self._accumulator.waiting:
-                try:
-                    await self._cluster.connection(node, "produce")
-                    self.trouble.pop(node, None)
-                    self._troubles.over(node, self._now())
-                    return
-                except errors.AuthenticationError as error:
-                    self.rejected(error)
-                    return
-                except errors.ConnectionFailedError as error:
-                    self.trouble[node] = error.message
-                    if not self._cluster.unreachable:  # otherwise the outage is logged
-                        self._troubles.waiting(node, unreachable_broker("send to", error.message), self._now())
-                    await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-                    with contextlib.suppress(errors.KafkaError):
-                        await self._cluster.refresh(self.counts)
-                    if node not in self._cluster.topology.brokers:
-                        return
+            await self._until_connected(node)
+            self._troubles.over(node)
         finally:
             self._connecting.discard(node)
             self._turns.wake()
+
+    async def _until_connected(self, node: int) -> None:
+        """Connect to a broker. Give up if it leaves the cluster, or if no batch waits any more."""
+        backoff = Backoff(*self._backoff)
+        while not self._turns.closed and self._accumulator.waiting:
+            try:
+                await self._cluster.connection(node, "produce")
+                return
+            except errors.AuthenticationError as error:
+                self.rejected(error)
+                return
+            except errors.ConnectionFailedError as error:
+                self._troubles.waiting(node, unreachable_broker("send to", error.message))
+                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+                with contextlib.suppress(errors.KafkaError):
+                    await self._cluster.refresh(self.counts)
+                if node not in self._cluster.topology.brokers:
+                    return
 
     def find_leaders(self, topic: str) -> None:
         """Look up a topic's leaders, unless a task is already doing so."""
@@ -211,34 +205,37 @@ class Routes:
             self._turns.spawn(self._learn_again(topic))
 
     async def _learn_again(self, topic: str) -> None:
-        backoff = Backoff(*self._backoff)
         try:
-            while not self._turns.closed:
-                try:
-                    await self._cluster.refresh([topic])
-                except errors.AuthenticationError as error:
-                    self.rejected(error)
-                    return
-                except errors.KafkaError:
-                    pass
-                if topic in self._cluster.topology.topics:
-                    self._count(topic)
-                    with self._lock:
-                        waiting = self._accumulator.partitions_waiting(topic)
-                    # A topic that was created again may lack this partition, which then has no leader either.
-                    without = [each for each in waiting if self._cluster.topology.leader(topic, each) < 0]
-                    if not without:
-                        self._troubles.over(topic, self._now())
-                        return
-                    why = without_leader(topic, without)
-                    self._turns.wake()  # the partitions that have a leader need not wait for the others
-                else:
-                    why = unavailable_topic(topic, self._cluster.topology.failures.get(topic))
-                if not self._cluster.unreachable:
-                    self._troubles.waiting(topic, f"records wait in the buffer: {why}", self._now())
-                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-                if not self._accumulator.waiting:
-                    return
+            await self._until_led(topic)
+            self._troubles.over(topic)
         finally:
             self._looking.discard(topic)
             self._turns.wake()
+
+    async def _until_led(self, topic: str) -> None:
+        """Look up a topic until each partition with waiting batches has a leader. Give up if no batch waits."""
+        backoff = Backoff(*self._backoff)
+        while not self._turns.closed:
+            try:
+                await self._cluster.refresh([topic])
+            except errors.AuthenticationError as error:
+                self.rejected(error)
+                return
+            except errors.KafkaError:
+                pass
+            if topic in self._cluster.topology.topics:
+                self._count(topic)
+                with self._lock:
+                    waiting = self._accumulator.partitions_waiting(topic)
+                # A topic that was created again may lack this partition, which then has no leader either.
+                without = [each for each in waiting if self._cluster.topology.leader(topic, each) < 0]
+                if not without:
+                    return
+                why = without_leader(topic, without)
+                self._turns.wake()  # the partitions that have a leader need not wait for the others
+            else:
+                why = unavailable_topic(topic, self._cluster.topology.failures.get(topic))
+            self._troubles.waiting(topic, f"records wait in the buffer: {why}")
+            await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+            if not self._accumulator.waiting:
+                return
