@@ -45,6 +45,7 @@ NOT_COMPILED = (
     "net/security.py",  # only the client uses it
     "net/session_renewal.py",  # only the client uses it
     "net/stalls.py",  # for debugging
+    "net/threads.py",  # only the client uses it
     "net/tls_failures.py",  # only the client uses it
     "net/traffic.py",  # only types
     "protocol/decoder.py",  # generates Python

@@ -38,6 +38,10 @@ class Exchange(Protocol):
         """Whether the client needs no further message to trust the server."""
 
     @property
+    def computes(self) -> bool:
+        """Whether the next `answer` may take long, because the server chooses how much it computes."""
+
+    @property
     def reason(self) -> str:
         """What the server has sent about its rejection; empty if nothing."""
 
@@ -51,6 +55,7 @@ class Exchange(Protocol):
 class Plain:
     """PLAIN: the password as text. Use it with TLS only."""
 
+    computes = False
     reason = ""
 
     def __init__(self, username: str, password: str) -> None:
@@ -83,6 +88,11 @@ class Scram:
         self._bare = f"n={name},r={nonce}"
         self._signature: bytes | None = None
         self.done = False
+
+    @property
+    def computes(self) -> bool:
+        """Whether the next `answer` is the proof, with as many iterations of the hash as the server requests."""
+        return self._signature is None
 
     def first(self) -> bytes:
         """Return the client-first-message."""
@@ -144,6 +154,8 @@ class OAuthBearer:
     The broker answers a wrong token with a JSON object. The client must answer that with the byte 1. Only then the
     broker rejects the login.
     """
+
+    computes = False
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
         if not _TOKEN.fullmatch(token):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from oncelog.net.sasl import Exchange, SaslError, shown
+from oncelog.net.threads import in_thread
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -85,8 +86,8 @@ async def log_in(
             raise _rejected(address, mechanism, exchange, response)
         lifetime_ms = response.session_lifetime_ms
         try:
-            # in a thread, because a server may request many iterations of SCRAM's hash
-            token = await asyncio.to_thread(exchange.answer, bytes(response.auth_bytes))
+            answer = partial(exchange.answer, bytes(response.auth_bytes))
+            token = await in_thread(answer) if exchange.computes else answer()
         except SaslError as error:
             raise LoginRejectedError(f"{address}: login with {mechanism} failed: {error}") from None
     if not exchange.done:

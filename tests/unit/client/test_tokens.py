@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain, repeat
@@ -200,7 +200,7 @@ def raw_endpoint(*pieces: bytes, pause_s: float = 0.0) -> Iterator[tuple[str, li
 
 
 def login_with(url: str, timeout_ms: int = 300) -> TokenLogin:
-    return TokenLogin(TokenEndpoint(url, "me", Secret(SECRET), timeout_s=timeout_ms / 1000), {}, timeout_ms)
+    return TokenLogin(TokenEndpoint(url, "me", Secret(SECRET)), {}, timeout_ms)
 
 
 def test_endpoint_that_sends_a_gigabyte_is_cut_off() -> None:
@@ -237,24 +237,79 @@ def test_endpoint_that_is_no_web_server() -> None:
         first(login_with(url, 10_000))
 
 
-def test_callback_that_never_returns_has_one_thread() -> None:
-    stopped = threading.Event()
-    login = TokenLogin(Callback(stopped.wait), {}, 100)
-    threads = threading.active_count()
+async def logins(login: TokenLogin, seconds: float) -> list[Exception]:
+    """Log in one after the other. Return the errors until a login succeeds, or until the time is over."""
+    failures: list[Exception] = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            await login.begin()
+        except ConnectionLostError as error:
+            failures.append(error)
+            await asyncio.sleep(0.01)  # as the pool's back-off
+        else:
+            break
+    return failures
 
-    async def go() -> None:
-        for _ in range(5):
-            with pytest.raises(
-                ConnectionLostError,
-                match=r"sasl_oauth_token_provider returned no token within sasl\.login\.read\.timeout\.ms = 100",
-            ):
-                await login.begin()
+
+def test_callback_that_hung_is_called_again() -> None:
+    """As after an outage of the network, in which a provider without a timeout waits for ever."""
+    stopped, calls = threading.Event(), iter(range(100))
+
+    def provider() -> str:
+        if next(calls) < 2:
+            stopped.wait()
+        return "t"
 
     try:
-        asyncio.run(go())
-        assert threading.active_count() <= threads + 1
+        failures = asyncio.run(logins(TokenLogin(Callback(provider), {}, 100), 5))
+        assert next(calls) == 3, "the third call returned a token"
+        expected = "sasl_oauth_token_provider returned no token within sasl.login.read.timeout.ms = 100"
+        assert {str(each) for each in failures} == {expected}
     finally:
         stopped.set()
+
+
+def test_number_of_calls_that_never_return_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog.client.security.tokens.MAX_HUNG", 3)
+    stopped, calls = threading.Event(), []
+
+    def provider() -> None:
+        calls.append(threading.current_thread())
+        stopped.wait()
+
+    try:
+        failures = asyncio.run(logins(TokenLogin(Callback(provider), {}, 20), 0.5))
+        assert len(calls) == 3
+        assert "3 calls of sasl_oauth_token_provider have not returned" in str(failures[-1])
+    finally:
+        stopped.set()
+
+
+def exits_at_once() -> str:
+    raise SystemExit(1)
+
+
+def is_interrupted() -> str:
+    raise KeyboardInterrupt
+
+
+async def exits_later() -> str:
+    await asyncio.sleep(0)
+    raise SystemExit(1)
+
+
+async def is_cancelled() -> str:
+    await asyncio.sleep(0)
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("provider", [exits_at_once, is_interrupted, exits_later, is_cancelled])
+def test_callback_that_exits_fails_the_login_and_not_the_program(provider: Any) -> None:
+    begun = time.monotonic()
+    with pytest.raises(LoginRejectedError, match=r"raised .*(SystemExit|KeyboardInterrupt|CancelledError)"):
+        first(TokenLogin(Callback(provider), {}, 5_000))
+    assert time.monotonic() - begun < 2
 
 
 def test_program_ends_although_a_callback_never_returns() -> None:
@@ -274,6 +329,76 @@ with Admin("127.0.0.1:1", options) as admin:
     assert done.stderr == ""
 
 
+class Tokens:
+    """A provider that returns t1, t2, ... with this life. `failure` is raised, and `hold` waited for, if set."""
+
+    def __init__(self, life_s: float = 60.0) -> None:
+        self.life_s = life_s
+        self.calls = 0
+        self.failure: Exception | None = None
+        self.hold: threading.Event | None = None
+
+    def token(self) -> tuple[str, float]:
+        self.calls += 1
+        if self.hold is not None:
+            self.hold.wait(10)
+        if self.failure is not None:
+            raise self.failure
+        return f"t{self.calls}", time.time() + self.life_s
+
+
+def aged(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the clock of the logins advance."""
+    clock, at = time.monotonic, seconds
+    monkeypatch.setattr("oncelog.client.security.tokens.monotonic", lambda: clock() + at)
+
+
+async def used(login: TokenLogin) -> str:
+    return (await login.begin()).first().decode().split("\x01")[1].removeprefix("auth=Bearer ")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_valid_token_is_used_at_once_while_a_new_one_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens()
+
+    async def go() -> None:
+        login = TokenLogin(Callback(tokens), {})
+        assert await used(login) == "t1"
+        tokens.hold = threading.Event()
+        aged(monkeypatch, 50)
+        begun = time.monotonic()
+        assert [await used(login) for _ in range(5)] == ["t1"] * 5
+        assert time.monotonic() - begun < 1
+        tokens.hold.set()
+        await until(lambda: login._token == "t2")
+        assert await used(login) == "t2"
+
+    asyncio.run(go())
+    assert tokens.calls == 2
+
+
+def test_token_that_expires_soon_is_used_only_if_there_is_no_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker would reject a token that expires on the way, and the client would not try again."""
+    tokens = Tokens()
+
+    async def go() -> None:
+        login = TokenLogin(Callback(tokens), {})
+        assert await used(login) == "t1"
+        aged(monkeypatch, 58.5)
+        assert await used(login) == "t2"
+        aged(monkeypatch, 58.5 + 58.5)
+        tokens.failure = OSError("down")
+        assert [await used(login) for _ in range(3)] == ["t2"] * 3
+        assert tokens.calls == 3, "the first login waited, the others did not"
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize(
     ("failure", "words", "kind"),
     [
@@ -281,24 +406,33 @@ with Admin("127.0.0.1:1", options) as admin:
         (RuntimeError("down"), "raised RuntimeError: down", LoginRejectedError),
     ],
 )
-def test_valid_token_is_used_while_its_source_fails(
-    failure: Exception, words: str, kind: type[Exception], caplog: pytest.LogCaptureFixture
+def test_failed_refresh_is_logged_and_retried_after_a_pause(
+    failure: Exception,
+    words: str,
+    kind: type[Exception],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given: list[Any] = [("t1", time.time() + 60), failure]
+    tokens = Tokens()
 
-    def provider() -> Any:
-        if isinstance(given[0], Exception):
-            raise given[0]
-        return given.pop(0)
+    async def go() -> None:
+        login = TokenLogin(Callback(tokens), {})
+        await used(login)
+        tokens.failure = failure
+        for seconds, calls in ((49, 2), (50, 2), (60 - 0.5, 3)):
+            aged(monkeypatch, seconds)
+            for _ in range(3):
+                assert await used(login) == "t1"
+                await until(lambda: login._request is None)
+            assert tokens.calls == calls, f"after {seconds} s"
+        assert f"uses the previous one: sasl_oauth_token_provider {words}" in caplog.text
+        assert len(caplog.records) == 2
+        assert "t1" not in caplog.text
+        aged(monkeypatch, 61)
+        with pytest.raises(kind, match="down"):
+            await used(login)
 
-    login = TokenLogin(Callback(provider), {})
-    first(login)
-    login._refresh_at = 0.0  # as after 48 s
-    assert first(login) == [b"n,,\x01auth=Bearer t1\x01\x01"]
-    assert f"uses the previous one: sasl_oauth_token_provider {words}" in caplog.text
-    login._expires_at = 0.0  # as after 60 s
-    with pytest.raises(kind, match="down"):
-        first(login)
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("life", [float("nan"), float("inf"), 1e300, -5])

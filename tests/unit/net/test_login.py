@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,25 @@ def test_error_for_a_mechanism_that_the_broker_lacks_lists_those_it_has() -> Non
     server = LoginServer("SCRAM-SHA-512", "PLAIN")
     with pytest.raises(LoginRejectedError, match=r"sasl\.mechanism = OAUTHBEARER; it accepts: SCRAM-SHA-512, PLAIN"):
         connected(server, Security("SASL_PLAINTEXT", None, Login("OAUTHBEARER")))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_login_does_not_wait_for_blocking_work_of_the_program(mechanism: str) -> None:
+    """`asyncio.to_thread` of the program and the serializers of `aio` clients share one executor."""
+
+    async def go(port: int) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        done = threading.Event()
+        busy = asyncio.ensure_future(asyncio.to_thread(done.wait))
+        try:
+            security = Security("SASL_PLAINTEXT", None, Login(mechanism))
+            (await connect("127.0.0.1", port, security=security, connect_timeout_ms=3_000)).close()
+        finally:
+            done.set()
+            await busy
+
+    LoginServer(mechanism).run(go)
 
 
 def test_new_login_before_the_session_expires_lets_other_requests_wait() -> None:

@@ -179,7 +179,7 @@ UNSUPPORTED_SECURITY: dict[str, str] = {
             "sasl_login_refresh_min_period_seconds",
             "sasl_login_refresh_buffer_seconds",
         ),
-        "the client gets a new token for the first login after 80 % of the old one's life; omit the option",
+        "the first login after 80 % of a token's life lets the client get a new one; omit the option",
     ),
     **dict.fromkeys(
         ("sasl_login_retry_backoff_ms", "sasl_login_retry_backoff_max_ms"),
@@ -366,7 +366,6 @@ def _token_login(options: Mapping[str, Any], jaas: Mapping[str, str]) -> Login:
         secret or Secret(""),
         options["sasl_oauthbearer_scope"] or jaas.get("scope"),
         options["sasl_oauthbearer_header_urlencode"],
-        options["sasl_login_read_timeout_ms"] / 1000,
         ca,
     )
     return TokenLogin(endpoint, extensions, options["sasl_login_read_timeout_ms"])

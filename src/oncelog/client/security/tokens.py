@@ -7,26 +7,33 @@ import json
 import logging
 import secrets
 import ssl
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from time import monotonic
+from typing import Any, Protocol, TypeVar
 
 from oncelog.client.option_readers import Secret
 from oncelog.net.connection import ConnectionLostError, LoginRejectedError
 from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram, shown
+from oncelog.net.threads import in_thread
 
 REFRESH_AT = 0.8
 """Get a new token after this share of the old one's life, as Kafka's client does (sasl.login.refresh.window.factor)."""
+LATE_AT = 0.95
+"""After this share of its life, a token may expire before the broker has checked it."""
+PAUSE_S = 10.0
+"""Pause after a failure while the old token is valid, as of ExpiringCredentialRefreshingLogin in Kafka's client."""
+MAX_HUNG = 12
+"""Calls of a source that have not returned. The last one was abandoned after 2**11 times the timeout (5.7 hours)."""
 MAX_ANSWER_BYTES = 1 << 20
 MAX_LIFE_S = 10.0 * 365 * 24 * 3600
 """Do not keep a token whose life is longer: the number is wrong."""
@@ -53,6 +60,35 @@ class PasswordLogin:
         return Scram(self.mechanism, self.username, self.password.value, secrets.token_urlsafe(24))
 
 
+class Calls:
+    """The blocking calls of one source of tokens, each in a thread of its own.
+
+    A call that hangs cannot be ended. The client abandons its thread, and calls the source again.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._running: set[object] = set()
+
+    @property
+    def hung(self) -> int:
+        """The number of calls that have not returned. Between two requests for a token, these are abandoned ones."""
+        return len(self._running)
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread, and return its result."""
+        call = object()
+
+        def counted() -> T:
+            try:
+                return function()
+            finally:
+                self._running.discard(call)
+
+        self._running.add(call)
+        return await in_thread(counted)
+
+
 class Source(Protocol):
     """A source of tokens."""
 
@@ -60,14 +96,16 @@ class Source(Protocol):
     def name(self) -> str:
         """The name of the option, for errors."""
 
-    async def __call__(self) -> Token:
+    async def __call__(self, calls: Calls) -> Token:
         """Return a token. Raises LoginRejectedError, and ConnectionLostError if a retry may help."""
 
 
 class TokenLogin:
     """A login with a token (OAUTHBEARER). If a token's lifetime is known, all connections of a client share the token.
 
-    At most one request for a token is in flight. Other logins that need a token wait for the same request.
+    At most one request for a token is in flight. Other logins that need a token wait for the same request. Each login
+    waits for `timeout_ms` at most. A request that hangs is abandoned after this time, the next one after twice this
+    time, and so on. So a source can recover after an outage, and the number of its threads stays small.
     """
 
     mechanism = "OAUTHBEARER"
@@ -76,9 +114,10 @@ class TokenLogin:
         self._source = source
         self._extensions = extensions
         self._timeout_ms = timeout_ms
+        self._calls = Calls(timeout_ms / 1000)
         self._token = ""
-        self._refresh_at = self._expires_at = 0.0
-        self._request: asyncio.Task[Token] | None = None
+        self._refresh_at = self._late_at = self._expires_at = 0.0
+        self._request: asyncio.Task[str] | None = None
 
     def __reduce__(self) -> tuple[type[TokenLogin], tuple[Any, ...]]:
         return type(self), (self._source, self._extensions, self._timeout_ms)
@@ -86,63 +125,67 @@ class TokenLogin:
     async def begin(self) -> Exchange:
         """Return a new exchange, with a new token if needed. Raises LoginRejectedError and ConnectionLostError.
 
-        If the source returns no new token, for any reason, use the old one while it is valid.
+        A token of which 80 % of the life have passed is used, and a new one is requested in the background. After 95 %,
+        wait for the new token. If the source returns none, for any reason, use the old token while it is valid.
         """
-        token = self._token
-        if time.monotonic() >= self._refresh_at:
-            try:
-                token = await self._new_token()
-            except (ConnectionLostError, LoginRejectedError) as error:
-                if time.monotonic() >= self._expires_at:
-                    raise
-                log.warning("cannot get a new token, and uses the previous one: %s", error)
+        token = await self._valid_token()
         try:
             return OAuthBearer(token, self._extensions)
         except ValueError as error:
             raise LoginRejectedError(str(error)) from None
 
-    async def _new_token(self) -> str:
+    async def _valid_token(self) -> str:
+        now = monotonic()
+        if now < self._refresh_at:
+            return self._token
         if self._request is None:
-            self._request = asyncio.ensure_future(self._keep_new_token())
-            self._request.add_done_callback(self._forget_request)
+            self._request = asyncio.ensure_future(self._new_token())
+            self._request.add_done_callback(self._end_request)
+        if now < self._late_at:
+            return self._token
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                return (await asyncio.shield(self._request))[0]
+            async with asyncio.timeout(self._calls.timeout_s):
+                return await asyncio.shield(self._request)
+        except (ConnectionLostError, LoginRejectedError):  # `_end_request` has logged it
+            if monotonic() >= self._expires_at:
+                raise
         except TimeoutError:
-            raise ConnectionLostError(
-                f"{self._source.name} returned no token within sasl.login.read.timeout.ms = {self._timeout_ms}"
-            ) from None
+            if monotonic() >= self._expires_at:
+                raise self._late() from None
+            self._postpone(self._late())
+        return self._token
 
-    async def _keep_new_token(self) -> Token:
-        begun = time.monotonic()
-        token, life = await self._source()
-        life = life if 0 < life < MAX_LIFE_S else 0.0  # it may be negative, infinite or no number
-        self._token, self._refresh_at, self._expires_at = token, begun + REFRESH_AT * life, begun + life
-        return token, life
-
-    def _forget_request(self, request: asyncio.Task[Token]) -> None:
-        self._request = None
-        if not request.cancelled():
-            request.exception()  # all logins that waited for it may have been cancelled
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Call a function in its own daemon thread. The program can end even if the function never returns."""
-    done: Future[tuple[T | None, Exception | None]] = Future()
-    done.set_running_or_notify_cancel()
-
-    def run() -> None:
+    async def _new_token(self) -> str:
+        hung = self._calls.hung
+        if hung >= MAX_HUNG:
+            raise ConnectionLostError(f"{hung} calls of {self._source.name} have not returned; give it a timeout")
+        begun = monotonic()
         try:
-            outcome: tuple[T | None, Exception | None] = function(), None
-        except Exception as error:  # noqa: BLE001 - raised in the coroutine
-            outcome = None, error
-        done.set_result(outcome)
+            async with asyncio.timeout(self._calls.timeout_s * 2**hung):
+                token, life = await self._source(self._calls)
+        except TimeoutError:
+            raise self._late() from None
+        life = life if 0 < life < MAX_LIFE_S else 0.0  # it may be negative, infinite or no number
+        self._token = token
+        self._refresh_at, self._late_at = begun + REFRESH_AT * life, begun + LATE_AT * life
+        self._expires_at = begun + life
+        return token
 
-    threading.Thread(target=run, name="oncelog-token", daemon=True).start()
-    result, error = await asyncio.wrap_future(done)
-    if error is not None:
-        raise error
-    return cast(T, result)
+    def _late(self) -> ConnectionLostError:
+        return ConnectionLostError(
+            f"{self._source.name} returned no token within sasl.login.read.timeout.ms = {self._timeout_ms}"
+        )
+
+    def _end_request(self, request: asyncio.Task[str]) -> None:
+        self._request = None
+        error = None if request.cancelled() else request.exception()
+        if error is not None and monotonic() < self._expires_at:
+            self._postpone(error)
+
+    def _postpone(self, error: BaseException) -> None:
+        """Use the token, which is valid, without another request for a while."""
+        self._refresh_at = min(monotonic() + PAUSE_S, self._expires_at)
+        log.warning("cannot get a new token, and uses the previous one: %s", error)
 
 
 class Callback:
@@ -156,15 +199,18 @@ class Callback:
     def __init__(self, provider: Any) -> None:
         self._call = getattr(provider, "token", provider)
 
-    async def __call__(self) -> Token:
+    async def __call__(self, calls: Calls) -> Token:
         """Return a token. A function runs in a thread, because it may wait."""
+        task = asyncio.current_task()
         try:
-            found = await _in_thread(self._call)
+            found = await calls.run(self._call)
             if isawaitable(found):
                 found = await found
         except OSError as error:  # of its network: worth another attempt
             raise ConnectionLostError(f"{self.name} failed: {error}") from error
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or (task is not None and task.cancelling()):
+                raise  # the client has ended the request
             raise LoginRejectedError(f"{self.name} raised {type(error).__name__}: {error}") from error
         token, expiry = found[:2] if isinstance(found, tuple) and len(found) > 1 else (found, None)
         if not isinstance(token, str) or not isinstance(expiry, int | float | None):
@@ -182,7 +228,6 @@ class TokenEndpoint:
     client_secret: Secret
     scope: str | None = None
     url_encode: bool = False
-    timeout_s: float = 10.0
     ca: str | None = None
 
     @property
@@ -190,14 +235,14 @@ class TokenEndpoint:
         """The option, with its value."""
         return f"sasl.oauthbearer.token.endpoint.url = {self.url}"
 
-    async def __call__(self) -> Token:
+    async def __call__(self, calls: Calls) -> Token:
         """Return a token and its lifetime in seconds. Raises LoginRejectedError and ConnectionLostError."""
-        return await _in_thread(self._request)
+        return await calls.run(partial(self._request, calls.timeout_s))
 
-    def _request(self) -> Token:
+    def _request(self, timeout_s: float) -> Token:
         where = self.name
         try:
-            return self._file() if self.url.startswith("file:") else self._post()
+            return self._file() if self.url.startswith("file:") else self._post(timeout_s)
         except urllib.error.HTTPError as error:
             with error:
                 why = f"{where}: HTTP {error.code} {_reason(error.read(MAX_ANSWER_BYTES))}".rstrip()
@@ -218,7 +263,7 @@ class TokenEndpoint:
         with Path(path).open("rb") as file:
             return file.read(MAX_ANSWER_BYTES).decode().strip(), 0.0
 
-    def _post(self) -> Token:
+    def _post(self, timeout_s: float) -> Token:
         quote = urllib.parse.quote_plus if self.url_encode else str
         basic = b64encode(f"{quote(self.client_id)}:{quote(self.client_secret.value)}".encode()).decode()
         form = {"grant_type": "client_credentials", **({} if self.scope is None else {"scope": self.scope})}
@@ -226,7 +271,7 @@ class TokenEndpoint:
         request = urllib.request.Request(self.url, urllib.parse.urlencode(form).encode(), headers)
         context = ssl.create_default_context(cafile=self.ca)
         opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
-        with opener.open(request, timeout=self.timeout_s) as response:
+        with opener.open(request, timeout=timeout_s) as response:
             content = response.read(MAX_ANSWER_BYTES)
         try:
             answer = json.loads(content)
