@@ -9,17 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from oncelog import metrics
 from oncelog.client.metrics.fetches import Fetches
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.metrics.stats import BOUNDS_MS, WINDOW_S, Windows
+from oncelog.client.metrics.topics import ByTopic
 from oncelog.protocol.apis import ApiKey
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
+    def __init__(self, now: float = 1_000.0) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now
@@ -28,7 +28,8 @@ class Clock:
 @pytest.mark.parametrize("seed", range(20))
 def test_recent_numbers_are_those_of_one_to_two_windows(seed: int) -> None:
     chance = random.Random(seed)
-    windows, now = Windows(0.0), 0.0
+    clock = Clock(0.0)
+    windows, now = Windows(clock), 0.0
     stat = windows.stat()
     recorded: list[tuple[float, int]] = []
     for _ in range(500):
@@ -40,13 +41,14 @@ def test_recent_numbers_are_those_of_one_to_two_windows(seed: int) -> None:
         assert recent.maximum == max(inside, default=None)
         assert recent.seconds >= min(now, WINDOW_S) - 1e-6
         recorded.append((now, chance.randrange(1, 1000)))
-        windows.roll(now)
+        clock.now = now
+        windows.now()
         stat.record(recorded[-1][1])
         assert (stat.count, stat.total) == (len(recorded), sum(value for _, value in recorded))
 
 
 def test_rate_average_and_maximum() -> None:
-    stat = Windows(0.0).stat()
+    stat = Windows(Clock(0.0)).stat()
     for second in range(10):
         stat.record(second * 10)
     recent = stat.recent(10.0)
@@ -69,6 +71,55 @@ def test_histogram_has_each_time_once() -> None:
     assert list(histogram) == [*BOUNDS_MS, float("inf")]
     assert (histogram[1], histogram[2], histogram[60_000], histogram[float("inf")]) == (2, 2, 1, 1)
     assert sum(histogram.values()) == 6
+
+
+def test_records_read_from_the_buffer_without_requests_have_a_rate() -> None:
+    clock = Clock()
+    requests = Requests(clock)
+    node, fetches = requests.of_node(1), Fetches(requests)
+    node.answered(ApiKey.FETCH, 50_000_000, node.sent(100))
+    for second in range(300):
+        clock.now += 1
+        fetches.consumed("t", 10)
+        found = fetches.metrics(1, {}, requests.metrics("c", []))
+        if second > 60:
+            assert found.records_consumed_rate == pytest.approx(10, rel=0.1)
+            assert found.topics["t"].records_consumed_rate == pytest.approx(10, rel=0.1)
+    node.sent(100)
+    assert fetches.metrics(1, {}, requests.metrics("c", [])).records_consumed_rate == pytest.approx(10, rel=0.1)
+
+
+def test_record_after_a_long_pause_has_a_rate() -> None:
+    clock = Clock()
+    requests = Requests(clock)
+    node, sends = requests.of_node(1), Sends(requests)
+    clock.now += 300
+    sends.sent([(SimpleNamespace(tp=("t", 0), count=10, created_ms=5), bytes(100))], 10)
+    node.sent(100)
+    buffer = dict.fromkeys(("buffer_total_bytes", "buffer_available_bytes", "buffered_records", "waiting_threads"), 0)
+    assert sends.metrics(requests.metrics("c", []), **buffer).record_send_rate > 0
+
+
+def test_response_without_records_does_not_change_the_fetch_size() -> None:
+    requests = Requests(Clock())
+    fetches = Fetches(requests)
+    fetches.fetched({"t": 100}, 0)
+    fetches.fetched({}, 0)
+    found = fetches.metrics(1, {}, requests.metrics("c", []))
+    assert found.fetch_size_avg == found.topics["t"].fetch_size_avg == 100
+
+
+def test_two_threads_create_the_recorder_of_a_topic_once() -> None:
+    def make(windows: Windows) -> SimpleNamespace:
+        made = SimpleNamespace(stats=[windows.stat()])
+        if len(windows._stats) == 1:
+            first.append(topics["t"])  # the other thread is faster
+        return made
+
+    windows, first = Windows(Clock()), list[SimpleNamespace]()
+    topics = ByTopic(windows, make)
+    assert topics["t"] is first[0]
+    assert list(windows._stats) == first[0].stats
 
 
 def test_memory_does_not_grow_with_requests_and_time() -> None:
@@ -101,7 +152,7 @@ def test_nodes_and_topics_that_are_gone_disappear() -> None:
     for node in (-1, 1, 2, 3):
         requests.of_node(node).sent(10)
     requests.keep_nodes({1, 3})
-    found = metrics.ClientMetrics(client_id="c", **requests.values([(1, 2), (1, 0), (3, 1)]))
+    found = requests.metrics("c", [(1, 2), (1, 0), (3, 1)])
     assert set(found.nodes) == {-1, 1, 3}
     assert (found.connection_count, found.requests_in_flight, found.nodes[1].connection_count) == (3, 3, 2)
     assert found.request_total == 4, "totals of the client stay"
@@ -113,16 +164,16 @@ def test_nodes_and_topics_that_are_gone_disappear() -> None:
     sends.forget("b")
     assert len(requests.windows._stats) == kept, "their windows are forgotten, too"
     sends.sent([(SimpleNamespace(tp=("b", 0), count=1, created_ms=5), bytes(100))], 10)
-    assert set(sends._topics) == {"b"}
+    assert [topic for topic, _ in sends._topics.items()] == ["b"]
     fetches.consumed("a", 1)
     fetches.consumed("b", 1)
     fetches.keep_topics({"b"})
-    assert set(fetches._topics) == {"b"}
+    assert [topic for topic, _ in fetches._topics.items()] == ["b"]
 
 
 def test_result_is_frozen_and_does_not_change() -> None:
     requests = Requests(Clock())
-    before = metrics.ClientMetrics(client_id="c", **requests.values([]))
+    before = requests.metrics("c", [])
     requests.of_node(1).sent(10)
     assert (before.request_total, before.nodes) == (0, {})
     with pytest.raises(FrozenInstanceError):
@@ -133,12 +184,12 @@ def test_names_of_kafka_omit_what_has_no_value() -> None:
     requests = Requests(Clock())
     node = requests.of_node(1)
     node.answered(ApiKey.FETCH, 50, node.sent(100) - 0.01)
-    found = metrics.ClientMetrics(client_id="c", **requests.values([])).by_kafka_name()
+    found = requests.metrics("c", []).by_kafka_name()
     client = ("client-id", "c")
     assert found["admin-client-metrics", "request-total", (client,)] == 1
     assert found["admin-client-node-metrics", "outgoing-byte-total", (client, ("node-id", "node-1"))] == 100
     assert found["admin-client-request-metrics", "request-total", (client, ("api", "FETCH"))] == 1
     assert all(isinstance(value, int | float) for value in found.values())
     assert all(name.name == name.name.lower() and "_" not in name.name for name in found)
-    empty = metrics.ClientMetrics(client_id="c", **Requests(Clock()).values([])).by_kafka_name()
+    empty = Requests(Clock()).metrics("c", []).by_kafka_name()
     assert ("admin-client-metrics", "request-size-max", (client,)) not in empty

@@ -71,7 +71,7 @@ class AdminBase:
 
         Sends no request. Any thread may call this, also after `close`.
         """
-        return ClientMetrics(**self.cluster.metrics())
+        return self.cluster.metrics()
 
     if not TYPE_CHECKING:  # a type checker reports a mistyped name without this
 

@@ -24,6 +24,7 @@ from oncelog.client.discovery.metadata import MetadataUpdater
 from oncelog.client.discovery.retries import Retries
 from oncelog.client.discovery.topology import LEADER_MOVED, Partition, Topic
 from oncelog.client.metrics.requests import Requests
+from oncelog.client.metrics.results import ClientMetrics
 from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.net.security import PLAINTEXT, Security
@@ -153,9 +154,9 @@ class ClusterClient:
         """Return the open connection to a broker, if there is one."""
         return self._connections.find((node_id, purpose))
 
-    def metrics(self) -> dict[str, Any]:
-        """Return the fields of `ClientMetrics`. Any thread may call this."""
-        return {"client_id": self._client_id, **self.requests.values(self._connections.open_connections())}
+    def metrics(self) -> ClientMetrics:
+        """Return the metrics of requests and connections. Any thread may call this."""
+        return self.requests.metrics(self._client_id, self._connections.open_connections())
 
     async def _any_connection(self) -> ClientConnection:
         self.calls.check()

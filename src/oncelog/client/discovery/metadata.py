@@ -75,7 +75,8 @@ class MetadataUpdater:
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(str(error)) from error
         self.topology.update(response, everything=topics is None)
-        self._requests.keep_nodes(self.topology.brokers)
+        used = {node for node, _ in self._connections.open_connections()}
+        self._requests.keep_nodes(used | self.topology.brokers.keys())
         self._refreshed_at = asyncio.get_running_loop().time()
 
     def is_fresh(self, max_age: float) -> bool:

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Any
+from typing import TypedDict
 
 from oncelog.client.metrics.requests import Requests
-from oncelog.client.metrics.results import ConsumerMetrics, ConsumerTopicMetrics, PartitionMetrics
+from oncelog.client.metrics.results import (
+    ClientMetrics,
+    ConsumerMetrics,
+    ConsumerTopicMetrics,
+    PartitionMetrics,
+    client_fields,
+)
 from oncelog.client.metrics.stats import Windows
+from oncelog.client.metrics.topics import ByTopic
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.apis import ApiKey
 
 _HEARTBEATS = (ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+
+
+class _Read(TypedDict):
+    """The fields that topics and consumers share."""
+
+    records_consumed_total: int
+    records_consumed_rate: float
+    bytes_consumed_total: int
+    bytes_consumed_rate: float
+    fetch_size_avg: float | None
+    fetch_size_max: float | None
 
 
 class _Records:
@@ -22,13 +40,13 @@ class _Records:
     def __init__(self, windows: Windows) -> None:
         self.stats = self.consumed, self.fetched = windows.stat(), windows.stat()
 
-    def metrics(self, now: float) -> dict[str, Any]:
+    def metrics(self, now: float) -> _Read:
         """Return the fields that topics and consumers share."""
         fetched = self.fetched.recent(now)
         return {
-            "records_consumed_total": self.consumed.total,
+            "records_consumed_total": int(self.consumed.total),
             "records_consumed_rate": self.consumed.recent(now).per_second,
-            "bytes_consumed_total": self.fetched.total,
+            "bytes_consumed_total": int(self.fetched.total),
             "bytes_consumed_rate": fetched.per_second,
             "fetch_size_avg": fetched.average,
             "fetch_size_max": fetched.maximum,
@@ -39,52 +57,46 @@ class Fetches:
     """Count the records, Fetch requests and assignments of one consumer."""
 
     def __init__(self, requests: Requests) -> None:
-        self._clock = requests.clock
         self._fetch, self._commit = requests.of_api(ApiKey.FETCH), requests.of_api(ApiKey.OFFSET_COMMIT)
         self._heartbeats = [requests.of_api(each) for each in _HEARTBEATS]
         self._windows = requests.windows
         self._all = _Records(self._windows)
-        self._topics: dict[str, _Records] = {}
+        self._topics = ByTopic(self._windows, _Records)
         self._throttled, self._rebalances = self._windows.stat(), self._windows.stat()
         self._rebalanced_at: float | None = None
 
     def fetched(self, by_topic: Mapping[str, int], throttle_ms: int) -> None:
         """Count a Fetch response: the bytes of each topic's batches, and the broker's throttle time."""
+        self._windows.now()
         for topic, size in by_topic.items():
-            self._topic(topic).fetched.record(size)
-        self._all.fetched.record(sum(by_topic.values()))
+            self._topics[topic].fetched.record(size)
+        if by_topic:
+            self._all.fetched.record(sum(by_topic.values()))
         self._throttled.record(throttle_ms)
 
     def consumed(self, topic: str, records: int) -> None:
-        """Count the records of a partition that one call returns to the program."""
-        self._all.consumed.record(records)
-        self._topic(topic).consumed.record(records)
+        """Count records that the program gets."""
+        self._windows.now()
+        self._all.consumed.add(records)
+        self._topics[topic].consumed.add(records)
 
     def rebalanced(self) -> None:
         """Count an assignment that the consumer got from its group."""
-        self._rebalanced_at = self._clock()
+        self._rebalanced_at = self._windows.now()
         self._rebalances.record(1)
-
-    def _topic(self, topic: str) -> _Records:
-        found = self._topics.get(topic)
-        if found is None:
-            found = self._topics[topic] = _Records(self._windows)
-        return found
 
     def keep_topics(self, topics: Container[str]) -> None:
         """Drop the counts of all other topics, because they are no longer assigned."""
-        for topic in list(self._topics):  # another thread may add a topic meanwhile
-            if topic not in topics:
-                self._windows.drop(self._topics.pop(topic).stats)
+        self._topics.keep(topics)
 
-    def metrics(self, assigned: int, lags: Mapping[TopicPartition, int], client: Mapping[str, Any]) -> ConsumerMetrics:
-        """Return the consumer's metrics. `client` has the fields of `ClientMetrics`."""
-        now = self._clock()
+    def metrics(self, assigned: int, lags: Mapping[TopicPartition, int], client: ClientMetrics) -> ConsumerMetrics:
+        """Return the metrics of the consumer and those of its client."""
+        now = self._windows.clock()
         throttled, rebalances = self._throttled.recent(now), self._rebalances.recent(now)
         fetches, commits = self._fetch.recent(now), self._commit.recent(now)
         heartbeats = [each.recent(now).maximum for each in self._heartbeats]
         return ConsumerMetrics(
-            **client,
+            **client_fields(client),
             **self._all.metrics(now),
             fetch_total=self._fetch.count,
             fetch_rate=fetches.count_per_second,
@@ -102,6 +114,6 @@ class Fetches:
             commit_total=self._commit.count,
             commit_latency_avg=commits.average,
             commit_latency_max=commits.maximum,
-            topics={topic: ConsumerTopicMetrics(**each.metrics(now)) for topic, each in self._topics.copy().items()},
+            topics={topic: ConsumerTopicMetrics(**each.metrics(now)) for topic, each in self._topics.items()},
             partitions={tp: PartitionMetrics(lag) for tp, lag in lags.items()},
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
-from typing import Any
+from typing import TypedDict
 
-from oncelog.client.metrics.results import NodeMetrics, RequestMetrics
-from oncelog.client.metrics.stats import BOUNDS_MS, LatencyStat, Stat, Windows
+from oncelog.client.metrics.results import ClientMetrics, NodeMetrics, RequestMetrics
+from oncelog.client.metrics.stats import LatencyStat, Stat, Windows
 from oncelog.protocol.apis import ApiKey
 
 
@@ -15,10 +14,9 @@ class Requests:
     """Count requests and responses, by broker and by API. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.windows = Windows(clock())
+        self.windows = Windows(clock)
         self.connections = self.failed_connections = self.failed_logins = self.lost = 0
-        """Counts of opened connections, failed attempts, rejected logins, and requests without a response."""
+        """Counts of opened connections, failed attempts, failed logins, and requests without a response."""
         self.outgoing, self.incoming = self.windows.stat(), self.windows.stat()
         self.apis: dict[int, LatencyStat] = {}
         """API key -> the latencies of its requests."""
@@ -39,29 +37,30 @@ class Requests:
         return found
 
     def keep_nodes(self, nodes: Container[int]) -> None:
-        """Drop the counts of all other brokers, because they have left the cluster."""
+        """Drop the counts of all other brokers."""
         for node in [each for each in self._nodes if each not in nodes and each >= 0]:
             self.windows.drop(self._nodes.pop(node).stats)
 
-    def values(self, open_connections: Iterable[tuple[int, int]]) -> dict[str, Any]:
-        """Return the fields of `ClientMetrics`. `open_connections` has pairs (node, requests in flight)."""
-        now = self.clock()
+    def metrics(self, client_id: str, open_connections: Iterable[tuple[int, int]]) -> ClientMetrics:
+        """Return the client's metrics. `open_connections` has pairs (node, requests in flight)."""
+        now = self.windows.clock()
         busy: dict[int, list[int]] = {}
         for node, in_flight in open_connections:
             busy.setdefault(node, []).append(in_flight)
         count = sum(map(len, busy.values()))
-        return {
+        return ClientMetrics(
             **_traffic(self.outgoing, self.incoming, now),
-            "connection_count": count,
-            "connection_creation_total": self.connections,
-            "connection_close_total": max(0, self.connections - count),
-            "connection_failure_total": self.failed_connections,
-            "failed_authentication_total": self.failed_logins,
-            "requests_in_flight": sum(map(sum, busy.values())),
-            "request_lost_total": self.lost,
-            "nodes": {node: each.metrics(busy.get(node, []), now) for node, each in self._nodes.copy().items()},
-            "requests": {ApiKey(key).name: _of_api(each, now) for key, each in self.apis.copy().items() if each.count},
-        }
+            client_id=client_id,
+            connection_count=count,
+            connection_creation_total=self.connections,
+            connection_close_total=max(0, self.connections - count),
+            connection_failure_total=self.failed_connections,
+            failed_authentication_total=self.failed_logins,
+            requests_in_flight=sum(map(sum, busy.values())),
+            request_lost_total=self.lost,
+            nodes={node: each.metrics(busy.get(node, []), now) for node, each in self._nodes.copy().items()},
+            requests={ApiKey(key).name: _of_api(each, now) for key, each in self.apis.copy().items() if each.count},
+        )
 
 
 class NodeTraffic:
@@ -69,40 +68,23 @@ class NodeTraffic:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._clock = requests.clock
         self._windows = requests.windows
         self.stats = self._outgoing, self._incoming, self._latency = tuple(self._windows.stat() for _ in range(3))
-        self._sent = (self._outgoing, requests.outgoing)
-        self._received = (self._incoming, requests.incoming)
 
     def sent(self, size: int) -> float:
         """Count a request of `size` bytes. Return the current time, for `answered`."""
-        now = self._clock()
-        if now >= self._windows.end:
-            self._windows.roll(now)
-        for stat in self._sent:
-            stat.count += 1
-            stat.total += size
-            if size > stat.largest:
-                stat.largest = size
+        now = self._windows.now()
+        self._outgoing.record(size)
+        self._requests.outgoing.record(size)
         return now
 
     def answered(self, api_key: int, size: int, sent_at: float) -> None:
         """Count a response of `size` bytes, and its latency."""
-        now = self._clock()
-        if now >= self._windows.end:
-            self._windows.roll(now)
-        for stat in self._received:
-            stat.count += 1
-            stat.total += size
-        latency = (now - sent_at) * 1000
-        of_api = self._requests.apis.get(api_key) or self._requests.of_api(api_key)
-        for stat in (self._latency, of_api):
-            stat.count += 1
-            stat.total += latency
-            if latency > stat.largest:
-                stat.largest = latency
-        of_api.buckets[bisect_left(BOUNDS_MS, latency)] += 1
+        latency = (self._windows.now() - sent_at) * 1000
+        self._incoming.record(size)
+        self._requests.incoming.record(size)
+        self._latency.record(latency)
+        self._requests.of_api(api_key).record(latency)
 
     def lost(self, count: int) -> None:
         """Count requests that will get no response."""
@@ -120,7 +102,22 @@ class NodeTraffic:
         )
 
 
-def _traffic(outgoing: Stat, incoming: Stat, now: float) -> dict[str, Any]:
+class _Traffic(TypedDict):
+    """The fields that brokers and clients share."""
+
+    request_total: int
+    request_rate: float
+    response_total: int
+    response_rate: float
+    request_size_avg: float | None
+    request_size_max: float | None
+    outgoing_byte_total: int
+    outgoing_byte_rate: float
+    incoming_byte_total: int
+    incoming_byte_rate: float
+
+
+def _traffic(outgoing: Stat, incoming: Stat, now: float) -> _Traffic:
     sent, got = outgoing.recent(now), incoming.recent(now)
     return {
         "request_total": outgoing.count,
@@ -129,9 +126,9 @@ def _traffic(outgoing: Stat, incoming: Stat, now: float) -> dict[str, Any]:
         "response_rate": got.count_per_second,
         "request_size_avg": sent.average,
         "request_size_max": sent.maximum,
-        "outgoing_byte_total": outgoing.total,
+        "outgoing_byte_total": int(outgoing.total),
         "outgoing_byte_rate": sent.per_second,
-        "incoming_byte_total": incoming.total,
+        "incoming_byte_total": int(incoming.total),
         "incoming_byte_rate": got.per_second,
     }
 

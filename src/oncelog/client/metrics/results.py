@@ -83,7 +83,10 @@ class ClientMetrics:
     connection_creation_total: int = _value("Connections opened.")
     connection_close_total: int = _value("Connections that have ended.")
     connection_failure_total: int = _value("Attempts to connect that failed. Not in Kafka.")
-    failed_authentication_total: int = _value("Logins that a broker rejected.")
+    failed_authentication_total: int = _value(
+        "Attempts to connect that ended at an untrusted certificate or a rejected login. A failed renewal of a session "
+        "is not counted."
+    )
     requests_in_flight: int = _value("Requests that wait for a response.")
     request_total: int = _value("Requests sent.")
     request_rate: float = _value("Requests per second.")
@@ -108,6 +111,11 @@ class ClientMetrics:
     def by_kafka_name(self) -> dict[MetricName, float]:
         """Return Kafka's name (group, name, tags) -> value, for exporters. Metrics whose value is None are omitted."""
         return dict(_flat(self, f"{self.KIND}-metrics", self.KIND, (("client-id", self.client_id),)))
+
+
+def client_fields(client: ClientMetrics) -> dict[str, Any]:
+    """Return the fields of `ClientMetrics`, as arguments for the metrics of a producer or consumer."""
+    return {each.name: getattr(client, each.name) for each in fields(ClientMetrics)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +172,8 @@ class ConsumerTopicMetrics:
     records_consumed_rate: float = _value("Records received per second.")
     bytes_consumed_total: int = _value("Bytes of fetched batches, compressed.")
     bytes_consumed_rate: float = _value("Bytes of fetched batches per second.")
-    fetch_size_avg: float | None = _value("Average bytes of a partition in a response.")
-    fetch_size_max: float | None = _value("Largest number of bytes of a partition in a response.")
+    fetch_size_avg: float | None = _value("Average bytes of the topic's batches in a response.")
+    fetch_size_max: float | None = _value("Largest number of bytes of the topic's batches in a response.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +195,7 @@ class ConsumerMetrics(ClientMetrics):
     bytes_consumed_rate: float = _value("Bytes of fetched batches per second.", FETCH)
     fetch_total: int = _value("Fetch requests that were answered.", FETCH)
     fetch_rate: float = _value("Fetch requests per second.", FETCH)
-    fetch_size_avg: float | None = _value("Average bytes of batches in a response.", FETCH)
+    fetch_size_avg: float | None = _value("Average bytes of batches in a response that has records.", FETCH)
     fetch_size_max: float | None = _value("Largest number of bytes of batches in a response.", FETCH)
     fetch_latency_avg: float | None = _value(
         "Average time from a Fetch request to its response in ms. It includes the wait for new records.", FETCH

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 from oncelog.client.metrics.requests import Requests
-from oncelog.client.metrics.results import ProducerMetrics, ProducerTopicMetrics
+from oncelog.client.metrics.results import ClientMetrics, ProducerMetrics, ProducerTopicMetrics, client_fields
 from oncelog.client.metrics.stats import Windows
+from oncelog.client.metrics.topics import ByTopic
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.apis import ApiKey
 
@@ -20,6 +21,17 @@ class SentBatch(Protocol):
     created_ms: int
 
 
+class _Written(TypedDict):
+    """The fields that topics and producers share."""
+
+    record_send_total: int
+    record_send_rate: float
+    record_retry_total: int
+    record_retry_rate: float
+    record_error_total: int
+    record_error_rate: float
+
+
 class _Records:
     """Count the records of one topic, or of all topics. Each number is the size of a batch or request."""
 
@@ -28,14 +40,14 @@ class _Records:
     def __init__(self, windows: Windows) -> None:
         self.stats = self.sent, self.bytes, self.retried, self.failed = tuple(windows.stat() for _ in range(4))
 
-    def metrics(self, now: float) -> dict[str, Any]:
+    def metrics(self, now: float) -> _Written:
         """Return the fields that topics and producers share."""
         return {
-            "record_send_total": self.sent.total,
+            "record_send_total": int(self.sent.total),
             "record_send_rate": self.sent.recent(now).per_second,
-            "record_retry_total": self.retried.total,
+            "record_retry_total": int(self.retried.total),
             "record_retry_rate": self.retried.recent(now).per_second,
-            "record_error_total": self.failed.total,
+            "record_error_total": int(self.failed.total),
             "record_error_rate": self.failed.recent(now).per_second,
         }
 
@@ -44,10 +56,9 @@ class Sends:
     """Count the records, batches and Produce requests of one producer."""
 
     def __init__(self, requests: Requests) -> None:
-        self._clock = requests.clock
         self._windows = requests.windows
         self._all = _Records(self._windows)
-        self._topics: dict[str, _Records] = {}
+        self._topics = ByTopic(self._windows, _Records)
         self._queued, self._throttled = self._windows.stat(), self._windows.stat()
         self._latency = requests.of_api(ApiKey.PRODUCE)
         self.splits = 0
@@ -56,51 +67,55 @@ class Sends:
 
     def sent(self, batches: Iterable[tuple[SentBatch, Sized]], now_ms: int) -> None:
         """Count a Produce request: its batches, and the bytes of each. `now_ms` has the clock of `created_ms`."""
+        self._windows.now()
         sizes, queued = self._all.bytes, self._queued
         records = 0
         for batch, data in batches:
-            topic = self._topics.get(batch.tp[0]) or self._topic(batch.tp[0])
+            topic = self._topics[batch.tp[0]]
             size, waited = len(data), now_ms - batch.created_ms
             records += batch.count
-            topic.sent.total += batch.count
-            topic.bytes.total += size
+            topic.sent.add(batch.count)
+            topic.bytes.add(size)
             sizes.record(size)
             queued.record(waited)
         self._all.sent.record(records)
 
     def answered(self, throttle_ms: int) -> None:
         """Count a Produce response, with the broker's throttle time."""
+        self._windows.now()
         self._throttled.record(throttle_ms)
 
     def retried(self, topic: str, records: int) -> None:
         """Count the records of a batch that will be sent again."""
-        self._all.retried.record(records)
-        self._topic(topic).retried.record(records)
+        self._windows.now()
+        self._all.retried.add(records)
+        self._topics[topic].retried.add(records)
 
     def failed(self, topic: str, records: int) -> None:
         """Count the records of a batch that has failed."""
-        self._all.failed.record(records)
-        self._topic(topic).failed.record(records)
-
-    def _topic(self, topic: str) -> _Records:
-        found = self._topics.get(topic)
-        if found is None:
-            found = self._topics[topic] = _Records(self._windows)
-        return found
+        self._windows.now()
+        self._all.failed.add(records)
+        self._topics[topic].failed.add(records)
 
     def forget(self, topic: str) -> None:
         """Drop the counts of a topic that the producer no longer uses."""
-        found = self._topics.pop(topic, None)
-        if found is not None:
-            self._windows.drop(found.stats)
+        self._topics.drop(topic)
 
-    def metrics(self, **others: Any) -> ProducerMetrics:
-        """Return the producer's metrics. `others` has the fields that this class does not count."""
-        now = self._clock()
+    def metrics(
+        self,
+        client: ClientMetrics,
+        *,
+        buffer_total_bytes: int,
+        buffer_available_bytes: int,
+        buffered_records: int,
+        waiting_threads: int,
+    ) -> ProducerMetrics:
+        """Return the metrics of the producer and those of its client. The arguments are not counted here."""
+        now = self._windows.clock()
         sent, sizes, queued = (each.recent(now) for each in (self._all.sent, self._all.bytes, self._queued))
         throttled, latency = self._throttled.recent(now), self._latency.recent(now)
         return ProducerMetrics(
-            **others,
+            **client_fields(client),
             **self._all.metrics(now),
             records_per_request_avg=sent.average,
             record_queue_time_avg=queued.average,
@@ -112,8 +127,12 @@ class Sends:
             request_latency_max=latency.maximum,
             produce_throttle_time_avg=throttled.average,
             produce_throttle_time_max=throttled.maximum,
+            buffer_total_bytes=buffer_total_bytes,
+            buffer_available_bytes=buffer_available_bytes,
+            buffered_records=buffered_records,
             buffer_exhausted_total=self.exhausted,
-            topics={topic: _of_topic(each, now) for topic, each in self._topics.copy().items()},
+            waiting_threads=waiting_threads,
+            topics={topic: _of_topic(each, now) for topic, each in self._topics.items()},
         )
 
 

@@ -1,12 +1,15 @@
 """Statistics of streams of numbers in constant memory: totals, rates, averages and maxima (Kafka's SampledStat).
 
-All `Stat`s of a client share its `Windows`. Recording takes only a few additions, because it happens for each request.
-Any thread may read without a lock, but it may miss a number that is recorded at the same time.
+All `Stat`s of a client share its `Windows`. Recorders call `Windows.now` first, which begins a new window if needed.
+Recording takes only a few additions, because it happens for each request. Any thread may read without a lock, but it
+may miss a number that is recorded at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
 from typing import Final, NamedTuple
 
 WINDOW_S: Final = 30.0
@@ -29,10 +32,7 @@ class _Mark(NamedTuple):
 
 
 class Stat:
-    """The count and sum (`total`) of numbers since the start, and the `largest` of the current window.
-
-    Recorders may change single attributes directly. `record` changes all of them.
-    """
+    """The count and sum (`total`) of numbers since the start, and the `largest` of the current window."""
 
     __slots__ = ("_mark", "count", "largest", "total")
 
@@ -48,6 +48,10 @@ class Stat:
         self.total += value
         if value > self.largest:
             self.largest = value
+
+    def add(self, value: float) -> None:
+        """Add to the sum only, for a `Stat` of which only total and rate are shown."""
+        self.total += value
 
     def begin_window(self, start: float, *, skipped: bool) -> None:
         """Begin a window at `start`. With `skipped`, nothing was recorded in the window before."""
@@ -112,21 +116,25 @@ class LatencyStat(Stat):
         super().__init__(start)
         self.buckets = [0] * (len(BOUNDS_MS) + 1)
 
+    def record(self, value: float) -> None:
+        """Add a time."""
+        super().record(value)
+        self.buckets[bisect_left(BOUNDS_MS, value)] += 1
+
     def histogram(self) -> Mapping[float, int]:
         """Return upper bound in ms -> count of times up to it and above the bound before. The last is infinity."""
         return dict(zip((*map(float, BOUNDS_MS), float("inf")), self.buckets, strict=True))
 
 
 class Windows:
-    """The windows of one client's `Stat`s. Times are monotonic seconds. The current window ends at `end`.
+    """The windows of one client's `Stat`s. `clock` returns monotonic seconds. Any thread may call all methods."""
 
-    Only the event loop calls `roll`. Any thread may create a `Stat`.
-    """
-
-    def __init__(self, now: float) -> None:
-        self._start = now
-        self.end = now + WINDOW_S
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._start = clock()
+        self._end = self._start + WINDOW_S
         self._stats: dict[Stat, None] = {}
+        self._rolling = Lock()
 
     def stat(self) -> Stat:
         """Create a `Stat`."""
@@ -143,16 +151,23 @@ class Windows:
         return stat
 
     def drop(self, stats: Iterable[Stat]) -> None:
-        """Remove these `Stat`s, so that they are no longer rolled."""
+        """Remove these `Stat`s, so that no new windows begin for them."""
         for stat in stats:
             self._stats.pop(stat, None)
 
-    def roll(self, now: float) -> None:
-        """Begin a new window if the current one has ended."""
-        if now < self.end:
-            return
-        passed = (now - self._start) // WINDOW_S
-        self._start += passed * WINDOW_S
-        self.end = self._start + WINDOW_S
-        for stat in self._stats.copy():
-            stat.begin_window(self._start, skipped=passed > 1)
+    def now(self) -> float:
+        """Return the current time. If the current window has ended, begin a new one first."""
+        now = self.clock()
+        if now >= self._end:
+            self._roll(now)
+        return now
+
+    def _roll(self, now: float) -> None:
+        with self._rolling:
+            if now < self._end:
+                return  # another thread has begun the window
+            passed = (now - self._start) // WINDOW_S
+            self._start += passed * WINDOW_S
+            for stat in self._stats.copy():
+                stat.begin_window(self._start, skipped=passed > 1)
+            self._end = self._start + WINDOW_S

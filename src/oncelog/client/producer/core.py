@@ -184,7 +184,7 @@ class ProducerCore:
         with self.lock:
             used, batches = self.accumulator.used, self.accumulator.incomplete()
         return self.sends.metrics(
-            **self.cluster.metrics(),
+            self.cluster.metrics(),
             buffer_total_bytes=limit,
             buffer_available_bytes=max(0, limit - used),
             buffered_records=sum(batch.count for batch in batches),
