@@ -7,10 +7,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.client.discovery.topology import Topology
 from oncelog.client.metrics import stats
 from support.processes import wait_until
 from support.proxy import LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy, redirect
@@ -162,6 +164,51 @@ def test_rows_of_tables_are_counted(server: Server, name: str) -> None:
         assert consumer.metrics().topics == {}, "topics that are gone disappear"
 
 
+def test_records_that_a_loop_does_not_reach_are_not_counted(server: Server, name: str) -> None:
+    fill(server, name, [500])
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 0)])
+        for number, record in enumerate(consumer, 1):
+            assert consumer.metrics().records_consumed_total == number == record.offset + 1
+            if number == 3:
+                break
+        assert consumer.metrics().topics[name].records_consumed_total == 3
+        assert len(consumer.poll(5)) == 497
+        assert consumer.metrics().records_consumed_total == 500
+
+
+def test_records_that_a_deserializer_cannot_read_are_not_counted(server: Server, name: str) -> None:
+    def read(data: bytes, context: object) -> int:
+        if data == b"3":
+            raise ValueError("a poison record")
+        return int(data)
+
+    fill(server, name, [500])
+    with Consumer(server.bootstrap, auto_offset_reset="earliest", value_deserializer=read) as consumer:
+        consumer.assign([(name, 0)])
+        assert len(consumer.poll(5)) == 3
+        for _ in range(5):
+            with pytest.raises(errors.SerializationError):
+                consumer.poll(5)
+        assert consumer.metrics().records_consumed_total == 3
+        consumer.seek(name, 0, 4)
+        assert [record.value for _, record in zip(range(2), consumer, strict=False)] == [4, 5]
+        assert consumer.metrics().records_consumed_total == 5
+
+
+def test_asyncio_loop_counts_what_it_reaches(server: Server, name: str) -> None:
+    async def main() -> int:
+        async with aio.Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([(name, 0)])
+            async for record in consumer:
+                if record.offset == 9:
+                    break
+            return consumer.metrics().records_consumed_total
+
+    fill(server, name, [100])
+    assert asyncio.run(main()) == 10
+
+
 def test_rebalances_and_commits(server: Server, name: str) -> None:
     fill(server, name, [10, 10])
     options = {"group_id": name, "auto_offset_reset": "earliest", "heartbeat_interval_ms": 100}
@@ -196,6 +243,29 @@ def test_admin_and_its_errors(server: Server, name: str) -> None:
         dead.list_topics()
     assert dead.metrics().connection_failure_total >= 1
     dead.close()
+
+
+def test_broker_that_the_metadata_lacks_stays_while_it_is_connected(
+    server: Server, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Topology.update
+
+    def update_without_brokers(topology: Topology, *args: Any, **options: Any) -> None:
+        update(topology, *args, **options)
+        topology.brokers = {}
+
+    for topic in (name, f"{name}-2", f"{name}-3"):
+        admin.create_topics(topic, 1)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b"x").result(10)
+        before = producer.metrics().nodes[1]
+        with monkeypatch.context() as stale:
+            stale.setattr(Topology, "update", update_without_brokers)
+            producer.partitions_for(f"{name}-2")
+        producer.partitions_for(f"{name}-3")
+        producer.send(name, b"x").result(10)
+        after = producer.metrics().nodes[1]
+    assert after.request_total > before.request_total > 0
 
 
 def test_names_are_kafkas(server: Server, name: str) -> None:

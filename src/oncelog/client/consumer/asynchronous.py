@@ -118,6 +118,10 @@ class Consumer(ConsumerBase):
         The deserializers run on the event loop. Those that send a request run in a thread, such as `AvroDeserializer`
         for the first record of each schema.
         """
+        return self._core.count(await self._poll(timeout, max_records))
+
+    async def _poll(self, timeout: float | None, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Return the next deserialized records, which are not counted yet."""
         core, deserializers = self._core, self._core.deserializers
         records = await core.poll(ms(timeout), max_records)
         if deserializers is None or not records:
@@ -139,8 +143,8 @@ class Consumer(ConsumerBase):
         """
         self._core.polls.check()
         while self._core.loop_continues(asyncio.current_task()):
-            records = await self.poll(1.0)
-            iteration = self._core.iterate(records)
+            records = await self._poll(1.0)
+            iteration = self._core.iterate(records, count=True)
             try:
                 for record in iteration:
                     yield record

@@ -157,6 +157,10 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         if another consumer has the same group_instance_id. Raises OffsetOutOfRangeError if auto_offset_reset is "none"
         and a partition has no valid position. An error of a listener is raised unchanged.
         """
+        return self._core.count(self._poll(timeout, max_records))
+
+    def _poll(self, timeout: float | None, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Return the next deserialized records, which are not counted yet."""
         core, deserializers = self._core, self._core.deserializers
         records = self._serve(core.poll(ms(timeout), max_records), lambda found: core.iterate(found).stop())
         if deserializers is None or not records:
@@ -176,10 +180,10 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         """
         self._core.polls.check()
         while self._core.loop_continues(threading.get_ident()):
-            records = self.poll(1.0)
+            records = self._poll(1.0)
             if not records:
                 continue
-            iteration = self._core.iterate(records)
+            iteration = self._core.iterate(records, count=True)
             try:
                 yield from iteration
             finally:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from oncelog import errors
@@ -146,17 +148,23 @@ class ConsumerCore:
     # -- polling --------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float | None, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Return records as soon as there are some; an empty list when time is up (None: never)."""
+        """Return records as soon as there are some; an empty list when time is up (None: never). Do not count them."""
         limit = self.options["max_poll_records"] if max_records is None else max_records
-        return await self._poll(timeout_ms, lambda: collect_records(self.subscription, limit, self.fetches.consumed))
+        return await self._poll(timeout_ms, lambda: collect_records(self.subscription, limit))
+
+    def count(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Count records that a poll returns to the program, and return them."""
+        for topic, number in Counter(map(itemgetter(0), records)).items():
+            self.fetches.consumed(topic, number)
+        return records
 
     async def poll_fetches(self, timeout_ms: float | None) -> list[CompletedFetch]:
         """Return fetched records, undecoded, as soon as there are some. The caller has to move the positions."""
         return await self._poll(timeout_ms, lambda: collect_fetches(self.subscription))
 
-    def iterate(self, records: list[ConsumerRecord]) -> Iteration:
-        """Return a loop over the records of a poll. The next poll stops it."""
-        self._iteration = Iteration(self.subscription, records)
+    def iterate(self, records: list[ConsumerRecord], *, count: bool = False) -> Iteration:
+        """Return a loop over the records of a poll. The next poll stops it. With `count`, count those it reaches."""
+        self._iteration = Iteration(self.subscription, records, self.fetches.consumed if count else None)
         return self._iteration
 
     def _stop_iteration(self) -> None:

@@ -11,12 +11,8 @@ from oncelog.client.types import ConsumerRecord, TopicPartition
 from oncelog.protocol.errors import ProtocolError
 
 
-def collect_records(
-    subscription: SubscriptionState, limit: int, count: Callable[[str, int], None] = lambda topic, records: None
-) -> list[ConsumerRecord]:
+def collect_records(subscription: SubscriptionState, limit: int) -> list[ConsumerRecord]:
     """Return up to `limit` fetched records, and move the partitions' `consumed` offsets past them.
-
-    Call `count` with the topic and the number of records of each partition.
 
     Raise KafkaError if the first batch is unreadable. An unreadable batch that other records precede is raised by the
     next call.
@@ -25,13 +21,11 @@ def collect_records(
 
     def take(tp: TopicPartition, state: PartitionState) -> bool:
         try:
-            taken = _take(tp, state, limit - len(found))
+            found.extend(_take(tp, state, limit - len(found)))
         except errors.KafkaError:
             if not found:
                 raise
             return True
-        count(tp[0], len(taken))
-        found.extend(taken)
         return len(found) >= limit
 
     subscription.take_turns(take)
@@ -73,11 +67,19 @@ class Iteration:
     `stop` lets the next poll return the records that the loop has not reached. The consumer calls it before that poll:
     an asynchronous generator is closed some time after its loop ends, and `poll` may be called inside the loop. After a
     seek, pause or unassignment inside the loop, it yields no more records of that partition.
+
+    `count` is called with the topic of each record that the loop reaches, and 1.
     """
 
-    def __init__(self, subscription: SubscriptionState, records: Sequence[ConsumerRecord]) -> None:
+    def __init__(
+        self,
+        subscription: SubscriptionState,
+        records: Sequence[ConsumerRecord],
+        count: Callable[[str, int], None] | None = None,
+    ) -> None:
         self._subscription = subscription
         self._records = records
+        self._count = count
         self._after: dict[TopicPartition, int | None] = {}
         """By partition, the offset after all its records here, until the loop has reached the last of them."""
         self._last: dict[TopicPartition, int] = {}
@@ -119,6 +121,8 @@ class Iteration:
             return False  # also after `resume`, because earlier records would be missing
         last = record.offset == self._last[tp]
         state.consumed = self._after.pop(tp) if last else record.offset + 1
+        if self._count is not None:
+            self._count(record.topic, 1)
         return True
 
     def keep(self, converted: Sequence[ConsumerRecord], error: errors.OncelogError | None) -> list[ConsumerRecord]:

@@ -41,11 +41,12 @@ def decode(
 
     The next poll returns the remaining records. If the first batch is damaged, raise CorruptRecordError. If a format
     cannot read the first value, raise BadRecordError. Other errors of a format are raised unchanged. Records before an
-    error are returned in an earlier table. Call `count` with the topic and the number of records of each fetch.
+    error are returned in an earlier table. Call `count` with the topics and numbers of the records that are returned.
     """
     started = [(fetch, fetch.position) for fetch in fetches]
     moved: dict[TopicPartition, tuple[int, int]] = {}
     tables: list[pa.Table] = []
+    topics: list[str] = []
     left = TABLE_BYTES
     waiting = list(reversed(fetches))
     try:
@@ -69,7 +70,7 @@ def decode(
                 break  # a format without a fixed type may produce another schema
             moved[fetch.tp] = after, fetch.last_epoch if after >= fetch.end else -1
             tables.append(table)
-            count(fetch.tp[0], len(table))
+            topics.append(fetch.tp[0])
             if after < fetch.end:
                 fetch.go_to(after)
             else:
@@ -81,6 +82,8 @@ def decode(
         subscription.give_back(reversed(fetches))
         raise
     subscription.give_back(waiting)
+    for topic, table in zip(topics, tables, strict=True):
+        count(topic, len(table))
     for tp, (consumed, epoch) in moved.items():
         state = subscription.partitions[tp]
         state.consumed, state.consumed_epoch = consumed, epoch
