@@ -30,7 +30,7 @@ LONGEST_DELAY_S = 5.0
 EARLY_S = 2.0
 """A broker that dies within this time of its start has died early."""
 HOLD = signal.SIGUSR1
-"""Kill the broker, and keep it down until RESTART. `oncelog.testing` sends both signals."""
+"""Kill the broker, and keep it down until RESTART. Only `oncelog.testing` enables and sends both signals."""
 RESTART = signal.SIGUSR2
 """Restart the broker without a delay: after HOLD, or after a clean stop if it is running."""
 PARENT_POLL_S = 0.5
@@ -56,8 +56,12 @@ class Restarts:
 class Supervisor:
     """Run one broker until a signal, or the end of the parent process, stops it."""
 
-    def __init__(self, launch: Launch, *, restart: bool, parent: int | None = None) -> None:
-        """Create a supervisor. `parent`: stop the broker when this process ends. None: do not watch any process."""
+    def __init__(self, launch: Launch, *, restart: bool, parent: int | None = None, faults: bool = False) -> None:
+        """Create a supervisor. `parent`: stop the broker when this process ends. None: do not watch any process.
+
+        `faults`: obey HOLD and RESTART. Otherwise these signals end the process, as they end any other program.
+        """
+        self._handled = (*STOP_SIGNALS, signal.SIGCHLD, *((HOLD, RESTART) if faults else ()))
         self._launch = launch
         self._restart = restart
         self._parent = parent
@@ -241,7 +245,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        former = {number: signal.signal(number, _ignore) for number in (*STOP_SIGNALS, HOLD, RESTART, signal.SIGCHLD)}
+        former = {number: signal.signal(number, _ignore) for number in self._handled}
         signal.set_wakeup_fd(theirs.fileno())
         try:
             yield ours

@@ -46,6 +46,7 @@ DEFAULT_DATA = ".oncelog"
 @click.option("--no-restart", is_flag=True, help="Exit when the broker dies, instead of restarting it.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
 @click.option("--parent-pid", type=int, hidden=True, help="Stop when this process, which ran the command, ends.")
+@click.option("--fault-signals", is_flag=True, hidden=True, help="Kill the broker on SIGUSR1, restart it on SIGUSR2.")
 def up(
     brokers: int,
     host: str | None,
@@ -59,6 +60,7 @@ def up(
     no_restart: bool,
     exit_with_parent: bool,
     parent_pid: int | None,
+    fault_signals: bool,
 ) -> int:
     """Run a broker in the foreground until SIGTERM or Ctrl-C. Restart it if it dies.
 
@@ -90,7 +92,7 @@ def up(
                 )
         settings = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
         launch = Launch({**settings, **own}, os.path.join(folder, METADATA_FILE), specs)
-        status = Supervisor(launch, restart=not no_restart, parent=parent).run()
+        status = Supervisor(launch, restart=not no_restart, parent=parent, faults=fault_signals).run()
         lock.release()
     except StartError as error:
         raise click.ClickException(str(error)) from error

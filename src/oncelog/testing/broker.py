@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,9 +81,13 @@ class Broker:
     # -- start and stop -------------------------------------------------------------------------------------------
 
     def start(self) -> Broker:
-        """Start the broker, and return it when it accepts requests. Raises BrokerStartError."""
+        """Start the broker, and return it when it accepts requests. Raises BrokerStartError.
+
+        After `stop`, it starts on the same port, but without the data of its temporary folder.
+        """
         if self.running:
             return self
+        self.stop()  # delete what an `oncelog up` that was killed has left
         self._former_log = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `_end` closes it
         self._process = subprocess.Popen(
@@ -103,10 +108,12 @@ class Broker:
         return self
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-P", "-m", "oncelog", "up", "--parent-pid", str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "oncelog", "up", "--fault-signals", "--parent-pid", str(os.getpid())]
         command += ["--ephemeral"] if self._data is None else ["--data", os.fspath(self._data)]
-        if "listeners" not in self.settings:
-            command += ["--port", str(self._port)]
+        listeners = self.settings.get("listeners", "")
+        port = int(self._bootstrap.rpartition(":")[2] or self._port)
+        if not listeners or (self._bootstrap and "," not in listeners):
+            command += ["--port", str(port)]
         for topic in self._topics:
             command += ["--topic", topic]
         for key, value in self.settings.items():
@@ -152,10 +159,22 @@ class Broker:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if process.returncode < 0:
+            self._clean_up()
         if self._errors is not None:
             self._former_log = self._log_bytes()[-KEPT_LOG:]
             self._errors.close()
         self._process, self._errors, self._killed, self._paused = None, None, False, False
+
+    def _clean_up(self) -> None:
+        """Do what an `oncelog up` that was killed could not: wait until its broker has ended, delete the folder."""
+        pid, deadline = self._read_pid(), time.monotonic() + self._timeout
+        while pid is not None and _exists(pid):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_S)
+        if self._data is None and (found := FOLDERS.search(self._log_bytes())) is not None:
+            shutil.rmtree(os.fsdecode(found[1]), ignore_errors=True)
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -166,7 +185,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The broker's address, such as "127.0.0.1:43127". It stays the same until `stop`."""
+        """The broker's address, such as "127.0.0.1:43127". It stays the same, also after `stop` and `start`."""
         if not self.running:
             raise RuntimeError("the broker is not running; call start(), or use `with Broker() as broker:`")
         return self._bootstrap
@@ -177,11 +196,21 @@ class Broker:
         self._require("pid")
         if self._killed:
             raise RuntimeError("the broker has been killed; call restart() first")
+        pid = self._read_pid()
+        assert pid is not None
+        return pid
+
+    def _read_pid(self) -> int | None:
+        """Return the process id that the broker has written, if it has."""
         found = FOLDERS.search(self._log_bytes())
-        assert found is not None
+        if found is None:
+            return None
         data, logs = (os.fsdecode(part or b"") for part in found.groups())
         folder = logs.split(",")[0].strip() or os.path.join(data, "broker-1")
-        return int(Path(folder, "broker.pid").read_text(encoding="ascii"))
+        try:
+            return int(Path(folder, "broker.pid").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return None
 
     def log(self) -> str:
         """Return the log of the broker and of `oncelog up` since `start`. After `stop`, return only its end."""
@@ -240,7 +269,9 @@ class Broker:
             self._paused = False
 
     def recover(self) -> None:
-        """Undo `kill` and `pause`. Do nothing if the broker is running normally."""
+        """Undo `kill`, `pause` and `stop`, and start a broker whose `oncelog up` has ended. Otherwise, do nothing."""
+        if not self.running:
+            self.start()
         self.resume()
         if self._killed:
             self.restart()

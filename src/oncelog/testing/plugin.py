@@ -46,7 +46,8 @@ def bootstrap_servers(oncelog_session_broker: Broker) -> str:
 def oncelog_broker(oncelog_session_broker: Broker) -> Iterator[Broker]:
     """Return the broker at `bootstrap_servers`, to kill, restart or pause it.
 
-    If the test leaves it dead or paused, the fixture restarts or resumes it before the next test.
+    If the test leaves it dead, paused or stopped, the fixture makes it run again at the same address. After `stop`, it
+    has no data.
     """
     yield oncelog_session_broker
     oncelog_session_broker.recover()

@@ -122,8 +122,18 @@ def test_up_notices_a_parent_that_has_ended_before_its_start() -> None:
     assert "the parent process has ended" in errors
 
 
-def test_signals_hold_the_broker_down_and_restart_it(new_cluster: NewCluster) -> None:
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_for_tests_end_an_ordinary_up(new_cluster: NewCluster, number: signal.Signals) -> None:
     cluster = new_cluster()
+    broker = cluster.broker_pid()
+    os.kill(cluster.process.pid, number)
+    wait_until(lambda: gone(cluster.process.pid), "`oncelog up` ends")
+    wait_until(lambda: gone(broker), "the broker ends")
+    assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+def test_signals_hold_the_broker_down_and_restart_it(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(arguments=("--fault-signals",))
     killed = cluster.broker_pid()
     os.kill(cluster.process.pid, signal.SIGUSR1)
     wait_until(lambda: gone(killed), "the broker is killed")

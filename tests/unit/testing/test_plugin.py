@@ -15,7 +15,9 @@ from support.processes import gone, wait_until
 pytest_plugins = ["pytester"]
 
 TESTS = """
+import os
 import re
+import signal
 import pytest
 from oncelog import Consumer, Producer
 
@@ -33,10 +35,22 @@ def test_each_test_has_its_own_topic(bootstrap_servers, topic, number):
     with Producer(bootstrap_servers) as producer:
         assert producer.send(topic, "x").result().offset == 0
 
-@pytest.mark.parametrize("fault", ["kill", "pause"])
-def test_fault(oncelog_broker, bootstrap_servers, fault):
+@pytest.mark.parametrize("fault", ["kill", "pause", "stop"])
+def test_fault(oncelog_broker, bootstrap_servers, fault, topic):
     assert oncelog_broker.bootstrap_servers == bootstrap_servers
     getattr(oncelog_broker, fault)()
+
+def test_dead_up(oncelog_broker):
+    log = oncelog_broker.log()
+    with open(FOLDERS, "a") as file:
+        file.write(log.rpartition("the data is in ")[2].splitlines()[0] + "\\n")
+    os.kill(oncelog_broker._process.pid, signal.SIGKILL)
+    oncelog_broker._process.wait()
+
+def test_stop_and_start(oncelog_broker, bootstrap_servers, topic):
+    oncelog_broker.stop()
+    oncelog_broker.start()
+    assert oncelog_broker.bootstrap_servers == bootstrap_servers
 
 def test_the_broker_is_back_after_a_fault(oncelog_broker, topic):
     with Producer(oncelog_broker.bootstrap_servers) as producer:
@@ -56,8 +70,8 @@ def write(pytester: pytest.Pytester, tests: str) -> Path:
 
 def test_fixtures(pytester: pytest.Pytester) -> None:
     folders = write(pytester, TESTS)
-    pytester.runpytest_subprocess("-q", "-W", "error", "--strict-markers").assert_outcomes(passed=6)
-    assert not Path(folders.read_text().strip()).exists()
+    pytester.runpytest_subprocess("-q", "-W", "error", "--strict-markers").assert_outcomes(passed=9)
+    assert not any(Path(folder).exists() for folder in folders.read_text().split())
 
 
 def test_each_worker_of_xdist_has_its_own_broker(pytester: pytest.Pytester) -> None:
