@@ -45,6 +45,7 @@ EDGES = {
     "broker/process.py": WORLD,
     "broker/broker.py": frozenset({"asyncio", "random"}),
     "broker/*": frozenset({"asyncio"}),
+    "client/metrics/stats.py": frozenset({"threading"}),
     **{f"client/{name}.py": WORLD for name in DRIVERS},
     "spark/commit/*": frozenset(),
     "spark/*": WORLD,
