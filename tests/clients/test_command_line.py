@@ -249,6 +249,19 @@ def test_transaction_that_holds_back_a_partition_is_described(tool: Tool, server
     )
 
 
+def test_commands_point_to_the_sink_whose_task_has_the_id(tool: Tool, server: Server, name: str) -> None:
+    tool("topic", "create", name)
+    with Producer(server.bootstrap, transactional_id=f"{name}/0/1/0.3") as producer:
+        producer.begin_transaction()
+        producer.send(name, b"x", partition=0)
+        producer.flush()
+        line = tool("topic", "describe", name).splitlines()[-1]
+        assert line.endswith(f"If the Spark query has died, run `oncelog sink settle {name}`")
+        said = tool.fails(2, "txn", "terminate", f"{name}/0/1/0.3")
+        assert f"`oncelog sink settle {name}` commits such a batch" in said
+        producer.abort_transaction()
+
+
 def test_unknown_transactional_ids(tool: Tool) -> None:
     for words in (["describe"], ["terminate", "--yes"]):
         said = tool.fails(1, "txn", *words, "nope")

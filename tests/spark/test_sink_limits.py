@@ -195,6 +195,14 @@ def test_sink_list_settle_and_abort_commands(query: Query, starter: Starter) -> 
     check(query, 3)
 
 
+def test_settle_and_list_say_that_nothing_is_committed(query: Query) -> None:
+    query.task(query.plan(), 0, 0, ["never committed"])
+    for verb in ("settle", "list"):
+        shown = CliRunner().invoke(command, [verb, query.prefix, "-b", query.bootstrap]).output.splitlines()
+        assert "committed: nothing yet" in shown
+        assert not any(line.startswith(("query:", "batch:")) for line in shown)
+
+
 class WithoutClusterAction(Brokers):
     """The broker's answer to an operator who may not write markers."""
 

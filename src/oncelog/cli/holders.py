@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
-from oncelog.cli.txn import FINISHED
+from oncelog.cli.txn import FINISHED, sink_prefix
 
 if TYPE_CHECKING:
     from oncelog import Admin
@@ -75,5 +75,10 @@ def sentence(topic: str, partition: int, lso: int, holder: Holder) -> str:
         since = f" since {datetime.fromtimestamp(holder['since_ms'] / 1000, UTC).isoformat(timespec='seconds')}"
     return (
         f"{where}the transaction of {transactional_id!r} (producer id {producer_id}, {holder['state']}{since}); "
-        f"see `oncelog txn describe {transactional_id}`"
+        f"see `oncelog txn describe {transactional_id}`{_advice(transactional_id)}"
     )
+
+
+def _advice(transactional_id: str) -> str:
+    prefix = sink_prefix(transactional_id)
+    return "" if prefix is None else f". If the Spark query has died, run `oncelog sink settle {prefix}`"

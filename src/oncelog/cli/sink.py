@@ -14,6 +14,8 @@ from oncelog.cli.lazy import examples
 if TYPE_CHECKING:
     from oncelog.spark.writing.options import SinkOptions
 
+OF_A_BATCH = ("kind", "query", "batch", "rows", "settled")
+
 
 def _common_options(function: Callable[..., None]) -> Callable[..., None]:
     for decorate in (
@@ -56,7 +58,6 @@ def sink() -> None:
 @_common_options
 def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, form: str) -> None:
     """Show the last decision and the open transactions of the sink with PREFIX. Change nothing."""
-    from oncelog.spark.commit.record import NO_SOURCE
     from oncelog.spark.writing.driver import look
 
     record, left, strays = look(_options(prefix, bootstrap, topic, decision_topic))
@@ -71,10 +72,6 @@ def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | 
         "open": [{"id": o.id, "pid": o.pid, "epoch": o.epoch, "decided": o[:3] in decided} for o in left],
         "hanging": [{"topic": s.at.topic, "partition": s.at.partition, "pid": s.pid, "start": s.start} for s in strays],
     }
-    if record.source == NO_SOURCE and form == "text":
-        for name in ("kind", "query", "batch", "rows", "settled"):
-            del shown[name]
-        shown = {**shown, "committed": "nothing yet"}
     _print(shown, form)
 
 
@@ -135,6 +132,10 @@ def _print(shown: dict[str, Any], form: str) -> None:
     if form == "json":
         click.echo(json.dumps(shown))
         return
+    from oncelog.spark.commit.record import NO_SOURCE
+
+    if shown["batch"] == NO_SOURCE.batch:
+        shown = {name: value for name, value in shown.items() if name not in OF_A_BATCH} | {"committed": "nothing yet"}
     for name, value in shown.items():
         if isinstance(value, list):
             click.echo(f"{name}: {len(value)}")

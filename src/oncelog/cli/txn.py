@@ -112,6 +112,15 @@ def describe(transactional_id: str, bootstrap: str, form: str) -> None:
     show([row] if form == "text" else row, form)
 
 
+def sink_prefix(transactional_id: str) -> str | None:
+    """Return the transactionalIdPrefix of the Spark sink whose tasks have ids of this form. None: no sink has."""
+    if transactional_id.count("/") != 3:
+        return None  # without the imports
+    from oncelog.spark.commit.names import prefix_of
+
+    return prefix_of(transactional_id)
+
+
 @contextmanager
 def known_id() -> Iterator[None]:
     """Extend the error for an unknown transactional id: say how to list all transactional ids."""
@@ -122,6 +131,16 @@ def known_id() -> Iterator[None]:
             raise
         about = f"{error.message} ({error.code.name}); `oncelog txn list --all` lists all transactional ids"
         raise click.ClickException(about) from error
+
+
+def _sink_advice(transactional_id: str) -> str:
+    prefix = sink_prefix(transactional_id)
+    if prefix is None:
+        return ""
+    return (
+        ". The id is one of a Spark sink, whose batch may be decided already: "
+        f"`oncelog sink settle {prefix}` commits such a batch, and aborts any other"
+    )
 
 
 @click.command()
@@ -137,6 +156,7 @@ def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> No
             raise click.UsageError(
                 f"this fences the producer of {transactional_id!r} ({found.state}, partitions: "
                 f"{len(found.partitions)}) and discards its records since its last commit; add --yes to confirm"
+                + _sink_advice(transactional_id)
             )
         admin.terminate_transaction(transactional_id)
     row = {"transactional_id": transactional_id, "producer_id": found.producer_id, "terminated": True}

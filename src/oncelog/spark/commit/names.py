@@ -67,7 +67,12 @@ def task_id(prefix: str, plan: int, attempt: Attempt, turn: int = 0) -> str:
     return f"{prefix}/{attempt.slot}/{plan % PLANS}/{tail}"
 
 
+def prefix_of(transactional_id: str) -> str | None:
+    """Return the prefix in a task's id, or None for an id of another form."""
+    match = _TASK.fullmatch(transactional_id)
+    return None if match is None else match["prefix"]
+
+
 def is_task_id(prefix: str, transactional_id: str) -> bool:
     """Return whether this is a task's id of exactly this prefix. Ids are parsed: prefixes may begin alike."""
-    match = _TASK.fullmatch(transactional_id)
-    return match is not None and match["prefix"] == prefix
+    return prefix_of(transactional_id) == prefix
