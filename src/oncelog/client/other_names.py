@@ -1,8 +1,9 @@
-"""The methods of other Kafka clients that these clients lack, and what to call instead."""
+"""The methods of other Kafka clients that these clients lack, and what to do instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 _ALL_PARTITIONS = "call assign() with all partitions; those that were assigned before keep their positions"
@@ -43,14 +44,50 @@ CONSUMER = {
 """Method of a consumer of confluent-kafka or aiokafka -> what to do instead."""
 
 
+_NOT_YET = {
+    "alter_replica_log_dirs": "moving replicas between log directories (KIP-113)",
+    "alter_partition_reassignments": "moving replicas between brokers (KIP-455)",
+    "list_partition_reassignments": "moving replicas between brokers (KIP-455)",
+    "elect_leaders": "electing leaders (KIP-460)",
+    "describe_metadata_quorum": "the KRaft quorum (KIP-836)",
+    "list_config_resources": "listing config resources (KIP-1142)",
+    "create_acls": "ACLs (KIP-140)",
+    "describe_acls": "ACLs (KIP-140)",
+    "delete_acls": "ACLs (KIP-140)",
+    "describe_client_quotas": "quotas (KIP-546)",
+    "alter_client_quotas": "quotas (KIP-546)",
+    "describe_user_scram_credentials": "SCRAM users (KIP-554)",
+    "alter_user_scram_credentials": "SCRAM users (KIP-554)",
+    "create_delegation_token": "delegation tokens (KIP-48)",
+    "describe_share_groups": "share groups (KIP-932)",
+}
+"""Method of Kafka's Admin that is not supported yet -> its subject."""
+
+ADMIN = {
+    "alter_consumer_group_offsets": "call set_offsets()",
+    "list_consumer_group_offsets": "call committed()",
+    "list_offsets": "call offsets()",
+    **{
+        name: f"Admin does not support {subject} yet; use Apache Kafka's tools with a cluster that supports it"
+        for name, subject in _NOT_YET.items()
+    },
+}
+"""Method of Kafka's Admin -> what to do instead."""
+
+
 class OtherNames:
-    """Raise an AttributeError that says what to do instead of a method of another client."""
+    """Raise an AttributeError that says what to do instead of a method of another client, or names a similar method."""
 
     _other_names: ClassVar[Mapping[str, str]]
 
     if not TYPE_CHECKING:  # a type checker reports an unknown name without this
 
         def __getattr__(self, name: str) -> NoReturn:
-            advice = self._other_names.get(name)
+            advice = self._other_names.get(name) or self._similar(name)
             message = f"{type(self).__name__!r} object has no attribute {name!r}" + (f"; {advice}" if advice else "")
             raise AttributeError(message, name=name, obj=self)
+
+        def _similar(self, name: str) -> str:
+            known = [each for each in dir(type(self)) if not each.startswith("_")]
+            near = [] if name.startswith("_") else get_close_matches(name, known, n=1)
+            return f"did you mean {near[0]}?" if near else ""
