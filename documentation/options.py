@@ -7,7 +7,9 @@ from typing import Any
 
 from documentation.markdown import anchor, code, table, text
 from oncelog.client.consumer.options import CONSUMER
-from oncelog.client.options import ALIASES, COMMON, UNSUPPORTED_OPTIONS, UNSUPPORTED_PREFIXES, Option
+from oncelog.client.option_readers import Option
+from oncelog.client.options import COMMON
+from oncelog.client.other_options import OTHER_OPTIONS, OTHER_PREFIXES, Advice, Alias
 from oncelog.client.producer.options import PRODUCER
 from oncelog.protocol.compression import Codec
 from oncelog.spark import options as spark
@@ -34,16 +36,16 @@ def client_page() -> str:
             for name in sorted(options)
         )
         parts += [f"## {title}\n", table(("option", "default", "what it does"), rows)]
-    prefixed = {f"{prefix}*": sentence for prefix, sentence in UNSUPPORTED_PREFIXES.items()}
-    instead = ((code(name), text(sentence)) for name, sentence in sorted({**UNSUPPORTED_OPTIONS, **prefixed}.items()))
-    aliases = ((code(name), code(here)) for name, here in sorted(ALIASES.items()))
+    others = sorted({**OTHER_OPTIONS, **{f"{prefix}*": advice for prefix, advice in OTHER_PREFIXES.items()}}.items())
+    instead = ((code(name), text(each.text), each.source) for name, each in others if isinstance(each, Advice))
+    aliases = ((code(name), code(each.name)) for name, each in others if isinstance(each, Alias))
     parts += [
         "## librdkafka's names\n",
         "These names of librdkafka (confluent-kafka) are accepted, too.\n",
         table(("librdkafka", "here"), aliases),
-        "## Options of Java's clients and of librdkafka that are rejected\n",
+        "## Options of other clients that are rejected\n",
         "The error says what to do instead.\n",
-        table(("option", "instead"), instead),
+        table(("option", "instead", "client"), instead),
     ]
     return "\n".join(parts)
 

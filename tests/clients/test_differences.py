@@ -29,7 +29,7 @@ import oncelog
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client import other_names
 from oncelog.client.consumer.options import CONSUMER
-from oncelog.client.options import advice_for_unsupported
+from oncelog.client.other_options import advice_for_unsupported
 from oncelog.client.producer.options import PRODUCER
 from support.docs_blocks import ROOT
 from support.processes import wait_until

@@ -10,16 +10,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from oncelog.client import librdkafka
-from oncelog.client.option_readers import Option as Option
-from oncelog.client.option_readers import anything as anything
-from oncelog.client.option_readers import boolean as boolean
-from oncelog.client.option_readers import integer as integer
-from oncelog.client.option_readers import optional_text as optional_text
-from oncelog.client.option_readers import text as text
-from oncelog.client.security.options import ALIASES as SECURITY_ALIASES
-from oncelog.client.security.options import SECURITY, UNSUPPORTED_SECURITY, security_of
-from oncelog.client.security.options import UNSUPPORTED_PREFIXES as UNSUPPORTED_PREFIXES
+from oncelog.client.option_readers import Option, anything, integer, text
+from oncelog.client.other_options import advice_for_unsupported, alias_of
+from oncelog.client.security.options import SECURITY, security_of
 from oncelog.errors import ConfigError
 from oncelog.net.security import Security
 
@@ -27,42 +20,6 @@ MAX_INT = 2**31 - 1
 
 SERIALIZATION = frozenset({"key_deserializer", "key_serializer", "value_deserializer", "value_serializer"})
 _OTHER_CLIENT = "producers have key_serializer and value_serializer, consumers key_deserializer and value_deserializer"
-_METRICS = "metrics() covers the last 30 to 60 seconds at full detail; omit the option"
-_SOCKET = "the operating system sizes the socket buffers; omit the option"
-
-ALIASES = {**librdkafka.ALIASES, **SECURITY_ALIASES, "stats_cb": "on_statistics"}
-"""librdkafka's name -> the name here."""
-UNSUPPORTED_OPTIONS: dict[str, str] = {
-    **librdkafka.UNSUPPORTED,
-    **UNSUPPORTED_SECURITY,
-    "interceptor_classes": "interceptors are not supported; wrap send() or poll() in your own function",
-    "metric_reporters": "read metrics(), or set on_statistics and statistics_interval_ms; omit the option",
-    "metrics_num_samples": _METRICS,
-    "metrics_recording_level": _METRICS,
-    "metrics_sample_window_ms": _METRICS,
-    "enable_metrics_push": "the client sends no metrics to brokers (KIP-714); read metrics()",
-    "config_providers": "config providers are not supported; read the values in Python",
-    "send_buffer_bytes": _SOCKET,
-    "receive_buffer_bytes": _SOCKET,
-    "socket_connection_setup_timeout_max_ms": "socket_connection_setup_timeout_ms limits each attempt; omit the option",
-    "client_dns_lookup": "the client tries all addresses of a host name; omit the option",
-    "metadata_recovery_strategy": "the client tries bootstrap_servers if no known broker answers; omit the option",
-    "metadata_recovery_rebootstrap_trigger_ms": (
-        "the client tries bootstrap_servers if no known broker answers; omit the option"
-    ),
-    "partitioner_class": "use partitioner = round_robin, or a callable (topic, key, value, partitions) -> partition",
-    "api_version": "the client negotiates the version of each request with each broker; omit the option",
-    "consumer_timeout_ms": "pass a timeout to poll(); omit the option",
-    "loop": "a client of oncelog.aio uses the running event loop; omit the option",
-    "max_batch_size": "set batch_size",
-    "rebalance_timeout_ms": "a consumer's rebalance timeout is max_poll_interval_ms; set that option",
-    "sasl_plain_password": "set sasl_password",
-    "sasl_plain_username": "set sasl_username",
-    "share_acknowledgement_mode": "share groups (KIP-932) are not supported yet; omit the option",
-    "share_acquire_mode": "share groups (KIP-932) are not supported yet; omit the option",
-}
-"""Options of other Kafka clients that these clients lack -> the reason, and what to do instead."""
-
 
 COMMON: dict[str, Option] = {
     "bootstrap_servers": Option(
@@ -163,7 +120,8 @@ def read_options(
     for source in (mapping or {}, given):
         for spelled, value in source.items():
             spelling = str(spelled).replace(".", "_")
-            name = ALIASES.get(spelling, spelling)
+            alias = alias_of(spelling)
+            name = spelling if alias is None else alias.name
             if name == "bootstrap_servers" and value is None:
                 continue
             if name not in known:
@@ -171,8 +129,10 @@ def read_options(
                     raise ConfigError(f"{spelled}: {sentence}")
                 if name in SERIALIZATION:
                     raise ConfigError(f"{spelled}: {_OTHER_CLIENT}")
-                if name != spelling:
-                    raise ConfigError(f"{spelled}: this client has no option {name}, which librdkafka calls {spelled}")
+                if alias is not None:
+                    raise ConfigError(
+                        f"{spelled}: this client has no option {name}, which {alias.source} calls {spelled}"
+                    )
                 near = get_close_matches(name, known, n=1)
                 near = [each.replace("_", ".") if "." in str(spelled) else each for each in near]
                 hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -203,13 +163,8 @@ def read_security(given: Mapping[str, Any]) -> Security:
 def is_security(name: str) -> bool:
     """Return whether an option, with dots or `_`, belongs to TLS or the login."""
     underscored = name.replace(".", "_")
-    return underscored in SECURITY or underscored in SECURITY_ALIASES
-
-
-def advice_for_unsupported(name: str) -> str | None:
-    """Return what to do instead of an option that only other Kafka clients have. Return None for any other name."""
-    prefixed = (text for prefix, text in UNSUPPORTED_PREFIXES.items() if name.startswith(prefix))
-    return UNSUPPORTED_OPTIONS.get(name) or next(prefixed, None)
+    alias = alias_of(underscored)
+    return (underscored if alias is None else alias.name) in SECURITY
 
 
 def cluster_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oncelog.client.connections.pool import parse_bootstrap
-from oncelog.client.options import advice_for_unsupported, is_security, read_security
+from oncelog.client.options import is_security, read_security
+from oncelog.client.other_options import advice_for_unsupported
 from oncelog.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.spelling import in_spark

@@ -12,7 +12,8 @@ import pytest
 import oncelog
 from oncelog import aio, errors
 from oncelog.client.consumer.options import CONSUMER
-from oncelog.client.options import COMMON, Option
+from oncelog.client.option_readers import Option
+from oncelog.client.options import COMMON
 from oncelog.client.producer.options import PRODUCER
 from oncelog.client.producer.resumed import ResumedTransaction
 from oncelog.protocol.compression import Codec

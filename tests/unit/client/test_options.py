@@ -10,7 +10,7 @@ import pytest
 import oncelog
 from oncelog import aio
 from oncelog.client.consumer.options import CONSUMER, consumer_options
-from oncelog.client.options import ALIASES, UNSUPPORTED_OPTIONS, advice_for_unsupported
+from oncelog.client.other_options import OTHER_OPTIONS, Alias, advice_for_unsupported
 from oncelog.client.producer.options import PRODUCER, producer_options
 from oncelog.client.records import milliseconds
 from oncelog.errors import ConfigError
@@ -194,7 +194,7 @@ def test_every_option_of_javas_consumer_is_known_or_rejected_with_advice() -> No
     """ConsumerConfig of Apache Kafka 4.3.1."""
     names = {name.replace(".", "_") for name in JAVAS.split()}
     assert {name for name in names - set(CONSUMER) if not advice_for_unsupported(name)} == set()
-    assert not set(UNSUPPORTED_OPTIONS) & (set(CONSUMER) | set(PRODUCER))
+    assert not set(OTHER_OPTIONS) & (set(CONSUMER) | set(PRODUCER))
 
 
 LIBRDKAFKAS = """
@@ -246,12 +246,10 @@ transaction.timeout.ms transactional.id
 
 def test_every_option_of_librdkafka_is_known_or_rejected_with_advice() -> None:
     known = PRODUCER.keys() | CONSUMER.keys()
-    assert set(ALIASES.values()) <= known
-    assert not set(ALIASES) & known
+    aliases = {name: each.name for name, each in OTHER_OPTIONS.items() if isinstance(each, Alias)}
+    assert set(aliases.values()) <= known
     names = {name.replace(".", "_") for name in LIBRDKAFKAS.split()}
-    assert {ALIASES.get(name, name) for name in names} - known - {
-        n for n in names if advice_for_unsupported(n)
-    } == set()
+    assert {name for name in names - known - aliases.keys() if not advice_for_unsupported(name)} == set()
 
 
 def test_names_of_librdkafka_have_the_meaning_of_kafkas() -> None:

@@ -23,7 +23,8 @@ from oncelog.broker.config.topics import TOPIC_KEYS
 from oncelog.broker.requests.apis import SERVED
 from oncelog.client.consumer.classic_membership import MemberState
 from oncelog.client.consumer.options import CONSUMER
-from oncelog.client.options import COMMON, Option
+from oncelog.client.option_readers import Option
+from oncelog.client.options import COMMON
 from oncelog.client.producer.options import PRODUCER
 from oncelog.client.producer.transaction_manager import LEGAL
 from oncelog.coordinator.groups.group import PREVIOUS, GroupState

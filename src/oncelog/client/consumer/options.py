@@ -6,16 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oncelog.client.consumer.assignors import ASSIGNORS
-from oncelog.client.options import (
-    MAX_INT,
-    WITH_STATISTICS,
-    Option,
-    boolean,
-    check_statistics,
-    integer,
-    optional_text,
-    read_options,
-)
+from oncelog.client.option_readers import Option, boolean, integer, optional_text
+from oncelog.client.options import MAX_INT, WITH_STATISTICS, check_statistics, read_options
 from oncelog.client.records import milliseconds
 from oncelog.client.serialization.functions import deserializer
 from oncelog.errors import ConfigError

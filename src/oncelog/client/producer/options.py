@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oncelog.client.options import (
-    MAX_INT,
-    WITH_STATISTICS,
-    Option,
-    boolean,
-    check_statistics,
-    integer,
-    optional_text,
-    read_options,
-)
+from oncelog.client.option_readers import Option, boolean, integer, optional_text
+from oncelog.client.options import MAX_INT, WITH_STATISTICS, check_statistics, read_options
 from oncelog.client.serialization.functions import serializer
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
