@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,26 +26,8 @@ from oncelog.protocol.messages.txn_offset_commit import (
 )
 from oncelog.protocol.schema import Message
 from support.model_cluster import FINE, SLOW, ModelCluster, ModelConnection
+from support.producer_core import values, with_core
 from support.virtual_time import run
-
-
-def with_core(
-    body: Callable[[ProducerCore, ModelCluster], Awaitable[None]], cluster: ModelCluster | None = None, **options: Any
-) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        model = cluster or ModelCluster(1, lambda: FINE, version=2)
-        full = producer_options(None, {"bootstrap_servers": "model:1", **options})
-        core = ProducerCore(full, loop, clock=lambda: int(loop.time() * 1000), cluster=model)  # type: ignore[arg-type]
-        await core.learn_topic("t")
-        await body(core, model)
-        await core.close()
-
-    run(main())
-
-
-def values(cluster: ModelCluster) -> list[bytes]:
-    return cluster.logs["t", 0].committed()
 
 
 @pytest.mark.parametrize(
@@ -127,18 +109,6 @@ def test_sending_with_acks_0_continues_when_the_connection_accepts_more() -> Non
     with_core(body, SlowCluster(1, lambda: FINE, version=2), acks=0, batch_size=150)
 
 
-def test_close_raises_no_error_of_purged_parts_of_a_split_batch() -> None:
-    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
-        for value in (b"a", b"b"):
-            core.buffer.append("t", value, None, 0, 0, ())
-        while not core.sends.splits:
-            await asyncio.sleep(0.001)
-        assert core.purge(in_queue=True, in_flight=True) == 2
-        await core.close()
-
-    with_core(body, ModelCluster(1, lambda: SLOW, version=2, largest=1), linger_ms=5)
-
-
 def test_record_appended_during_close_is_rejected() -> None:
     async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         def close_meanwhile(*_: object) -> int:  # as another thread may, after the first check in `append`
@@ -172,41 +142,6 @@ def test_commit_or_abort_that_timed_out_can_be_repeated_after_its_completion(wha
             await end()
 
     with_core(body, transactional_id="id")
-
-
-@pytest.mark.parametrize(("version", "wants"), [(1, [b"given up", None]), (2, [])])
-@pytest.mark.parametrize("given_up", ["purged", "expired"])
-def test_abort_does_not_overtake_a_request_whose_records_are_given_up(
-    version: int, wants: list[bytes | None], given_up: str
-) -> None:
-    """With transaction.version < 2, a leader that verifies nothing would open a transaction that no coordinator ends.
-
-    With transaction.version 2, the marker fences the request, so the abort need not wait.
-    """
-    cluster = ModelCluster(1, lambda: SLOW, version=version, verifies=False)
-
-    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
-        await core.init_transactions()
-        core.begin()
-        core.buffer.append("t", b"given up", None, 0, 0, ())
-        while not core.sender.in_flight.get(1):
-            await asyncio.sleep(0.001)
-        if given_up == "purged":
-            assert core.purge(in_queue=True, in_flight=True) == 1
-        else:
-            await asyncio.sleep(0.01)
-        assert core.accumulator.empty
-        await core.abort()
-        await asyncio.sleep(1)
-        assert [entry.value for entry in cluster.logs["t", 0].entries] == wants
-        cluster.fault = lambda: FINE
-        core.begin()
-        core.buffer.append("t", b"next", None, 0, 0, ())
-        await core.commit()
-        assert values(cluster) == [b"next"]
-
-    timeouts = {"delivery_timeout_ms": 12, "request_timeout_ms": 12} if given_up == "expired" else {}
-    with_core(body, cluster, transactional_id="id", linger_ms=0, **timeouts)
 
 
 def test_commit_fails_if_another_task_aborts_before_it_resumes() -> None:

@@ -1,0 +1,58 @@
+"""Records that a producer gives up while a request with them is unanswered: purged, or expired."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oncelog.client.producer.core import ProducerCore
+from support.model_cluster import FINE, SLOW, ModelCluster
+from support.producer_core import values, with_core
+
+
+@pytest.mark.parametrize(("version", "wants"), [(1, [b"given up", None]), (2, [])])
+@pytest.mark.parametrize("given_up", ["purged", "expired"])
+def test_abort_does_not_overtake_a_request_whose_records_are_given_up(
+    version: int, wants: list[bytes | None], given_up: str
+) -> None:
+    """With transaction.version < 2, a leader that verifies nothing would open a transaction that no coordinator ends.
+
+    With transaction.version 2, the marker fences the request, so the abort need not wait.
+    """
+    cluster = ModelCluster(1, lambda: SLOW, version=version, verifies=False)
+
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        await core.init_transactions()
+        core.begin()
+        core.buffer.append("t", b"given up", None, 0, 0, ())
+        while not core.sender.in_flight.get(1):
+            await asyncio.sleep(0.001)
+        if given_up == "purged":
+            assert core.purge(in_queue=True, in_flight=True) == 1
+        else:
+            await asyncio.sleep(0.01)
+        assert core.accumulator.empty
+        await core.abort()
+        await asyncio.sleep(1)
+        assert [entry.value for entry in cluster.logs["t", 0].entries] == wants
+        cluster.fault = lambda: FINE
+        core.begin()
+        core.buffer.append("t", b"next", None, 0, 0, ())
+        await core.commit()
+        assert values(cluster) == [b"next"]
+
+    timeouts = {"delivery_timeout_ms": 12, "request_timeout_ms": 12} if given_up == "expired" else {}
+    with_core(body, cluster, transactional_id="id", linger_ms=0, **timeouts)
+
+
+def test_close_raises_no_error_of_purged_parts_of_a_split_batch() -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        for value in (b"a", b"b"):
+            core.buffer.append("t", value, None, 0, 0, ())
+        while not core.sends.splits:
+            await asyncio.sleep(0.001)
+        assert core.purge(in_queue=True, in_flight=True) == 2
+        await core.close()
+
+    with_core(body, ModelCluster(1, lambda: SLOW, version=2, largest=1), linger_ms=5)
