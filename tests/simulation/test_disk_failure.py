@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, connect
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

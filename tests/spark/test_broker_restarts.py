@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from oncelog import Admin, Producer
-from oncelog.net.connection import ClientConnection, ConnectionLostError
+from oncelog.net.connection import ClientConnection
+from oncelog.net.failures import ConnectionLostError
 from oncelog.spark import faults
 from oncelog.spark.reading.stream import StreamSource
 from spark.judges import create

@@ -18,7 +18,7 @@ from oncelog.client.calls import Calls
 from oncelog.client.discovery.topology import Partition, Topic, Topology
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.troubles import Troubles
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

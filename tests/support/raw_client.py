@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, connect
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest

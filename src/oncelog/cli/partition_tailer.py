@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
 from oncelog.client.requests.offsets import EARLIEST, LATEST, list_offsets
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData

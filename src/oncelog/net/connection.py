@@ -17,9 +17,7 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import Any, cast
 
-from oncelog.net.failures import ConnectionLostError as ConnectionLostError
-from oncelog.net.failures import LoginRejectedError as LoginRejectedError
-from oncelog.net.failures import RequestTimeoutError as RequestTimeoutError
+from oncelog.net.failures import ConnectionLostError, RequestTimeoutError
 from oncelog.net.pieces import needs_join
 from oncelog.net.sasl import Exchange
 from oncelog.net.security import PLAINTEXT, Login, Security, log_in

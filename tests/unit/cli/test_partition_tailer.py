@@ -12,7 +12,7 @@ import pytest
 from oncelog import errors
 from oncelog.cli.partition_tailer import READ_UNCOMMITTED, PartitionTailer
 from oncelog.client.discovery.topology import Partition, Topic
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from oncelog.protocol.records import Record, build_batch

@@ -12,7 +12,7 @@ import pytest
 from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from oncelog.sim.loop import SimLoop

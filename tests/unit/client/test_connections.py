@@ -13,7 +13,7 @@ import pytest
 
 from oncelog.client.connections.pool import NEXT_ADDRESS_S, Connections
 from oncelog.client.consumer.options import consumer_options
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.sim.loop import SimLoop
 
 A, B = ("a", 1), ("b", 1)

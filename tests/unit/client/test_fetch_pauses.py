@@ -18,7 +18,7 @@ from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.client.group_offsets import OffsetAndMetadata
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from oncelog.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse

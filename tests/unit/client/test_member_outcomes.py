@@ -12,7 +12,7 @@ from oncelog import errors
 from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.rebalance import Listeners
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

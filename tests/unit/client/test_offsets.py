@@ -13,7 +13,7 @@ from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.client.requests.offsets import LATEST, Listed, list_offsets
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,

@@ -21,7 +21,7 @@ import pytest
 
 from oncelog.client.option_readers import Secret
 from oncelog.client.security.tokens import Callback, TokenEndpoint, TokenLogin
-from oncelog.net.connection import ConnectionLostError, LoginRejectedError
+from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 
 SECRET = "hunter2"
 

@@ -14,7 +14,8 @@ from oncelog.client import troubles as module
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.client.requests.offsets import fetch_committed
-from oncelog.net.connection import ClientConnection, ConnectionLostError
+from oncelog.net.connection import ClientConnection
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.schema import NO_UUID
 from oncelog.sim.loop import SimLoop

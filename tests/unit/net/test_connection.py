@@ -13,13 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from oncelog.net.connection import (
-    ClientConnection,
-    ConnectionLostError,
-    NoCommonVersionError,
-    RequestTimeoutError,
-    connect,
-)
+from oncelog.net.connection import ClientConnection, NoCommonVersionError, connect
+from oncelog.net.failures import ConnectionLostError, RequestTimeoutError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.messages.api_versions import (

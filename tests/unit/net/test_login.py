@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from oncelog.net.connection import ClientConnection, ConnectionLostError, LoginRejectedError, connect
+from oncelog.net.connection import ClientConnection, connect
+from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram
 from oncelog.net.security import Security
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest

@@ -13,7 +13,8 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from oncelog.net.connection import MAX_LOGIN_BYTES, ConnectionLostError, LoginRejectedError, connect
+from oncelog.net.connection import MAX_LOGIN_BYTES, connect
+from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from oncelog.net.sasl import MAX_ITERATIONS, Exchange, OAuthBearer, Plain, Scram
 from oncelog.net.security import Security
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateResponse

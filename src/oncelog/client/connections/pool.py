@@ -18,7 +18,8 @@ from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.troubles import Troubles
-from oncelog.net.connection import ClientConnection, ConnectionLostError, LoginRejectedError, connect
+from oncelog.net.connection import ClientConnection, connect
+from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from oncelog.net.security import PLAINTEXT, Security
 
 Address = tuple[str, int]

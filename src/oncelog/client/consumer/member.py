@@ -17,7 +17,8 @@ from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.response_errors import first_error
-from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import ClientConnection, NoCommonVersionError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.schema import Message
 

@@ -17,7 +17,8 @@ from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.records import milliseconds
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.types import TopicPartition
-from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import NoCommonVersionError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,

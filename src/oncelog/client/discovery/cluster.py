@@ -26,7 +26,8 @@ from oncelog.client.discovery.topology import LEADER_MOVED, Partition, Topic
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.metrics.results import ClientMetrics
 from oncelog.client.troubles import Troubles
-from oncelog.net.connection import ClientConnection, ConnectionLostError
+from oncelog.net.connection import ClientConnection
+from oncelog.net.failures import ConnectionLostError
 from oncelog.net.security import PLAINTEXT, Security
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest

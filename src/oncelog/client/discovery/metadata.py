@@ -9,7 +9,8 @@ from oncelog import errors
 from oncelog.client.connections.pool import Address, Connections, Outage
 from oncelog.client.discovery.topology import Topology
 from oncelog.client.metrics.requests import Requests
-from oncelog.net.connection import ClientConnection, ConnectionLostError
+from oncelog.net.connection import ClientConnection
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 _Key = tuple[frozenset[str] | None, bool]

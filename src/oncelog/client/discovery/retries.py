@@ -13,7 +13,8 @@ from oncelog.client.connections.versions import ByVersion, Request, for_connecti
 from oncelog.client.discovery.topology import NO_SUCH_TOPIC
 from oncelog.client.response_errors import first_error
 from oncelog.client.troubles import Troubles
-from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import ClientConnection, NoCommonVersionError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 
 T = TypeVar("T")

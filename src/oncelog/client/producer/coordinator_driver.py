@@ -17,7 +17,8 @@ from oncelog.client.producer import coordinator_requests as coordination
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.producer.turns import Turns
 from oncelog.client.troubles import Troubles
-from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import NoCommonVersionError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 

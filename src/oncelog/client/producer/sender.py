@@ -22,7 +22,8 @@ from oncelog.client.producer.coordinator_driver import CoordinatorDriver
 from oncelog.client.producer.routes import Routes
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.producer.turns import Turns
-from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import NoCommonVersionError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 
 log = logging.getLogger("oncelog.client.producer")

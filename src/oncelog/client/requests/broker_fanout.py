@@ -12,7 +12,8 @@ from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.connections.versions import ByVersion, Request, for_connection
 from oncelog.client.discovery.cluster import KINDS, ClusterClient
-from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import NoCommonVersionError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 

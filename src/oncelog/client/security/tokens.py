@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from oncelog.client.option_readers import Secret
-from oncelog.net.connection import ConnectionLostError, LoginRejectedError
+from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram, shown
 from oncelog.net.threads import in_thread
 

@@ -8,7 +8,8 @@ from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.partition_fetch import fetch_partition
 from oncelog.client.types import TopicPartition
-from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import NoCommonVersionError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.messages.fetch import PartitionData
 
 

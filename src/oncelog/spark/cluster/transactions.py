@@ -10,7 +10,8 @@ from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.response_errors import error_codes, raise_for_error
-from oncelog.net.connection import ClientConnection, ConnectionLostError
+from oncelog.net.connection import ClientConnection
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_transactions as dt
 from oncelog.protocol.messages import init_producer_id as ip
