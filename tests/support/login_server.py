@@ -1,4 +1,4 @@
-"""A minimal broker that requires a login: ApiVersions, SaslHandshake, SaslAuthenticate, and Heartbeat after it."""
+"""A minimal broker that requires a login: ApiVersions, SaslHandshake, SaslAuthenticate; then Heartbeat and Produce."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from oncelog.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.protocol.messages.produce import ProduceRequest
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from oncelog.protocol.schema import Message
 
-APIS = {ApiVersionsRequest: 3, HeartbeatRequest: 2, SaslHandshakeRequest: 1, SaslAuthenticateRequest: 2}
+APIS = {
+    ApiVersionsRequest: 3,
+    HeartbeatRequest: 2,
+    ProduceRequest: 12,
+    SaslHandshakeRequest: 1,
+    SaslAuthenticateRequest: 2,
+}
 
 
 class LoginServer:
@@ -91,6 +98,8 @@ class LoginServer:
                     step = None if step.done else step
                 elif not logged_in or step is not None:
                     break  # as Kafka: another request during the login ends the connection
+                elif kind is ProduceRequest:
+                    continue  # as with acks=0
                 else:
                     await asyncio.sleep(self.heartbeat_s)
                     number = HeartbeatRequest.decode(body, version).generation_id
