@@ -13,6 +13,7 @@ import pytest
 from oncelog.errors import ConfigError, RegistryError
 from oncelog.serialization import SchemaRegistry
 from support.apache_kafka import held_ports, port_of
+from support.raw_endpoint import raw_endpoint
 from support.schema_registry import FakeRegistry, fake_registry
 
 LONG = '"long"'
@@ -95,6 +96,45 @@ def test_next_url_is_used_if_one_does_not_answer(fake: FakeRegistry, closed: str
     begun = time.monotonic()
     assert registry.register("t-value", LONG) == 100
     assert time.monotonic() - begun < 5
+
+
+def test_url_that_answered_last_is_asked_first(fake: FakeRegistry) -> None:
+    """The first URL accepts connections, and never answers."""
+    with raw_endpoint(b"", pause_s=0.05) as (silent, _):
+        registry = SchemaRegistry([silent.removesuffix("/token"), fake.url], timeout=2)
+        begun = time.monotonic()
+        assert registry.register("t-value", LONG) == 100
+        assert time.monotonic() - begun < 1.8, "the first URL gets half of the time"
+        begun = time.monotonic()
+        for _ in range(3):
+            assert registry.register("t-value", LONG) == 100
+        with pytest.raises(LookupError):
+            registry.schema(7)
+        assert registry.schema(100) == {"schema": LONG}
+        assert time.monotonic() - begun < 0.5
+
+
+def test_registry_that_stops_answering_is_replaced_within_the_timeout(fake: FakeRegistry) -> None:
+    with fake_registry() as other:
+        registry = SchemaRegistry([other.url, fake.url], timeout=2)
+        assert registry.register("t-value", LONG) == 100
+        assert other.requests
+        other.delay_s = 5
+        assert registry.register("u-value", LONG) == 100
+        assert ("POST", "/subjects/u-value/versions") in fake.requests
+
+
+@pytest.mark.parametrize(
+    "pieces", [(b"HTTP/1.1 200 OK\r\n", b"a"), (b"HTTP/1.1 200 OK\r\n\r\n", b"a"), (b"HTTP/1.1 500 No\r\n\r\n", b"a")]
+)
+def test_answer_that_never_ends_is_given_up_after_the_timeout(pieces: tuple[bytes, ...]) -> None:
+    """One byte at a time: no single read takes long."""
+    with raw_endpoint(*pieces, pause_s=0.05) as (url, _):
+        begun = time.monotonic()
+        with pytest.raises(RegistryError, match=r"timed out|HTTP 500") as caught:
+            SchemaRegistry(url, timeout=0.4).schema(1)
+        assert caught.value.retriable
+        assert time.monotonic() - begun < 2
 
 
 def test_unreachable_registry_fails_after_the_timeout(closed: str) -> None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import ssl
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPException
 from inspect import isawaitable
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from oncelog.client.http import HttpError, JsonClient, basic
 from oncelog.client.option_readers import Secret
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram, shown
@@ -240,23 +237,21 @@ class TokenEndpoint:
         return await calls.run(partial(self._request, calls.timeout_s))
 
     def _request(self, timeout_s: float) -> Token:
-        where = self.name
         try:
             return self._file() if self.url.startswith("file:") else self._post(timeout_s)
-        except urllib.error.HTTPError as error:
-            with error:
-                why = f"{where}: HTTP {error.code} {_reason(error.read(MAX_ANSWER_BYTES))}".rstrip()
-            if error.code >= 500 or error.code == 429:
+        except HttpError as error:
+            why = f"{self.name}: {error} {_reason(error.fields())}".rstrip()
+            if error.retriable:
                 raise ConnectionLostError(why) from None
-            raise LoginRejectedError(f"{why}; check client id, secret and scope") from None
-        except urllib.error.URLError as error:
-            if isinstance(error.reason, ssl.SSLCertVerificationError):
-                raise LoginRejectedError(f"{where}: {error.reason.verify_message}; check https.ca.location") from None
-            raise ConnectionLostError(f"{where}: {error.reason}") from None
+            if error.untrusted:
+                why += "; check https.ca.location"
+            elif error.status is not None:
+                why += "; check client id, secret and scope"
+            raise LoginRejectedError(why) from None
         except OSError as error:
-            raise ConnectionLostError(f"{where}: {error}") from None
-        except (HTTPException, UnicodeDecodeError) as error:
-            raise LoginRejectedError(f"{where}: the answer is neither HTTP nor a token: {shown(repr(error))}") from None
+            raise ConnectionLostError(f"{self.name}: {error}") from None
+        except UnicodeDecodeError:
+            raise LoginRejectedError(f"{self.name}: the file is not a token, because it is not text") from None
 
     def _file(self) -> Token:
         path = urllib.request.url2pathname(urllib.parse.urlsplit(self.url).path)
@@ -265,36 +260,22 @@ class TokenEndpoint:
 
     def _post(self, timeout_s: float) -> Token:
         quote = urllib.parse.quote_plus if self.url_encode else str
-        basic = b64encode(f"{quote(self.client_id)}:{quote(self.client_secret.value)}".encode()).decode()
+        login = basic(quote(self.client_id), quote(self.client_secret.value))
         form = {"grant_type": "client_credentials", **({} if self.scope is None else {"scope": self.scope})}
-        headers = {"Authorization": f"Basic {basic}", "Accept": "application/json"}
+        headers = {"Authorization": login.value, "Accept": "application/json"}
         request = urllib.request.Request(self.url, urllib.parse.urlencode(form).encode(), headers)
-        context = ssl.create_default_context(cafile=self.ca)
-        opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
-        with opener.open(request, timeout=timeout_s) as response:
-            content = response.read(MAX_ANSWER_BYTES)
+        client = JsonClient(ssl.create_default_context(cafile=self.ca), MAX_ANSWER_BYTES)
+        answer = client.fetch(request, timeout_s)
         try:
-            answer = json.loads(content)
             token, life = answer["access_token"], float(answer.get("expires_in", 0))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             token, life = None, 0.0
         if not isinstance(token, str):
             raise LoginRejectedError(f"{self.name}: the answer has no access_token")
         return token, life
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follow no redirect, because it would carry the client's secret to another host."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def _reason(content: bytes) -> str:
+def _reason(answer: Mapping[str, Any]) -> str:
     """Return the error and description in an answer (RFC 6749, section 5.2). Other content may contain anything."""
-    try:
-        answer = json.loads(content)
-        parts = [answer.get("error"), answer.get("error_description")]
-    except (ValueError, AttributeError, RecursionError):
-        return ""
+    parts = [answer.get("error"), answer.get("error_description")]
     return shown(": ".join(str(part) for part in parts if part))

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import ssl
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
-from base64 import b64encode
 from collections.abc import Sequence
-from contextlib import suppress
-from http.client import HTTPException
 from typing import Any
 
+from oncelog.client.http import HttpError, JsonClient, basic
 from oncelog.client.option_readers import Secret
 from oncelog.errors import ConfigError, RegistryError
+from oncelog.net.sasl import shown
 
 MAX_ANSWER_BYTES = 16 << 20
 CONTENT = "application/vnd.schemaregistry.v1+json"
 MISSING = (40401, 40402, 40403)
 """Error codes of the registry: no such subject, version or schema."""
+MIN_TIMEOUT_S = 0.05
 FIRST_PAUSE_S = 0.1
 """Pause before the first retry. It doubles with each retry."""
 
@@ -28,9 +27,10 @@ FIRST_PAUSE_S = 0.1
 class SchemaRegistry:
     """A schema registry with Confluent's REST API (also Karapace, Apicurio's `/apis/ccompat/v7`).
 
-    `url` is one URL, or several of the same registry: if one does not answer, the client tries the next. `username`
-    and `password` are for basic authentication, `token` is a bearer token. `ssl_context` is an `ssl.SSLContext` for
-    https (default: the system's authorities). `timeout` limits a request including its retries, in seconds.
+    `url` is one URL, or several of the same registry. The client begins with the one that answered last. If it does not
+    answer within its share of the time, the client tries the next. `username` and `password` are for basic
+    authentication, `token` is a bearer token. `ssl_context` is an `ssl.SSLContext` for https (default: the system's
+    authorities). `timeout` limits a request including its retries, in seconds.
     """
 
     def __init__(
@@ -54,12 +54,11 @@ class SchemaRegistry:
             raise ConfigError(f"timeout = {timeout!r}: it must be a positive number of seconds")
         self._login: Secret | None = None
         if username is not None:
-            self._login = Secret("Basic " + b64encode(f"{username}:{password}".encode()).decode())
+            self._login = basic(username, str(password))
         elif token is not None:
             self._login = Secret(f"Bearer {token}")
         self._timeout = timeout
-        https = urllib.request.HTTPSHandler(context=ssl_context or ssl.create_default_context())
-        self._opener = urllib.request.build_opener(_NoRedirect, https)
+        self._client = JsonClient(ssl_context or ssl.create_default_context(), MAX_ANSWER_BYTES)
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({', '.join(self._urls)})"
@@ -102,9 +101,11 @@ class SchemaRegistry:
         pause = FIRST_PAUSE_S
         while True:
             failures: list[RegistryError] = []
-            for url in self._urls:
+            urls = self._urls  # another thread may replace the list
+            for left, url in zip(range(len(urls), 0, -1), urls, strict=True):
+                share = max(until - time.monotonic(), MIN_TIMEOUT_S) / left
                 try:
-                    return self._send(url + path, body, max(until - time.monotonic(), 0.05))
+                    return self._send(url, path, body, share)
                 except RegistryError as error:
                     if not error.retriable:
                         raise
@@ -114,7 +115,7 @@ class SchemaRegistry:
             time.sleep(pause)
             pause *= 2
 
-    def _send(self, url: str, body: object, timeout: float) -> dict[str, Any]:
+    def _send(self, url: str, path: str, body: object, timeout: float) -> dict[str, Any]:
         headers = {"Accept": f"{CONTENT}, application/json"}
         if self._login is not None:
             headers["Authorization"] = self._login.value
@@ -122,34 +123,19 @@ class SchemaRegistry:
         if body is not None:
             data = json.dumps(body).encode()
             headers["Content-Type"] = CONTENT
-        request = urllib.request.Request(url, data, headers)
         try:
-            with self._opener.open(request, timeout=timeout) as response:
-                content = response.read(MAX_ANSWER_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _rejected(url, error) from None
-        except urllib.error.URLError as error:
-            retriable = not isinstance(error.reason, ssl.SSLCertVerificationError)
-            raise RegistryError(f"{url}: {error.reason}", retriable=retriable) from None
-        except (OSError, HTTPException) as error:
-            raise RegistryError(f"{url}: {error or type(error).__name__}", retriable=True) from None
-        if len(content) > MAX_ANSWER_BYTES:
-            raise RegistryError(f"{url}: the answer has more than {MAX_ANSWER_BYTES} bytes")
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise RegistryError(f"{url}: the answer is not a JSON object; check the URL of the schema registry")
+            found = self._client.fetch(urllib.request.Request(url + path, data, headers), timeout)
+        except HttpError as error:
+            if error.status is not None and not error.retriable:
+                self._prefer(url)
+            raise _failed(url + path, error) from None
+        self._prefer(url)
         return found
 
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follow no redirect, because it would carry the password to another host."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
+    def _prefer(self, url: str) -> None:
+        """Send the next requests to this URL first, because it has answered."""
+        if self._urls[0] != url:
+            self._urls = [url, *(each for each in self._urls if each != url)]
 
 
 def _checked(url: object) -> str:
@@ -167,13 +153,11 @@ def _quoted(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
 
 
-def _rejected(url: str, error: urllib.error.HTTPError) -> RegistryError | LookupError:
+def _failed(url: str, error: HttpError) -> RegistryError | LookupError:
     """Return LookupError if the registry lacks the schema. Another 404, as of a wrong URL, is a RegistryError."""
-    reason, code = "", None
-    with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError, HTTPException):
-        answer = json.loads(error.read(10_000))
-        reason, code = f": {answer['message'].rstrip('.')}", answer["error_code"]
-    if error.code == 404 and code in MISSING:
+    fields = error.fields()
+    reason = f": {shown(str(fields['message'])).rstrip('.')}" if "message" in fields else ""
+    if error.status == 404 and fields.get("error_code") in MISSING:
         return LookupError(f"{url}: the registry has no such schema{reason}")
-    retriable = error.code >= 500 or error.code in (408, 429)
-    return RegistryError(f"{url}: HTTP {error.code}{reason}", retriable=retriable, status=error.code)
+    advice = "; check the URL of the schema registry" if error.status is None and not error.retriable else ""
+    return RegistryError(f"{url}: {error}{reason}{advice}", retriable=error.retriable, status=error.status)
