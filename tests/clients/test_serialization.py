@@ -296,6 +296,79 @@ def test_registry_does_not_block_the_event_loop(server: Server, admin: Admin, na
     assert len(fake.requests) == 2
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known topic", "unknown topic"])
+def test_concurrent_sends_keep_their_order_and_register_once(
+    server: Server, admin: Admin, name: str, fake: FakeRegistry, known: bool
+) -> None:
+    """Sends begin before, while and after the registry answers."""
+    admin.create_topics(name)
+    fake.delay_s = 0.3
+    serializer = AvroSerializer(SchemaRegistry(fake.url), ORDER)
+
+    async def main() -> list[int]:
+        async with aio.Producer(server.bootstrap, value_serializer=serializer) as producer:
+            if known:
+                await producer.partitions_for(name)
+            sends = []
+            for number in range(400):
+                sends.append(asyncio.create_task(producer.send(name, {"id": number})))
+                await asyncio.sleep(0.001 if number > 100 else 0)
+            return [(await (await send)).offset for send in sends]
+
+    assert asyncio.run(main()) == list(range(400))
+    assert len(fake.requests) == 1
+
+
+def test_sends_that_wait_for_the_registry_fail_with_it(
+    server: Server, admin: Admin, name: str, fake: FakeRegistry
+) -> None:
+    admin.create_topics([name, f"{name}-2"])
+    serializer = AvroSerializer(SchemaRegistry(fake.url, timeout=0.5), ORDER)
+
+    async def main() -> None:
+        async with aio.Producer(server.bootstrap, value_serializer=serializer) as producer:
+            await (await producer.send(f"{name}-2", {"id": 0}))
+            fake.failures = [503] * 100
+            begun = time.monotonic()
+            sends = [asyncio.create_task(producer.send(name, {"id": number})) for number in range(50)]
+            await asyncio.sleep(0.05)
+            await (await producer.send(f"{name}-2", {"id": 1}))
+            assert time.monotonic() - begun < 0.4, "sends to another topic do not wait"
+            failures = await asyncio.gather(*sends, return_exceptions=True)
+            assert time.monotonic() - begun < 3
+            assert [type(each) for each in failures] == [errors.RegistryError] * 50
+            assert "HTTP 503" in str(failures[49])
+            fake.failures = []
+            await (await producer.send(name, {"id": 1}))
+
+    asyncio.run(main())
+
+
+def test_bad_record_does_not_fail_the_sends_that_wait_behind_it(
+    server: Server, admin: Admin, name: str, fake: FakeRegistry
+) -> None:
+    admin.create_topics(name)
+    fake.delay_s = 0.2
+    serializer = AvroSerializer(SchemaRegistry(fake.url), ORDER)
+
+    async def main() -> None:
+        async with aio.Producer(server.bootstrap, value_serializer=serializer) as producer:
+            sends = [asyncio.create_task(producer.send(name, {"id": each})) for each in ("x", 0, 1, "y", 2)]
+            await asyncio.sleep(0.05)
+            sends[1].cancel()
+            found = await asyncio.gather(*sends, return_exceptions=True)
+            kinds = [type(each) for each in found]
+            assert [kinds[0], kinds[1], kinds[3]] == [
+                errors.SerializationError,
+                asyncio.CancelledError,
+                errors.SerializationError,
+            ]
+            assert [(await found[each]).offset for each in (2, 4)] == [0, 1]  # type: ignore[misc]
+
+    asyncio.run(main())
+    assert len(fake.requests) == 1
+
+
 def test_cancelled_poll_returns_its_records_again(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
     admin.create_topics(name)
     registry = SchemaRegistry(fake.url)

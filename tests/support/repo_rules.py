@@ -27,7 +27,10 @@ DRIVERS = (
     *(f"discovery/{name}" for name in ("cluster", "metadata", "retries")),
     *("requests/broker_fanout", "requests/offsets"),
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "turns", "buffer", "sender")),
-    *(f"producer/{name}" for name in ("coordinator_driver", "routes", "delivery", "tables", "markers", "resumed")),
+    *(
+        f"producer/{name}"
+        for name in ("in_order", "coordinator_driver", "routes", "delivery", "tables", "markers", "resumed")
+    ),
     *(f"consumer/{name}" for name in ("blocking", "asynchronous", "core", "background", "fetcher", "offset_fetcher")),
     *(f"consumer/{name}" for name in ("commits", "member", "classic_member", "consumer_member")),
     "consumer/consumer_coordinator",

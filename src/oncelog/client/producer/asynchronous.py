@@ -12,6 +12,7 @@ from oncelog.client.producer._shared import ProducerBase, abort_failed, closing_
 from oncelog.client.producer.buffer import NoRoomError, NotAddedError
 from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture
+from oncelog.client.producer.in_order import InOrder
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction
@@ -36,7 +37,9 @@ class Producer(ProducerBase):
     async def start(self) -> None:
         """Start the producer on the running event loop. With a transactional id, fence earlier producers with it."""
         loop = asyncio.get_running_loop()
-        self._started = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
+        self._started = core = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
+        if core.serializers is not None:
+            self._in_order = InOrder(core.serializers, core.counts.__contains__, core.learn_topic)
         if self.options["transactional_id"] is not None:
             try:
                 await self._started.init_transactions()
@@ -91,16 +94,16 @@ class Producer(ProducerBase):
         """Send a record, as `oncelog.Producer.send` does. To get the record's offset, await the future it returns.
 
         The serializers run on the event loop. Those that send a request run in a thread, such as `AvroSerializer` for
-        its first record.
+        its first record. Later sends to the same topic wait for it, so that the records keep their order.
         """
         serializers = self._core.serializers
         if serializers is not None:
             check_topic(topic)
             headers = check_headers(headers)
-            if serializers.ready(topic, value, key, headers):
+            if self._in_order.ready(topic, value, key, headers):
                 value, key = serializers.serialize(topic, value, key, headers)
             else:
-                value, key = await asyncio.to_thread(serializers.serialize, topic, value, key, headers)
+                value, key = await self._in_order.serialize(topic, value, key, headers)
         append: Callable[..., RecordFuture | None] = self._core.buffer.append
         try:
             future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
