@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from oncelog.client.serialization.framing import frame, split_frame
 from oncelog.client.serialization.functions import SerializationContext
 from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.errors import ConfigError
@@ -19,7 +20,6 @@ except ImportError as missing:
 MOST_CACHED = 1_000
 """Schemas, or subjects, that a serializer remembers. After that, it forgets the oldest."""
 MOST_REFERENCES = 1_000
-FRAME = 5
 
 Schema = str | Mapping[str, Any] | list[Any]
 Subject = Callable[[SerializationContext, str | None], str]
@@ -75,7 +75,7 @@ class AvroSerializer:
             schema_id = ask(subject, self._text)
             _remember(self._ids, subject, schema_id)
         out = io.BytesIO()
-        out.write(b"\0" + schema_id.to_bytes(FRAME - 1, "big"))
+        out.write(frame(schema_id))
         fastavro.schemaless_writer(out, self._parsed, data)
         return out.getvalue()
 
@@ -94,22 +94,23 @@ class AvroDeserializer:
 
     def ready(self, data: bytes, context: SerializationContext) -> bool:
         """Return whether the schema with the datum's id is known. If it is, a call sends no request."""
-        return len(data) < FRAME or data[0] != 0 or int.from_bytes(data[1:FRAME], "big") in self._writers
+        framed = split_frame(data)
+        return framed is None or framed[0] in self._writers
 
     def __call__(self, data: bytes, context: SerializationContext) -> Any:
         """Return the object. Raises RegistryError, and other errors if the bytes are not a framed datum."""
-        if len(data) < FRAME or data[0] != 0:
+        framed = split_frame(data)
+        if framed is None:
             raise ValueError("it has no schema id prefix")
-        schema_id = int.from_bytes(data[1:FRAME], "big")
+        schema_id, datum = framed
         writer = self._writers.get(schema_id)
         if writer is None:
             writer = _parsed(self._registry, self._registry.schema(schema_id), f"schema {schema_id}")
             _remember(self._writers, schema_id, writer)
-        stream = io.BytesIO(data)
-        stream.seek(FRAME)
+        stream = io.BytesIO(datum)
         found = fastavro.schemaless_reader(stream, writer, self._reader)
-        if stream.tell() != len(data):
-            raise ValueError(f"it is followed by {len(data) - stream.tell()} extra bytes")
+        if stream.tell() != len(datum):
+            raise ValueError(f"it is followed by {len(datum) - stream.tell()} extra bytes")
         return found
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from oncelog.client.serialization.framing import split_frame
 from oncelog.client.serialization.functions import SerializationContext
-
-FRAME = 5
-"""Bytes of the schema registry's framing: a zero byte and the schema's id."""
 
 
 class StringSerializer:
@@ -44,8 +42,9 @@ class JsonSerializer:
 
 
 class JsonDeserializer:
-    """Deserialize JSON. Skip the framing of a schema registry (a zero byte and an id of four bytes), if present."""
+    """Deserialize JSON. Skip the framing of a schema registry, if present."""
 
     def __call__(self, data: bytes, context: SerializationContext) -> Any:
         """Return dicts, lists, str, numbers, bool and None. Raises ValueError."""
-        return json.loads(data[FRAME:] if data[:1] == b"\0" else data)
+        framed = split_frame(data)
+        return json.loads(data if framed is None else framed[1])
