@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import re
 from collections.abc import Callable
@@ -233,7 +234,7 @@ def test_security_reaches_the_executors_and_no_text(tmp_path: Path) -> None:
     for each in (options, sent):
         assert repr(each.client["security"]) == "Security(SASL_SSL, SCRAM-SHA-512)"
         assert "hunter2" not in repr(each)
-    assert sent.client["security"].tls.context().get_ca_certs()
+    assert asyncio.run(sent.client["security"].tls.context()).get_ca_certs()
     assert sent.client["security"].login.username == "a"
 
 

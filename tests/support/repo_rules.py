@@ -35,7 +35,7 @@ DRIVERS = (
     *(f"consumer/{name}" for name in ("commits", "member", "classic_member", "consumer_member")),
     "consumer/consumer_coordinator",
     *(f"admin/{name}" for name in ("topics", "transactions")),
-    "security/tokens",
+    *(f"security/{name}" for name in ("stores", "tokens")),
     "serialization/registry",
 )
 """The client's modules that turn its state machines into calls. The other modules decide, without I/O."""

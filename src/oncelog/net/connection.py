@@ -440,7 +440,7 @@ async def connect(
     exchange = None if security.login is None else await security.login.begin()
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
-            context = None if security.tls is None else security.tls.context()
+            context = None if security.tls is None else await security.tls.context()
             await loop.create_connection(lambda: connection, host, port, ssl=context)
             await _learn_versions(connection)
             if security.login is not None and exchange is not None:

@@ -25,8 +25,8 @@ Call = Callable[[Message, int], Awaitable[Any]]
 class Tls(Protocol):
     """The source of TLS settings. Files may change while the client runs."""
 
-    def context(self) -> ssl.SSLContext:
-        """Return the settings for a new connection. Raises LoginRejectedError if they cannot be loaded."""
+    async def context(self) -> ssl.SSLContext:
+        """Return the settings for a new connection."""
 
 
 class Login(Protocol):

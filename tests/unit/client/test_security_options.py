@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +167,11 @@ def ours() -> Pair:
     return authority()
 
 
+def context_of(found: Security) -> ssl.SSLContext:
+    assert found.tls is not None
+    return asyncio.run(found.tls.context())
+
+
 def names(context: ssl.SSLContext) -> list[Any]:
     return [dict(pair[0] for pair in each["subject"])["commonName"] for each in context.get_ca_certs()]
 
@@ -189,13 +196,10 @@ def test_stores_in_every_form(tmp_path: Path, ours: Pair) -> None:
          "ssl.keystore.certificate.chain": client.certificate_pem.decode(), "ssl.key.password": SECRET},
     ):  # fmt: skip
         found = security(security_protocol="SSL", **given)
-        assert found.tls is not None
-        assert names(found.tls.context()) == ["test authority"]
-        assert found.tls.context().check_hostname
+        assert names(context_of(found)) == ["test authority"]
+        assert context_of(found).check_hostname
     ca.write_bytes("Autorité\n".encode() + ours.certificate_pem + "ñ".encode("latin-1"))
-    commented = security(security_protocol="SSL", ssl_ca_location=str(ca)).tls
-    assert commented is not None
-    assert names(commented.context()) == ["test authority"]
+    assert names(context_of(security(security_protocol="SSL", ssl_ca_location=str(ca)))) == ["test authority"]
     for option, path in (("ssl_keystore_location", store), ("ssl_truststore_location", store)):
         with pytest.raises(ConfigError, match="password is wrong"):
             security(security_protocol="SSL", **{option: str(path), f"{option.rpartition('_')[0]}_password": "no"})
@@ -209,8 +213,7 @@ def test_stores_in_every_form(tmp_path: Path, ours: Pair) -> None:
 
 def test_system_authorities_are_the_default_and_the_name_check_can_be_disabled() -> None:
     found = security(security_protocol="SSL", **{"ssl.endpoint.identification.algorithm": ""})
-    assert found.tls is not None
-    context = found.tls.context()
+    context = context_of(found)
     assert not context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
 
@@ -218,8 +221,7 @@ def test_system_authorities_are_the_default_and_the_name_check_can_be_disabled()
 def test_own_context(tmp_path: Path) -> None:
     own = ssl.create_default_context()
     found = security(security_protocol="SSL", ssl_context=own)
-    assert found.tls is not None
-    assert found.tls.context() is own
+    assert context_of(found) is own
     with pytest.raises(ConfigError, match=r"ssl_context and ssl\.truststore\.location"):
         security(security_protocol="SSL", ssl_context=own, ssl_ca_location="/x")
 
@@ -229,15 +231,91 @@ def test_renewed_files_are_loaded_for_the_next_connection(
 ) -> None:
     ca = tmp_path / "ca.pem"
     ca.write_bytes(ours.certificate_pem)
-    tls = ReloadedTls(TlsFiles(trust=Store("ssl.truststore.location", str(ca))))
-    first = tls.context()
-    assert tls.context() is first
+    found = Security("SSL", ReloadedTls(TlsFiles(trust=Store("ssl.truststore.location", str(ca)))))
+    first = context_of(found)
+    assert context_of(found) is first
     ca.write_bytes(b"half a fi")
-    assert tls.context() is first, "a file that is being written does not end the client's trust"
+    assert context_of(found) is first, "a file that is being written does not end the client's trust"
+    assert context_of(found) is first
     assert len(caplog.records) == 1
     fresh = tmp_path / "fresh"
     fresh.write_bytes(authority("another").certificate_pem)
     os.replace(fresh, ca)
-    assert names(tls.context()) == ["another"]
+    assert names(context_of(found)) == ["another"]
     ca.unlink()
-    assert names(tls.context()) == ["another"]
+    assert names(context_of(found)) == ["another"]
+
+
+def test_changed_files_are_loaded_once_and_do_not_stop_the_event_loop(
+    tmp_path: Path, ours: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key derivation of a PKCS12 file may take long, and all blocking clients of a process share a loop."""
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(ours.certificate_pem)
+    tls = ReloadedTls(TlsFiles(trust=Store("ssl.truststore.location", str(ca))))
+    load, loads = TlsFiles.load, []
+
+    def slow(files: TlsFiles) -> ssl.SSLContext:
+        loads.append(files)
+        time.sleep(0.3)
+        return load(files)
+
+    monkeypatch.setattr(TlsFiles, "load", slow)
+    ca.write_bytes(authority("another").certificate_pem)
+
+    async def main() -> None:
+        first = asyncio.ensure_future(tls.context())
+        ticks = 0
+        while not first.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+            if ticks == 3:
+                second = asyncio.ensure_future(tls.context())
+        assert ticks > 5
+        assert names(await second) == names(await first) == ["another"]
+
+    asyncio.run(main())
+    assert len(loads) == 1
+
+
+def test_keys_are_not_copied_to_temporary_files(tmp_path: Path, ours: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed while it loads a key would leave the copy."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    client = signed_by(ours, "client")
+    certificate, key = client.write(tmp_path, "client")
+    both, store = tmp_path / "both.pem", tmp_path / "client.p12"
+    both.write_bytes(client.key_pem() + client.certificate_pem)
+    store.write_bytes(client.pkcs12(ours, SECRET))
+    inline = {"ssl_keystore_key": client.key_pem().decode()}
+    for given in (
+        {"ssl_key_location": str(key), "ssl_certificate_location": str(certificate)},
+        {"ssl_key_location": str(key), "ssl_keystore_certificate_chain": client.certificate_pem.decode()},
+        {"ssl_keystore_location": str(both)},
+        {**inline, "ssl_certificate_location": str(certificate)},
+        {"ssl_keystore_location": str(store), "ssl_keystore_password": SECRET},
+    ):
+        assert context_of(security(security_protocol="SSL", **given))
+
+
+def test_temporary_files_of_keys_are_removed(tmp_path: Path, ours: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on systems without files in memory."""
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    client = signed_by(ours, "client")
+    inline = {"ssl_keystore_key": client.key_pem().decode(), "ssl_ca_pem": ours.certificate_pem.decode()}
+    chain = {"ssl_keystore_certificate_chain": client.certificate_pem.decode()}
+    assert context_of(security(security_protocol="SSL", **inline, **chain))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_password_of_the_store_is_rejected_for_pem(tmp_path: Path, ours: Pair) -> None:
+    """As in Kafka. PEM has a password of the key only, and an error about that would name the wrong option."""
+    both = tmp_path / "both.pem"
+    both.write_bytes(signed_by(ours, "client").key_pem("right") + ours.certificate_pem)
+    given = {"ssl_keystore_location": str(both), "ssl_keystore_password": SECRET, "ssl_key_password": "right"}
+    with pytest.raises(ConfigError, match=r"it is PEM.*ssl\.key\.password.*omit ssl\.keystore\.password") as caught:
+        security(security_protocol="SSL", **given)
+    assert SECRET not in str(caught.value)
+    given = {"ssl_truststore_location": str(both), "ssl_truststore_password": SECRET}
+    with pytest.raises(ConfigError, match=r"it is PEM.*omit ssl\.truststore\.password"):
+        security(security_protocol="SSL", **given)

@@ -52,7 +52,7 @@ class Trust:
         if client is not None:
             self._context.load_cert_chain(*client)
 
-    def context(self) -> ssl.SSLContext:
+    async def context(self) -> ssl.SSLContext:
         return self._context
 
 

@@ -127,7 +127,7 @@ def test_many_iterations_do_not_stop_the_event_loop() -> None:
 class AnyServer:
     """TLS with the system's authorities."""
 
-    def context(self) -> ssl.SSLContext:
+    async def context(self) -> ssl.SSLContext:
         return ssl.create_default_context()
 
 

@@ -225,7 +225,7 @@ def _key(options: Mapping[str, Any]) -> tuple[Store | None, Store | None]:
         if password is not None:
             raise ConfigError("ssl.key.password needs ssl.keystore.location or ssl.key.location")
         return None, None
-    return replace(used, password=used.password or password), chain
+    return replace(used, key_password=password), chain
 
 
 def _login(options: Mapping[str, Any]) -> Login:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import re
 import secrets
 import ssl
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from oncelog.client.option_readers import Secret
 from oncelog.errors import ConfigError
+from oncelog.net.threads import in_thread
 
 log = logging.getLogger("oncelog.client.security")
 
@@ -23,12 +27,16 @@ JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Certificates or keys, in a file or as PEM text. `option` names the store in errors."""
+    """Certificates or keys, in a file or as PEM text. `option` names the store in errors.
+
+    `password` is that of a PKCS12 file, and `key_password` that of an encrypted key in PEM.
+    """
 
     option: str
     path: str | None = None
     pem: Secret | None = None
     password: Secret | None = None
+    key_password: Secret | None = None
 
     def read(self) -> bytes:
         """Return the content. Raises ConfigError."""
@@ -38,11 +46,11 @@ class Store:
         try:
             return Path(self.path).read_bytes()
         except OSError as error:
-            raise self.fail(error.strerror or str(error)) from None
+            raise self.error(error.strerror or str(error)) from None
         except ValueError:  # the path has a null byte
-            raise self.fail("it is no path") from None
+            raise self.error("it is no path") from None
 
-    def fail(self, why: str) -> ConfigError:
+    def error(self, why: str) -> ConfigError:
         """Return an error that says why the content cannot be used."""
         if self.path is None:
             return ConfigError(f"{self.option}: {why}")
@@ -89,7 +97,7 @@ def check_authorities(option: str, path: str) -> None:
     try:
         ssl.create_default_context(cafile=path)
     except ssl.SSLError as error:
-        raise store.fail(f"no usable certificate ({error.reason or error})") from None
+        raise store.error(f"no usable certificate ({error.reason or error})") from None
 
 
 class ReloadedTls:
@@ -97,22 +105,34 @@ class ReloadedTls:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._stamp = files.stamp()
+        self._stamp: object = files.stamp()
         self._context = files.load()
+        self._loading: asyncio.Task[ssl.SSLContext] | None = None
 
     def __reduce__(self) -> tuple[type[ReloadedTls], tuple[TlsFiles]]:
         return type(self), (self._files,)  # Spark sends it to its executors, which load their own files
 
-    def context(self) -> ssl.SSLContext:
+    async def context(self) -> ssl.SSLContext:
         """Return the settings for a new connection. If changed files are unusable, log that and keep the old ones."""
-        stamp = self._files.stamp()
-        if stamp != self._stamp:
-            self._stamp = stamp
-            try:
-                self._context = self._files.load()
-            except ConfigError as error:
-                log.warning("cannot load the changed TLS files, and keeps the previous ones: %s", error)
-        return self._context
+        if self._loading is None:
+            stamp = self._files.stamp()
+            if stamp == self._stamp:
+                return self._context
+            self._loading = asyncio.ensure_future(in_thread(self._load))
+            self._loading.add_done_callback(partial(self._end_loading, stamp))
+        return await asyncio.shield(self._loading)
+
+    def _load(self) -> ssl.SSLContext:
+        try:
+            return self._files.load()
+        except Exception as error:  # noqa: BLE001 - the previous files can still be used
+            log.warning("cannot load the changed TLS files, and keeps the previous ones: %s", error)
+            return self._context
+
+    def _end_loading(self, stamp: object, loading: asyncio.Task[ssl.SSLContext]) -> None:
+        self._loading = None
+        if not loading.cancelled() and loading.exception() is None:
+            self._stamp, self._context = stamp, loading.result()
 
 
 class OwnTls:
@@ -121,7 +141,7 @@ class OwnTls:
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
 
-    def context(self) -> ssl.SSLContext:
+    async def context(self) -> ssl.SSLContext:
         """Return the user's context."""
         return self._context
 
@@ -144,6 +164,7 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
         return
     content = store.read()
     if _is_pem(content):
+        _require_no_password(store, "ssl.truststore.password")
         text = "\n".join(_CERTIFICATE.findall(content.decode("ascii", errors="replace")))
     else:
         _, chain = _from_pkcs12(store, content)
@@ -151,35 +172,52 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
     try:
         context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:  # ValueError: there is none
-        raise store.fail(f"no usable certificate ({getattr(error, 'reason', None) or error})") from None
+        raise store.error(f"no usable certificate ({getattr(error, 'reason', None) or error})") from None
 
 
 def _present(context: ssl.SSLContext, key: Store, chain: Store | None) -> None:
-    """Load the client's certificate and key through temporary files, because Python's ssl reads only files."""
-    content, certificates = key.read(), chain.read() if chain is not None else b""
-    password = key.password
-    if not _is_pem(content):
-        password = Secret(secrets.token_hex(16))  # of the key in the temporary file
-        content, certificates = _from_pkcs12(key, content, password)
-    with _temporary(certificates or content, content) as (chain_path, key_path):
+    """Load the client's certificate and key from files, because Python's ssl reads nothing else."""
+    content = key.read()
+    password = key.key_password
+    with ExitStack() as files:
+        if _is_pem(content):
+            _require_no_password(key, "ssl.keystore.password", "; the password of a key is ssl.key.password")
+            key_path = key.path or files.enter_context(_file(content))
+            chain_path = key_path
+            if chain is not None:
+                chain_path = chain.path or files.enter_context(_file(chain.read()))
+        else:
+            password = Secret(secrets.token_hex(16))  # of the key in the file
+            key_content, certificates = _from_pkcs12(key, content, password)
+            key_path, chain_path = files.enter_context(_file(key_content)), files.enter_context(_file(certificates))
         try:
             context.load_cert_chain(chain_path, key_path, lambda: "" if password is None else password.value)
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:  # OSError: also ssl.SSLError
             reason = getattr(error, "reason", None) or error
-            raise key.fail(
+            raise key.error(
                 f"cannot load key and certificate ({reason}); check ssl.key.password, and that they belong together"
             ) from None
 
 
+def _require_no_password(store: Store, option: str, advice: str = "") -> None:
+    if store.password is not None:
+        raise store.error(f"it is PEM, which has no password of its own{advice}; omit {option}")
+
+
 @contextmanager
-def _temporary(chain: bytes, key: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the paths of two files that only this user may read."""
+def _file(content: bytes) -> Iterator[str]:
+    """Yield the path of a file that only this user can read: in memory (Linux), otherwise a temporary one."""
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
+        with open(os.memfd_create("oncelog"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
     with tempfile.TemporaryDirectory(prefix="oncelog-") as folder:
-        paths = Path(folder, "chain.pem"), Path(folder, "key.pem")
-        for path, content in zip(paths, (chain, key), strict=True):
-            path.touch(0o600)
-            path.write_bytes(content)
-        yield str(paths[0]), str(paths[1])
+        path = Path(folder, "store.pem")
+        path.touch(0o600)
+        path.write_bytes(content)
+        yield str(path)
 
 
 def _is_pem(content: bytes) -> bool:
@@ -189,27 +227,28 @@ def _is_pem(content: bytes) -> bool:
 def _from_pkcs12(store: Store, content: bytes, key_password: Secret | None = None) -> tuple[bytes, bytes]:
     """Return the private key and all certificates of a PKCS12 store as PEM. Raises ConfigError."""
     if content.startswith(JKS_MAGIC):
-        raise store.fail(
+        raise store.error(
             "the format JKS is not supported; convert it: keytool -importkeystore -srckeystore OLD.jks "
             "-destkeystore NEW.p12 -deststoretype PKCS12"
         )
     if not content.startswith(b"\x30"):
-        raise store.fail("it is neither PEM nor PKCS12")
+        raise store.error("it is neither PEM nor PKCS12")
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
-        raise store.fail("a PKCS12 store needs the package cryptography: pip install 'oncelog[pkcs12]'") from None
+        raise store.error("a PKCS12 store needs the package cryptography: pip install 'oncelog[pkcs12]'") from None
+    password = store.password or store.key_password
     try:
-        found = pkcs12.load_pkcs12(content, None if store.password is None else store.password.value.encode())
+        found = pkcs12.load_pkcs12(content, None if password is None else password.value.encode())
     except ValueError:
-        raise store.fail("the password is wrong, or the file is no PKCS12 store") from None
+        raise store.error("the password is wrong, or the file is no PKCS12 store") from None
     pem = serialization.Encoding.PEM
     entries = [*([found.cert] if found.cert is not None else []), *found.additional_certs]
     certificates = b"".join(entry.certificate.public_bytes(pem) for entry in entries)
     if key_password is None:
         return b"", certificates
     if found.key is None:
-        raise store.fail("it has no private key")
+        raise store.error("it has no private key")
     cipher = serialization.BestAvailableEncryption(key_password.value.encode())
     return found.key.private_bytes(pem, serialization.PrivateFormat.PKCS8, cipher), certificates
