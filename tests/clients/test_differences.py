@@ -77,6 +77,15 @@ def test_every_method_of_the_other_clients_is_here_or_its_error_says_what_to_do(
         _ = client.nonsense
 
 
+def test_advice_for_unassign() -> None:
+    assert other_names.CONSUMER["unassign"] == "call unsubscribe(), or assign([])"
+    with Consumer(NO_BROKER) as consumer:
+        for unassign in (consumer.unsubscribe, lambda: consumer.assign([])):
+            consumer.assign([("t", 0)])
+            unassign()
+            assert not consumer.assignment()
+
+
 CONFLUENT = (
     *(confluent_kafka, confluent_kafka.Message, KafkaError, ConfluentProducer, ConfluentConsumer),
     *(admin_client, admin_client.AdminClient),

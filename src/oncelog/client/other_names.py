@@ -26,7 +26,7 @@ PRODUCER = {
 """Method of a producer of confluent-kafka or aiokafka -> what to do instead."""
 
 CONSUMER = {
-    **dict.fromkeys(("incremental_assign", "incremental_unassign", "unassign"), _ALL_PARTITIONS),
+    **dict.fromkeys(("incremental_assign", "incremental_unassign"), _ALL_PARTITIONS),
     **dict.fromkeys(("consume", "getmany"), "call poll(timeout, max_records), with the timeout in seconds"),
     **dict.fromkeys(("highwater", "last_stable_offset"), _END),
     "cluster_id": "call Admin.describe_cluster()",
@@ -40,6 +40,7 @@ CONSUMER = {
     "stop": "call close()",
     "store_offsets": "call commit({(topic, partition): offset})",
     "topics": "call list_topics()",
+    "unassign": "call unsubscribe(), or assign([])",
 }
 """Method of a consumer of confluent-kafka or aiokafka -> what to do instead."""
 

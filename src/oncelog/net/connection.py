@@ -453,9 +453,9 @@ async def connect(
         ) from None
     except ConnectionLostError as error:
         connection.close()  # it is open if the broker answered with an error, or with invalid bytes
-        raise _tls_failure(security, connection.ended_by, connection.address) or error from None
+        raise _tls_failure(security, connection.ended_by, connection) or error from None
     except OSError as error:
-        failure = _tls_failure(security, error, connection.address)
+        failure = _tls_failure(security, error, connection)
         raise failure or ConnectionLostError(f"{connection.address}: {error.strerror or error}") from error
     except BaseException:
         connection.close()
@@ -464,13 +464,13 @@ async def connect(
     return connection
 
 
-def _tls_failure(security: Security, error: Exception | None, address: str) -> Exception | None:
+def _tls_failure(security: Security, error: Exception | None, connection: ClientConnection) -> Exception | None:
     """Return the error to raise if TLS failed, otherwise None."""
     if security.tls is None or error is None:
         return None
     from oncelog.net.tls_failures import explain
 
-    return explain(error, address)
+    return explain(error, connection.address, connected=connection._transport is not None)
 
 
 async def _learn_versions(connection: ClientConnection) -> None:

@@ -102,6 +102,8 @@ class Scram:
         """Return the client-final-message; at the second call, check the server's signature."""
         try:
             fields = _attributes(challenge)
+            if "e" in fields:
+                raise SaslError(f"the server rejected the login: {shown(fields['e'])}")
             if self._signature is None:
                 return self._prove(challenge.decode(), fields)
             self._check(self._signature, fields)
@@ -127,8 +129,6 @@ class Scram:
         return f"{without_proof},p={b64encode(proof).decode()}".encode()
 
     def _check(self, signature: bytes, fields: Mapping[str, str]) -> None:
-        if "e" in fields:
-            raise SaslError(f"the server rejected the login: {shown(fields['e'])}")
         if not hmac.compare_digest(b64decode(fields["v"], validate=True), signature):
             raise SaslError("the server's signature is wrong: it does not know the password, so it may be an impostor")
         self.done = True

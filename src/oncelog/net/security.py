@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from oncelog.net.failures import ConnectionLostError, LoginRejectedError
+from oncelog.net.failures import Cause, ConnectionLostError, LoginRejectedError
 from oncelog.net.sasl import Exchange, SaslError, shown
 from oncelog.net.threads import in_thread
 from oncelog.protocol.errors import ErrorCode
@@ -47,19 +47,20 @@ class Security:
     protocol: str = "PLAINTEXT"
     tls: Tls | None = None
     login: Login | None = None
+    advice: Mapping[Cause, str] = field(default_factory=dict, compare=False)
+    """What to do about a failure, in the terms of the program that created this object."""
 
     def __repr__(self) -> str:
         mechanism = "" if self.login is None else f", {self.login.mechanism}"
         return f"Security({self.protocol}{mechanism})"
 
+    def explain(self, error: ConnectionLostError | LoginRejectedError) -> str:
+        """Return the text of an error, with the advice for its cause."""
+        advice = None if error.cause is None else self.advice.get(error.cause)
+        return str(error) if advice is None else f"{error}; {advice}"
+
 
 PLAINTEXT = Security()
-
-_CHECK = {
-    "OAUTHBEARER": "check sasl_oauth_token_provider, or sasl.oauthbearer.token.endpoint.url with client id and secret"
-}
-_CHECK_PASSWORD = "check sasl.username and sasl.password, or sasl.jaas.config"
-"""What to do if a broker rejects the credentials of any other mechanism."""
 
 
 async def log_in(
@@ -71,10 +72,7 @@ async def log_in(
     """
     version = min(versions.get(SaslAuthenticateRequest.API_KEY, (0, -1))[1], SaslAuthenticateRequest.MAX_VERSION)
     if version < 0 or versions.get(SaslHandshakeRequest.API_KEY, (0, -1))[1] < 1:
-        raise LoginRejectedError(
-            f"{address} does not support SASL; use its listener for SASL, or a security.protocol without SASL",
-            ErrorCode.ILLEGAL_SASL_STATE,
-        )
+        raise LoginRejectedError(f"{address} does not support SASL", ErrorCode.ILLEGAL_SASL_STATE, cause=Cause.NO_LOGIN)
     handshake = await call(SaslHandshakeRequest(mechanism=mechanism), 1)
     if handshake.error_code:
         raise _rejected_handshake(address, mechanism, handshake)
@@ -99,14 +97,11 @@ def _rejected_handshake(address: str, mechanism: str, response: Any) -> LoginRej
     code = ErrorCode.of(response.error_code)
     if code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         accepted = shown(", ".join(response.mechanisms)) or "none"
-        return LoginRejectedError(
-            f"{address} does not accept sasl.mechanism = {mechanism}; it accepts: {accepted}", code
-        )
+        what = f"{address} does not accept the mechanism {mechanism}; it accepts: {accepted}"
+        return LoginRejectedError(what, code, cause=Cause.MECHANISM)
     if code is ErrorCode.ILLEGAL_SASL_STATE:
-        return LoginRejectedError(
-            f"{address} expects no login on this listener; use another port, or a security.protocol without SASL", code
-        )
-    return LoginRejectedError(f"{address} rejected sasl.mechanism = {mechanism}: {code.text}", code)
+        return LoginRejectedError(f"{address} expects no login on this listener", code, cause=Cause.NO_LOGIN)
+    return LoginRejectedError(f"{address} rejected the mechanism {mechanism}: {code.text}", code)
 
 
 def _rejected(address: str, mechanism: str, exchange: Exchange, response: Any) -> Exception:
@@ -115,4 +110,4 @@ def _rejected(address: str, mechanism: str, exchange: Exchange, response: Any) -
     message = f"{address} rejected the login with {mechanism}: {'; '.join(reasons)}"
     if code.retriable:
         return ConnectionLostError(message)
-    return LoginRejectedError(f"{message}; {_CHECK.get(mechanism, _CHECK_PASSWORD)}", code)
+    return LoginRejectedError(message, code, cause=Cause.CREDENTIALS)

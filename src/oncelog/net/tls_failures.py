@@ -1,10 +1,10 @@
-"""Explain why TLS with a broker failed, and which option to check."""
+"""Explain why TLS with a broker failed."""
 
 from __future__ import annotations
 
 import ssl
 
-from oncelog.net.failures import ConnectionLostError, LoginRejectedError
+from oncelog.net.failures import Cause, ConnectionLostError, LoginRejectedError
 
 EXPIRED, HOST_MISMATCH, IP_MISMATCH = 10, 62, 64
 NOT_YET_VALID = 9
@@ -25,54 +25,42 @@ NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKE
 """OpenSSL's names for bytes that are not TLS."""
 
 
-def explain(error: Exception, address: str) -> LoginRejectedError | ConnectionLostError | None:
+def explain(error: Exception, address: str, *, connected: bool) -> LoginRejectedError | ConnectionLostError | None:
     """Return the error to raise for a failure of TLS, or None for any other failure.
 
-    A connection that ends during the handshake is lost, because a broker that restarts ends it so.
+    `connected` is True if the handshake is complete. A connection that ends before that is lost, because a broker that
+    restarts ends it so.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return LoginRejectedError(f"{address}: {_untrusted(error)}")
+        return _untrusted(error, address)
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionResetError | ConnectionAbortedError):
-        return ConnectionLostError(
-            f"{address}: the connection ended during the TLS handshake; if this persists, check that the port is a "
-            "TLS listener (security.protocol)"
-        )
+        if connected:
+            return None
+        what = f"{address}: the connection ended during the TLS handshake"
+        return ConnectionLostError(what, cause=Cause.HANDSHAKE_ENDED)
     if isinstance(error, ssl.CertificateError):  # asyncio's and uvloop's, without OpenSSL's code
-        return LoginRejectedError(f"{address}: the broker's certificate was rejected: {error}")
+        return LoginRejectedError(f"{address}: the broker's certificate was rejected: {error}", cause=Cause.CERTIFICATE)
     if not isinstance(error, ssl.SSLError):
         return None
     reason = error.reason or str(error)
     if any(name in reason for name in NO_TLS):
-        return LoginRejectedError(
-            f"{address} does not speak TLS ({reason}); use its TLS listener, or a security.protocol without SSL"
-        )
+        return LoginRejectedError(f"{address} does not speak TLS ({reason})", cause=Cause.NO_TLS)
     if any(name in reason for name in CLIENT_REJECTED):
-        return LoginRejectedError(
-            f"{address} rejected the client's certificate ({reason}); check ssl.keystore.location, or "
-            "ssl.certificate.location and ssl.key.location"
-        )
-    return LoginRejectedError(
-        f"{address}: the TLS handshake failed ({reason}); check ssl.enabled.protocols, ssl.cipher.suites and, if the "
-        "broker requires a client certificate, ssl.keystore.location"
-    )
+        what = f"{address} rejected the client's certificate ({reason})"
+        return LoginRejectedError(what, cause=Cause.CLIENT_CERTIFICATE)
+    return LoginRejectedError(f"{address}: the TLS handshake failed ({reason})", cause=Cause.HANDSHAKE)
 
 
-def _untrusted(error: ssl.SSLCertVerificationError) -> str:
-    code, detail = error.verify_code, error.verify_message
-    if code in (HOST_MISMATCH, IP_MISMATCH):
-        return (
-            f"the broker's certificate is for another host name: {detail} Connect by a name in the certificate, or set "
-            "ssl.endpoint.identification.algorithm = none to accept any name"
-        )
-    if code == EXPIRED:
-        return (
-            f"the broker's certificate has expired ({detail}); renew it on the broker, and check this machine's clock"
-        )
-    if code == NOT_YET_VALID:
-        return f"the broker's certificate is not valid yet ({detail}); check this machine's clock"
-    if code in UNKNOWN_AUTHORITY:
-        return (
-            f"the broker's certificate is from an unknown authority ({detail}); set ssl.truststore.location or "
-            "ssl.ca.location to the authority's certificate"
-        )
-    return f"the broker's certificate was rejected: {detail}; check ssl.truststore.location or ssl.ca.location"
+UNTRUSTED = {
+    **dict.fromkeys((HOST_MISMATCH, IP_MISMATCH), (Cause.HOST_NAME, "is for another host name")),
+    **dict.fromkeys(UNKNOWN_AUTHORITY, (Cause.UNKNOWN_AUTHORITY, "is from an unknown authority")),
+    EXPIRED: (Cause.EXPIRED, "has expired"),
+    NOT_YET_VALID: (Cause.NOT_YET_VALID, "is not valid yet"),
+}
+"""OpenSSL's code -> the cause, and what it says of the broker's certificate."""
+
+
+def _untrusted(error: ssl.SSLCertVerificationError, address: str) -> LoginRejectedError:
+    cause, what = UNTRUSTED.get(error.verify_code, (Cause.CERTIFICATE, "was rejected"))
+    detail = error.verify_message.rstrip(".")
+    return LoginRejectedError(f"{address}: the broker's certificate {what}: {detail}", cause=cause)

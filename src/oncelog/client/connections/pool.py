@@ -75,6 +75,7 @@ class Connections:
     ) -> None:
         self._requests = requests or Requests(time.monotonic)
         self._chance = chance
+        self._security = security
         self._connect_once = partial(
             connect,
             client_id=client_id,
@@ -187,14 +188,16 @@ class Connections:
         begun = loop.time()
         try:
             connection = await self._connect_once(*address)
-        except ConnectionLostError:
+        except ConnectionLostError as error:
             self._requests.failed_connections += 1
             self._wait_after(address, begun)
-            raise
+            if error.cause is None:
+                raise
+            raise ConnectionLostError(self._security.explain(error)) from error
         except LoginRejectedError as error:
             self._requests.failed_logins += 1
             self._wait_after(address, begun)  # a program that calls in a loop would lock the user out sooner
-            raise errors.AuthenticationError(str(error), error.code) from error
+            raise errors.AuthenticationError(self._security.explain(error), error.code) from error
         self._failing.pop(address, None)
         self._requests.connections += 1
         connection.traffic = self._requests.of_node(node)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from oncelog.client.option_readers import Option, Secret, boolean, integer, optional_secret, optional_text
+from oncelog.client.security.advice import advice_for
 from oncelog.client.security.jaas import parse_jaas
 from oncelog.errors import ConfigError
 from oncelog.net.sasl import MECHANISMS
@@ -162,7 +163,8 @@ def security_of(options: Mapping[str, Any]) -> Security:
     if protocol == "PLAINTEXT":
         return PLAINTEXT
     tls = _tls(options, given) if "SSL" in protocol else None
-    return Security(protocol, tls, _login(options) if "SASL" in protocol else None)
+    login = _login(options) if "SASL" in protocol else None
+    return Security(protocol, tls, login, advice_for(None if login is None else login.mechanism))
 
 
 def _tls(options: Mapping[str, Any], given: list[str]) -> Tls:
