@@ -17,6 +17,7 @@ from oncelog.client.consumer.options import consumer_options
 from oncelog.client.options import cluster_options
 from oncelog.client.producer.options import producer_options
 from oncelog.client.security.jaas import parse_jaas
+from oncelog.client.security.options import SECURITY
 from oncelog.client.security.stores import ReloadedTls, Store, TlsFiles
 from oncelog.errors import ConfigError
 from oncelog.net.security import Security
@@ -122,6 +123,49 @@ def test_error_names_the_option_and_no_secret(given: dict[str, Any], words: tupl
         security(**given)
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert SECRET not in f"{caught.value!r}"
+
+
+TYPED = {
+    name for name in SECURITY if name.endswith(("protocol", "protocols", "type", "mechanism", "algorithm", "class"))
+}
+PUBLIC = {"sasl_username", "sasl_login_read_timeout_ms", "sasl_oauthbearer_header_urlencode", "ssl_context"}
+
+
+def errors_and_reprs(given: dict[str, Any]) -> str:
+    try:
+        found = security(**given)
+    except ConfigError as error:
+        return f"{error!r} {error.__cause__!r}"
+    return f"{found!r} {found.tls!r} {found.login!r}"
+
+
+@pytest.mark.parametrize("name", sorted(set(SECURITY) - TYPED - PUBLIC))
+def test_secret_in_any_option_is_not_shown(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A program may set the wrong option. Only a path is shown."""
+    sasl = {"security_protocol": "SASL_SSL", "sasl_username": "a", "sasl_password": "b"}
+    bases = [
+        {"security_protocol": "SSL"},
+        {**sasl, "sasl_mechanism": "PLAIN"},
+        {**sasl, "sasl_mechanism": "OAUTHBEARER"},
+    ]
+    canaries = [PEM, f"https://me:{SECRET}@host", *([] if name.endswith("_location") else [SECRET])]
+    for base in bases:
+        for canary in canaries:
+            assert SECRET not in errors_and_reprs({**base, name: canary}) + caplog.text
+
+
+def test_changed_key_that_cannot_be_loaded_is_logged_without_its_password(
+    tmp_path: Path, ours: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    certificate, key = signed_by(ours, "client").write(tmp_path, "client", SECRET)
+    files = {"ssl_key_location": str(key), "ssl_certificate_location": str(certificate)}
+    found = security(security_protocol="SSL", ssl_key_password=SECRET, **files)
+    first = context_of(found)
+    key.write_text(PEM)
+    assert context_of(found) is first
+    assert "cannot load the changed TLS files" in caplog.text
+    assert SECRET not in caplog.text
 
 
 def test_no_secret_in_the_repr_of_options_and_clients() -> None:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from base64 import b64decode
+import traceback
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -118,6 +119,21 @@ def test_redirect_is_not_followed() -> None:
         with endpoint(302, b"", {"Location": other}) as (url, _), pytest.raises(LoginRejectedError, match="302"):
             first(TokenLogin(TokenEndpoint(url, "me", Secret(SECRET)), {}))
         assert not asked
+
+
+@pytest.mark.parametrize(
+    "pieces", [(b"",), (b"HTTP/1.1 200 OK\r\n", b"a"), (b"SSH-2.0\r\n",), (b"HTTP/1.1 401 No\r\n\r\n", b"a")]
+)
+def test_no_failure_of_the_endpoint_shows_the_secret(
+    pieces: tuple[bytes, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    with raw_endpoint(*pieces, pause_s=0.05) as (url, _):
+        with pytest.raises((ConnectionLostError, LoginRejectedError)) as caught:
+            first(login_with(url))
+        shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    for each in (SECRET, b64encode(f"me:{SECRET}".encode()).decode()):
+        assert each not in shown
 
 
 def test_endpoint_with_tls(tmp_path: Path) -> None:

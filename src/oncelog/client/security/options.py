@@ -279,7 +279,8 @@ def _token_login(options: Mapping[str, Any], jaas: Mapping[str, str]) -> Login:
     if "@" in url:
         raise ConfigError(f"{_dotted(_ENDPOINT)}: it must have no user name and password; set client id and secret")
     if not url.startswith(("https://", "http://", "file:")):
-        raise ConfigError(f"{_dotted(_ENDPOINT)} = {url!r}: it must be an http, https or file URL")
+        shown = f" = {url!r}" if "://" in url else ""  # otherwise it may be a token
+        raise ConfigError(f"{_dotted(_ENDPOINT)}{shown}: it must be an http, https or file URL")
     client_id = options[f"{_CLIENT}_id"] or jaas.get("clientId")
     secret = options[f"{_CLIENT}_secret"] or (Secret(jaas["clientSecret"]) if "clientSecret" in jaas else None)
     if not url.startswith("file:") and (client_id is None or secret is None):

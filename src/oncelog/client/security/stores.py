@@ -54,8 +54,8 @@ class Store:
         """Return an error that says why the content cannot be used."""
         if self.path is None:
             return ConfigError(f"{self.option}: {why}")
-        if "\n" in self.path or "-----BEGIN" in self.path:  # a key, which the error must not show
-            return ConfigError(f"{self.option}: it must be the path of a file, not the content of one")
+        if any(sign in self.path for sign in ("\n", "-----BEGIN", "://")):  # a key or a login, not to be shown
+            return ConfigError(f"{self.option}: it must be the path of a file, not its content or a URL")
         return ConfigError(f"{self.option} = {self.path!r}: {why}")
 
 
