@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -150,6 +151,18 @@ def test_groups(tool: Tool, server: Server, name: str) -> None:
     for words in (["describe"], ["log"], ["log", "--groups"]):
         said = tool.fails(1, "group", *words, f"{name}-missing")
         assert re.search(f"'{name}-missing'.*; `oncelog group list` lists all groups", said)
+
+
+def test_consume_to_the_end_stops_if_other_members_have_all_partitions(tool: Tool, server: Server, name: str) -> None:
+    tool("topic", "create", name)
+    with Consumer(server.bootstrap, group_id=name, client_id="a") as member, ThreadPoolExecutor(1) as pool:
+        member.subscribe([name])
+        wait_until(lambda: member.poll(0.1) is not None and member.assignment(), "the first member has the partition")
+        failing = pool.submit(tool.run, "topic", "consume", name, "-e", "--group", name)
+        wait_until(lambda: member.poll(0.1) is not None and failing.done(), "the command ends", timeout=50)
+    done = failing.result()
+    assert f"group '{name}' has assigned no partition to this command" in done.stderr
+    assert done.returncode == 1
 
 
 def test_members_are_removed(tool: Tool, server: Server, name: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from oncelog import Consumer
 
 POLL_S = 1.0
+NO_PARTITION_S = 5.0
+"""How long a member that stops at the end waits for a first partition. The group may be assigning it."""
 Printer = Callable[[Shown], None]
 NAMED = {"beginning": BEGINNING, "end": END, "stored": STORED}
 RESETS = {BEGINNING: "earliest", END: "latest", STORED: "earliest"}
@@ -204,18 +208,30 @@ def _read_as_member(
         ends: dict[tuple[str, int], int] = {}
         committed: dict[tuple[str, int], int] = {}
         left = count
-        done = False
+        done, joined_at = False, math.inf
         while not done:
             for record in (records := consumer.poll(POLL_S, left)):
                 emit(Shown(*record[:7]))
             if left is not None:
                 left -= len(records)
             done = left == 0 or (stop_at_end and _at_end(consumer, ends))
+            if not done and stop_at_end and not consumer.assignment():
+                joined_at = min(joined_at, time.monotonic()) if _is_member(consumer) else math.inf
+                if time.monotonic() - joined_at > NO_PARTITION_S:
+                    raise click.ClickException(
+                        f"group {group!r} has assigned no partition to this command: other members have all of "
+                        f"{topic!r}; stop them, or omit --group"
+                    )
             # A position of 0 needs no commit, because nothing was consumed.
             positions = {tp: position for tp, position in consumer.positions().items() if position}
             if positions != committed:
                 consumer.commit(positions)
                 committed = positions
+
+
+def _is_member(consumer: Consumer) -> bool:
+    """Return whether the consumer has joined its group."""
+    return consumer.group_metadata().generation_id >= 0
 
 
 def _at_end(consumer: Consumer, ends: dict[tuple[str, int], int]) -> bool:
