@@ -43,7 +43,7 @@ def read_command_config(context: click.Context, _option: click.Parameter, path: 
     settings = from_environment(os.environ)
     if path is not None:
         try:
-            text = Path(path).read_text()
+            text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise click.BadParameter(f"{path}: {why}") from None

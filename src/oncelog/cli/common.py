@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -103,11 +106,42 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def require_resolver(bootstrap: str) -> None:
+    """Raise ConnectionFailedError if no name server answers for any of the addresses within CONTACT_WAIT_MS.
+
+    The event loop looks up names in threads, and the process waits for them at its end: a minute with two dead name
+    servers. A name that does not exist passes: the client tries it again, because its broker may be starting.
+    """
+    from oncelog.client.connections.pool import parse_bootstrap
+
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+    hosts = {host for host, _ in parse_bootstrap(bootstrap)}
+    for host in hosts:
+        threading.Thread(target=_look_up, args=(host, ended), daemon=True).start()
+    try:
+        ended.get(timeout=CONTACT_WAIT_MS / 1000)
+    except queue.Empty:
+        names = ", ".join(sorted(hosts))
+        raise errors.ConnectionFailedError(
+            f"no broker can be reached: looking up {names} has no result within {CONTACT_WAIT_MS // 1000} s"
+        ) from None
+
+
+def _look_up(host: str, ended: queue.SimpleQueue[None]) -> None:
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        pass  # the client reports it
+    finally:
+        ended.put(None)
+
+
 @contextmanager
 def open_admin(bootstrap: str) -> Iterator[Admin]:
     """Yield an admin client. Raises ConnectionFailedError if no broker answers within CONTACT_WAIT_MS."""
     from oncelog import Admin
 
+    require_resolver(bootstrap)
     given = {"client_id": "oncelog-cli", "default_api_timeout_ms": ANSWER_WAIT_MS}
     with quiet(), Admin(bootstrap, {**client_settings(), **given}) as admin:
         admin.cluster.missing_topic_ms = TOPIC_WAIT_MS
@@ -121,6 +155,7 @@ async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
     from oncelog.client.discovery.cluster import ClusterClient
     from oncelog.client.options import COMMON, cluster_options, read_options
 
+    require_resolver(bootstrap)
     given = {"bootstrap_servers": bootstrap, "client_id": "oncelog-cli", "default_api_timeout_ms": ANSWER_WAIT_MS}
     options = cluster_options(read_options(COMMON, client_settings(), given)[0])
     async with ClusterClient(bootstrap, missing_topic_ms=TOPIC_WAIT_MS, **options) as cluster:

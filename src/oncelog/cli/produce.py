@@ -73,7 +73,7 @@ def produce(
             if delimiter not in line:
                 raise BadLineError(number, delimiter, "nothing was sent")
         source.seek(begin)
-    there = _topic_is_there(bootstrap, topic)
+    existed = _topic_exists(bootstrap, topic)
     with Producer(bootstrap, **options) as producer:
         records = _lines(
             source, delimiter, null, "none of the other records becomes visible" if transactional_id else ""
@@ -83,7 +83,7 @@ def produce(
         else:
             with producer.transaction():
                 sent = _send(producer, topic, records, partition, pairs)
-    if sent and not there:
+    if sent and not existed:
         note(f"topic {topic!r} did not exist; the broker has created it")
     if form == "json":
         show({"topic": topic, "records": sent}, form)
@@ -116,7 +116,7 @@ class BadLineError(click.ClickException):
         super().__init__(f"line {number} has no key delimiter {delimiter.decode()!r}; {others}")
 
 
-def _topic_is_there(bootstrap: str, topic: str) -> bool:
+def _topic_exists(bootstrap: str, topic: str) -> bool:
     with open_admin(bootstrap) as admin:
         return topic in admin.list_topics(internal=True)
 

@@ -192,6 +192,6 @@ def producers(topic: str, partition: int, broker: int | None, bootstrap: str, fo
 
 def require_broker(admin: Admin, broker: int) -> None:
     """Raise UsageError if the cluster does not have this broker."""
-    there = [item.node_id for item in admin.describe_cluster().brokers]
-    if broker not in there:
-        raise click.UsageError(f"broker {broker} does not exist; the cluster has: {', '.join(map(str, there))}")
+    brokers = [item.node_id for item in admin.describe_cluster().brokers]
+    if broker not in brokers:
+        raise click.UsageError(f"broker {broker} does not exist; the cluster has: {', '.join(map(str, brokers))}")

@@ -113,9 +113,9 @@ def abort(
         raise click.UsageError(f"--producer-id needs {missing}")
     with open_admin(bootstrap) as admin:
         with existing(topic, partition):
-            there = admin.describe_producers(topic, partition)
+            producers = admin.describe_producers(topic, partition)
         if start_offset is not None:
-            found = next((item for item in there if item.transaction_start == start_offset), None)
+            found = next((item for item in producers if item.transaction_start == start_offset), None)
             if found is None:
                 raise click.ClickException(
                     f"{topic}-{partition} has no open transaction that starts at offset {start_offset}"

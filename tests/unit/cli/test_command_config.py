@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import click
@@ -12,6 +15,7 @@ from click.testing import CliRunner
 from oncelog.cli.app import oncelog as app
 from oncelog.cli.client_settings import client_settings, from_environment
 from oncelog.cli.common import CONTACT_WAIT_MS, connected
+from support.command_line import ONCELOG
 
 SECRET = "hunter2"
 
@@ -77,6 +81,40 @@ def test_attempts_end_before_the_command_does(tmp_path: Path) -> None:
     path.write_text("socket.connection.setup.timeout.ms=9\n")
     assert "sasl.login.read.timeout.ms" not in probed(path)
     assert probed(path)["socket.connection.setup.timeout.ms"] == "9"
+
+
+def test_file_is_utf8_in_every_locale(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("client.id=résumé\n", encoding="utf-8")
+    command = [ONCELOG, "topic", "list", "-b", "127.0.0.1:1", "--command-config", path]
+    plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False, env={**os.environ, **plain})
+    assert b"no broker can be reached" in done.stderr
+    assert done.returncode == 1
+
+
+SLOW = """
+import socket, time
+real = socket.getaddrinfo
+def lookup(host, *others, **options):
+    if host == "silent.example":
+        time.sleep(20)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    return real(host, *others, **options)
+socket.getaddrinfo = lookup
+"""
+
+
+@pytest.mark.parametrize("words", [["list"], ["consume", "t", "-e"]])
+def test_command_ends_in_seconds_if_no_name_server_answers(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    command = [ONCELOG, "topic", *words, "-b", "silent.example:9092"]
+    begun = time.monotonic()
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    assert time.monotonic() - begun < 15
+    assert "looking up silent.example has no result within 5 s" in done.stderr
+    assert done.returncode == 1
 
 
 def test_environment() -> None:
