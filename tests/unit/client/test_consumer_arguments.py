@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Consumer, Transaction, aio, errors
+from oncelog import Admin, Consumer, Producer, Transaction, aio, errors
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata, group_and_offsets
 from oncelog.client.records import check_offsets, check_partition, check_partitions, check_times
 
@@ -127,3 +127,32 @@ def test_send_offsets_accepts_only_offsets_that_can_be_committed() -> None:
 def test_resume_accepts_only_a_handle(kind: Any, handle: Any) -> None:
     with pytest.raises(errors.UsageError, match="handle must be a PreparedTransaction or its text, not"):
         kind.resume(handle, "localhost:1")
+
+
+@pytest.mark.parametrize("call", [("seek_to_beginning",), ("seek_to_end",), ("seek_to_time", 5)])
+def test_seek_before_the_first_assignment_is_an_error(call: tuple[Any, ...]) -> None:
+    method, *arguments = call
+    with Consumer("localhost:1", group_id="g") as consumer:
+        with pytest.raises(errors.UsageError, match="no partition is assigned yet"):
+            getattr(consumer, method)(*arguments)
+        consumer.subscribe(["t"])
+        with pytest.raises(errors.UsageError, match="seek in the listener on_assigned"):
+            getattr(consumer, method)(*arguments)
+        consumer.unsubscribe()
+        consumer.assign([])
+        getattr(consumer, method)(*arguments)
+
+
+def test_error_for_unassign_says_how_to_end_the_assignment() -> None:
+    with Consumer("localhost:1") as consumer:
+        consumer.assign([("t", 0)])
+        with pytest.raises(AttributeError, match=r"call unsubscribe\(\), or assign\(\[\]\)"):
+            consumer.unassign()  # type: ignore[attr-defined]
+        consumer.assign([])
+        assert consumer.assignment() == []
+
+
+@pytest.mark.parametrize("client", [Admin, Consumer, Producer, aio.Admin, aio.Consumer, aio.Producer])
+def test_mapping_as_the_first_argument_is_an_error_that_says_what_to_write(client: Callable[[Any], object]) -> None:
+    with pytest.raises(errors.ConfigError, match=r"by name: config=\{'bootstrap.servers': 'HOST:PORT', ...\}"):
+        client({"bootstrap.servers": "localhost:1"})

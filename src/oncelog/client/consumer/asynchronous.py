@@ -194,7 +194,8 @@ class Consumer(ConsumerBase):
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Set the position to the first offset in these (topic, partition) pairs, default: in all assigned ones.
 
-        The offset is looked up at the next `poll` or `position`. Raises UsageError if a partition is not assigned.
+        The offset is looked up at the next `poll` or `position`. Raises UsageError if a partition is not assigned, or
+        if none has been assigned yet.
         """
         self.seek_to_time(offset_calls.EARLIEST, partitions)
 
@@ -202,7 +203,7 @@ class Consumer(ConsumerBase):
         """Set the position to the end in these (topic, partition) pairs, default: in all assigned ones.
 
         The end is the high watermark, or with read_committed the last stable offset. It is looked up at the next `poll`
-        or `position`. Raises UsageError if a partition is not assigned.
+        or `position`. Raises UsageError if a partition is not assigned, or if none has been assigned yet.
         """
         self.seek_to_time(offset_calls.LATEST, partitions)
 
@@ -218,9 +219,10 @@ class Consumer(ConsumerBase):
         """Set the position to the first record at or after a time, or to the end if there is none.
 
         `timestamp` is in ms since the epoch. `partitions` are (topic, partition) pairs, default: all assigned ones.
-        Raises UsageError if a partition is not assigned.
+        Raises UsageError if a partition is not assigned, or if none has been assigned yet.
         """
         time_ms = check_integer(timestamp, "timestamp", EPOCH)
+        self._core.subscription.require_assignment()
         for tp in self._named(partitions):
             self._core.subscription.seek_to_time(tp, time_ms)
 

@@ -109,6 +109,7 @@ class SubscriptionState:
         self.pattern: re.Pattern[str] | None = None
         self.partitions: dict[TopicPartition, PartitionState] = {}
         """The assignment. A partition that was revoked and assigned again has another state."""
+        self._ever_assigned = False
         self.assignment_listeners: list[Callable[[], None]] = []
         """Called after each change of the assignment."""
         self._ready: dict[TopicPartition, None] = {}
@@ -144,6 +145,7 @@ class SubscriptionState:
 
     def assign(self, partitions: Iterable[TopicPartition], *, keep: bool = True) -> None:
         """Read exactly these partitions. `keep`: partitions that were assigned before keep their state."""
+        self._ever_assigned = True
         old = self.partitions if keep else {}
         self.partitions = {tp: old.get(tp) or PartitionState() for tp in partitions}
         self._ready = {tp: None for tp in self._ready if tp in self.partitions and self.partitions[tp].buffered}
@@ -158,6 +160,14 @@ class SubscriptionState:
                 f"{tp[0]}-{tp[1]} is not assigned to this consumer; assignment() lists its partitions"
             )
         return found
+
+    def require_assignment(self) -> None:
+        """Raise UsageError if no partition has been assigned yet. A later assignment may be empty."""
+        if not self._ever_assigned:
+            raise errors.UsageError(
+                "no partition is assigned yet, and poll() assigns those of a subscription; seek in the listener "
+                "on_assigned, or call assign() first"
+            )
 
     def is_current(self, tp: TopicPartition, state: PartitionState) -> bool:
         """Return whether the partition has been assigned all the time since this state was read."""
