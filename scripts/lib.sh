@@ -129,6 +129,17 @@ apache_kafka() {
     fi
 }
 
+# Write an archive of Apache Kafka's classes, once, and set ONCELOG_KAFKA_CLASSES to it: its brokers and tools start in
+# half of the CPU time. Benchmarks do not use it.
+kafka_classes() {
+    ONCELOG_KAFKA_CLASSES=$ROOT/.cache/kafka-classes.jsa
+    if [ ! -f "$ONCELOG_KAFKA_CLASSES" ]; then
+        say "Writing an archive of Apache Kafka's classes into .cache"
+        guarded env PYTHONPATH=tests "$VENV/bin/python" -m support.class_archive "$ONCELOG_KAFKA_CLASSES" || return 0
+    fi
+    export ONCELOG_KAFKA_CLASSES
+}
+
 # spark_version VERSION: install this PySpark, once, and put it before the one of .venv.
 spark_version() {
     case ${1:-} in 4.[0-9]) ;; *) die "--spark needs a version of PySpark, such as 4.0" ;; esac

@@ -35,10 +35,17 @@ SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a JVM that runs a tool for a short time."""
 
 
+CLASSES = "ONCELOG_KAFKA_CLASSES"
+"""The variable with the path of the archive that `support.class_archive` writes."""
+
+
 def java(main_class: str, *arguments: str | Path, heap: str = "256m", options: Sequence[str] = ()) -> list[str]:
     """Return the command line that runs a class of Kafka's jars."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
+    archive = os.environ.get(CLASSES)
+    if archive is not None:
+        options = (*options, f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
     return [program, f"-Xmx{heap}", *options, "-cp", f"{kafka_libs()}/*", main_class, *map(str, arguments)]
 
 
