@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from oncelog.client.security.options import UNSUPPORTED_PREFIXES, UNSUPPORTED_SECURITY
+from oncelog.client.other_options import OTHER_OPTIONS, OTHER_PREFIXES, Advice
 from oncelog.errors import AuthenticationError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
@@ -198,7 +198,15 @@ def test_misuse_names_the_option(changed: dict[str, str | None], streaming: bool
         source_options(given, streaming=streaming)
 
 
-@pytest.mark.parametrize("advice", sorted({*UNSUPPORTED_SECURITY.values(), *UNSUPPORTED_PREFIXES.values()}))
+OF_SECURITY = ("ssl", "sasl", "https", "security", "enable_ssl", "enable_sasl", "oauth")
+ADVICE = {
+    known.text
+    for name, known in {**OTHER_OPTIONS, **OTHER_PREFIXES}.items()
+    if isinstance(known, Advice) and name.startswith(OF_SECURITY)
+}
+
+
+@pytest.mark.parametrize("advice", sorted(ADVICE))
 def test_advice_names_only_options_that_spark_has(advice: str) -> None:
     named = re.findall(r"[\w.]*(?:ssl|sasl|backoff|timeout)[._][\w.]*", in_spark(advice))
     assert all(name.startswith("kafka.") and "_" not in name for name in named)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from oncelog.client.security.options import ALIASES, SECURITY
+from oncelog.client.other_options import OTHER_OPTIONS, Alias
+from oncelog.client.security.options import SECURITY
 
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 NOT_IN_SPARK = (
@@ -15,7 +16,8 @@ NOT_IN_SPARK = (
 """Advice about options whose values are Python objects -> advice for Spark, whose values are strings."""
 
 _CLIENT = ("reconnect_backoff_max_ms", "reconnect_backoff_ms", "request_timeout_ms", "transaction_timeout_ms")
-_NAMES = {*SECURITY, *ALIASES, *_CLIENT} - {"ssl_context", "sasl_oauth_token_provider"}
+_ALIASES = {other for other, known in OTHER_OPTIONS.items() if isinstance(known, Alias) and known.name in SECURITY}
+_NAMES = {*SECURITY, *_ALIASES, *_CLIENT} - {"ssl_context", "sasl_oauth_token_provider"}
 _LONGEST_FIRST = sorted(_NAMES, key=len, reverse=True)
 _SPELLED = re.compile(rf"(?<![\w./-])(?:{'|'.join(name.replace('_', '[._]') for name in _LONGEST_FIRST)})(?![\w-])")
 
