@@ -6,6 +6,7 @@ confluent-kafka's registry client uses it as well, in test_confluent_serializers
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -68,8 +69,8 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def fake_registry() -> Iterator[FakeRegistry]:
-    """Run a registry. `url` is its address."""
+def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
+    """Run a registry, with TLS if `context` is given. `url` is its address."""
     registry = FakeRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -110,7 +111,9 @@ def fake_registry() -> Iterator[FakeRegistry]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    registry.url = f"http://127.0.0.1:{server.server_port}"
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    registry.url = f"http{'s' if context else ''}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import ssl
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from oncelog.errors import ConfigError, RegistryError
 from oncelog.serialization import SchemaRegistry
 from support.apache_kafka import held_ports, port_of
+from support.certificates import authority, signed_by
 from support.raw_endpoint import raw_endpoint
 from support.schema_registry import FakeRegistry, fake_registry
 
@@ -112,6 +115,19 @@ def test_url_that_answered_last_is_asked_first(fake: FakeRegistry) -> None:
             registry.schema(7)
         assert registry.schema(100) == {"schema": LONG}
         assert time.monotonic() - begun < 0.5
+
+
+def test_registry_with_tls(tmp_path: Path) -> None:
+    ours = authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*signed_by(ours, "registry", "127.0.0.1").write(tmp_path, "registry"))
+    trusting = ssl.create_default_context(cadata=ours.certificate_pem.decode())
+    with fake_registry(context) as fake:
+        assert SchemaRegistry(fake.url, ssl_context=trusting).register("t-value", LONG) == 100
+        with pytest.raises(RegistryError, match=r"CERTIFICATE_VERIFY_FAILED.*; pass an ssl_context") as caught:
+            SchemaRegistry(fake.url, token="s3cret").register("t-value", LONG)
+        assert not caught.value.retriable
+        assert len(fake.requests) == 1, "no token for a registry that is not trusted"
 
 
 def test_registry_that_stops_answering_is_replaced_within_the_timeout(fake: FakeRegistry) -> None:

@@ -159,5 +159,9 @@ def _failed(url: str, error: HttpError) -> RegistryError | LookupError:
     reason = f": {shown(str(fields['message'])).rstrip('.')}" if "message" in fields else ""
     if error.status == 404 and fields.get("error_code") in MISSING:
         return LookupError(f"{url}: the registry has no such schema{reason}")
-    advice = "; check the URL of the schema registry" if error.status is None and not error.retriable else ""
+    advice = ""
+    if error.untrusted:
+        advice = "; pass an ssl_context that trusts its authority"
+    elif error.status is None and not error.retriable:
+        advice = "; check the URL of the schema registry"
     return RegistryError(f"{url}: {error}{reason}{advice}", retriable=error.retriable, status=error.status)
