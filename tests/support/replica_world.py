@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from oncelog.cluster.controller.reconcile import BROKER_EPOCHS, ClusterView, LiveBroker, Partition, reconcile
+from oncelog.cluster.brokers import BROKER_EPOCHS, BrokerInfo, broker_path, epoch_path
+from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile
 from oncelog.cluster.follower import Append, Fetch, Fetched, Following, Restart, Signal, Truncate
 from oncelog.cluster.leader import IsrProposal, Outcome, Term
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
@@ -74,7 +75,7 @@ class ReplicaWorld:
 
     def register(self, process: Process) -> None:
         """Open a session. The broker epoch is the version of the broker's node."""
-        path = f"{BROKER_EPOCHS}/{process.number}"
+        path = epoch_path(process.number)
         ensure(self.tree, path)
         process.epoch = self.tree.set(path, b"lost" if process.lost_unsynced else b"")
         self.sessions[process.number] = self.tree.open_session(str(process.number), 1 << 40)
@@ -112,11 +113,11 @@ class ReplicaWorld:
     def state(self) -> PartitionState:
         return decode_state(self.tree.get(STATE))
 
-    def live(self) -> dict[int, LiveBroker]:
+    def live(self) -> dict[int, BrokerInfo]:
         found = {}
         for name in self.tree.children("/brokers/ids"):
-            node = self.tree.get(f"{BROKER_EPOCHS}/{name}")
-            found[int(name)] = LiveBroker(node.version, lost_unsynced=node.data == b"lost")
+            node = self.tree.get(epoch_path(int(name)))
+            found[int(name)] = BrokerInfo(node.version, lost_unsynced=node.data == b"lost")
         return found
 
     def control(self) -> None:
@@ -140,8 +141,8 @@ class ReplicaWorld:
         for process in self.processes.values():
             if process.lost_unsynced and process.alive and process.number not in set(state.isr) - {state.leader}:
                 process.lost_unsynced = False
-                self.tree.set(f"{BROKER_EPOCHS}/{process.number}", b"")
-                process.epoch = self.tree.get(f"{BROKER_EPOCHS}/{process.number}").version
+                self.tree.set(epoch_path(process.number), b"")
+                process.epoch = self.tree.get(epoch_path(process.number)).version
 
     def check_last_member(self) -> PartitionState:
         """Stop if the last member of the ISR has lost unsynced data. Only ELR (KIP-966) would prevent a loss then."""
@@ -337,7 +338,7 @@ class ReplicaWorld:
     def write_isr(self, process: Process, incarnation: int, term: Term, proposal: IsrProposal) -> None:
         operations: list[Operation] = [Set(STATE, encode_state(proposal.state), proposal.state.version)]
         for broker, epoch in proposal.joining:
-            operations += [Check(f"/brokers/ids/{broker}"), Check(f"{BROKER_EPOCHS}/{broker}", epoch)]
+            operations += [Check(broker_path(broker)), Check(epoch_path(broker), epoch)]
         kind = self.rng.random()
         written = False
         if kind < 0.9:

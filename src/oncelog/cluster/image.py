@@ -9,12 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from oncelog.cluster.brokers import BrokerInfo
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The topics, broker settings and features that the tree held after change number `sequence`."""
+    """The topics, broker settings and features that the tree held after change number `sequence`.
+
+    `brokers` and `controller` may be newer: the store changes them when a session ends, and logs no change.
+    """
 
     sequence: int = -1
     topics_by_name: Mapping[str, TopicInfo] = field(default_factory=dict)
@@ -24,6 +28,10 @@ class MetadataImage:
     """Dynamic settings by broker id. None is the key of the settings of all brokers."""
     feature_levels: Mapping[str, int] = field(default_factory=dict)
     feature_epoch: int = -1
+    brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
+    """The registered brokers by id."""
+    controller: int = -1
+    """The id of the broker that is the controller, or -1."""
     _by_folded_name: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicInfo | None:
@@ -96,6 +104,12 @@ class MetadataDelta:
         """Return whether a dynamic setting of this broker, or one of all brokers, has changed."""
         before, after = self.before.broker_configs, self.after.broker_configs
         return any(before.get(key, {}) != after.get(key, {}) for key in (None, broker))
+
+    @property
+    def brokers_changed(self) -> bool:
+        """Return whether a broker, or the choice of the controller, has changed."""
+        before, after = self.before, self.after
+        return before.brokers != after.brokers or before.controller != after.controller
 
     @property
     def features_changed(self) -> bool:

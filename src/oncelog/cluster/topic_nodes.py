@@ -67,7 +67,11 @@ def _read_partitions(store: MetadataStore, name: str, node: _TopicNode, first: i
     for index in range(first, len(node.partitions)):
         state = decode_state(store.get(state_path(name, index)))
         replicas = tuple(node.partitions[str(index)])
-        partitions.append(PartitionInfo(state.leader, state.leader_epoch, replicas, state.isr))
+        partitions.append(
+            PartitionInfo(
+                state.leader, state.leader_epoch, replicas, state.isr, state.version, state.leader_broker_epoch
+            )
+        )
     return tuple(partitions)
 
 

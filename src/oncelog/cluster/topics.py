@@ -27,6 +27,10 @@ class PartitionInfo:
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    state_version: int = 0
+    """The version of the partition's state node (`cluster/partition_state`)."""
+    leader_broker_epoch: int = -1
+    """The registration of the leader that was elected, or -1 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

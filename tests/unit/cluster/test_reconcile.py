@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncelog.cluster.brokers import BrokerInfo, epoch_path
 from oncelog.cluster.controller.placement import place
-from oncelog.cluster.controller.reconcile import BROKER_EPOCHS, ClusterView, LiveBroker, Partition, led_by, reconcile
+from oncelog.cluster.controller.reconcile import ClusterView, Partition, led_by, reconcile
 from oncelog.cluster.partition_state import PartitionState, state_path
 from oncelog.cluster.store import Check, Set
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -19,14 +20,22 @@ NONE = -1
 
 
 def view_of(
-    state: PartitionState, brokers: dict[int, LiveBroker], *, unclean: bool = False, offline: set[int] | None = None
+    state: PartitionState,
+    brokers: dict[int, BrokerInfo],
+    *,
+    unclean: bool = False,
+    offline: set[int] | None = None,
+    replicas: tuple[int, ...] = (1, 2, 3),
 ) -> ClusterView:
-    partition = Partition("t", 0, (1, 2, 3), state, unclean)
-    return ClusterView(4, 9, brokers, [partition], frozenset((broker, "t", 0) for broker in offline or ()))
+    partition = Partition("t", 0, replicas, state, unclean)
+    failed = {
+        broker: replace(brokers[broker], offline=frozenset({("t", 0)})) for broker in (offline or set()) & set(brokers)
+    }
+    return ClusterView(4, 9, brokers | failed, [partition])
 
 
-def alive(*brokers: int) -> dict[int, LiveBroker]:
-    return {broker: LiveBroker(broker * 10) for broker in brokers}
+def alive(*brokers: int) -> dict[int, BrokerInfo]:
+    return {broker: BrokerInfo(broker * 10) for broker in brokers}
 
 
 def led(leader: int, *isr: int, epoch: int = 5) -> PartitionState:
@@ -39,8 +48,8 @@ def decided(view: ClusterView, *, prefer: bool = False) -> tuple[int, tuple[int,
     return (writes[0].state.leader, writes[0].state.isr, writes[0].state.leader_epoch) if writes else None
 
 
-LOST = {2: LiveBroker(20, lost_unsynced=True)}
-STOPPING = {1: LiveBroker(10, shutting_down=True)}
+LOST = {2: BrokerInfo(20, lost_unsynced=True)}
+STOPPING = {1: BrokerInfo(10, shutting_down=True)}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +66,11 @@ STOPPING = {1: LiveBroker(10, shutting_down=True)}
         (view_of(led(1, 1), alive(2, 3), unclean=True), (2, (2,), 6)),
         (view_of(led(1, 1, 2), alive(2, 3), unclean=True), (2, (2,), 6)),
         # the leader's process is another one
-        (view_of(led(1, 1, 2), {**alive(2), 1: LiveBroker(11)}), (1, (1, 2), 6)),
+        (view_of(led(1, 1, 2), {**alive(2), 1: BrokerInfo(11)}), (1, (1, 2), 6)),
+        # a partition with one replica needs no election when its broker starts again
+        (view_of(led(1, 1), {1: BrokerInfo(11)}, replicas=(1,)), None),
+        (view_of(led(1, 1), alive(2), replicas=(1,)), (NONE, (1,), 6)),
+        (view_of(led(NONE, 1), {1: BrokerInfo(11)}, replicas=(1,)), (1, (1,), 6)),
         # a failed log directory
         (view_of(led(1, 1, 2, 3), alive(1, 2, 3), offline={1}), (2, (2, 3), 6)),
         (view_of(led(1, 1), alive(1, 2, 3), offline={1}), (NONE, (1,), 6)),
@@ -95,7 +108,7 @@ def test_preferred_leader_leads_if_it_is_in_sync(
 def test_a_write_requires_the_controller_the_state_and_the_new_leader() -> None:
     (write,) = reconcile(view_of(led(1, 1, 2), alive(2)))
     check, change, leader = write.operations
-    assert (check, leader) == (Check("/controller_epoch", 9), Check(f"{BROKER_EPOCHS}/2", 20))
+    assert (check, leader) == (Check("/controller_epoch", 9), Check(epoch_path(2), 20))
     assert isinstance(change, Set)
     assert (change.path, change.version, write.state.controller_epoch) == (state_path("t", 0), 7, 4)
     assert led_by(view_of(led(1, 1, 2), alive(2)), 1) == 1
@@ -103,7 +116,7 @@ def test_a_write_requires_the_controller_the_state_and_the_new_leader() -> None:
 
 BROKERS = st.dictionaries(
     st.integers(1, 4),
-    st.builds(LiveBroker, st.integers(10, 12), st.none(), st.booleans(), st.booleans()),
+    st.builds(BrokerInfo, st.integers(10, 12), st.just({}), st.none(), st.booleans(), st.booleans()),
 )
 STATES = st.builds(
     PartitionState,
@@ -117,7 +130,7 @@ STATES = st.builds(
 
 @given(STATES, BROKERS, st.booleans(), st.booleans(), st.sets(st.integers(1, 3), max_size=2))
 def test_properties_of_each_decision(
-    state: PartitionState, brokers: dict[int, LiveBroker], unclean: bool, prefer: bool, offline: set[int]
+    state: PartitionState, brokers: dict[int, BrokerInfo], unclean: bool, prefer: bool, offline: set[int]
 ) -> None:
     view = view_of(state, brokers, unclean=unclean, offline=offline)
     for write in reconcile(view, {("t", 0)} if prefer else ()):

@@ -12,25 +12,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from oncelog.cluster.brokers import BrokerInfo, epoch_path
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState, encode_state, state_path
 from oncelog.cluster.store import Check, Operation, Set
 from oncelog.cluster.topics import NO_LEADER
 
 CONTROLLER_EPOCH = "/controller_epoch"
-BROKER_EPOCHS = "/oncelog/broker_epochs"
-"""The node of each broker is set at each registration, so its version is the broker epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveBroker:
-    """A registered broker."""
-
-    epoch: int
-    rack: str | None = None
-    shutting_down: bool = False
-    """The broker stops soon: it keeps leading only what no other broker can lead."""
-    lost_unsynced: bool = False
-    """Its machine has crashed, so records that it had acknowledged may be missing. It must leave each ISR first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +34,12 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The controller's knowledge of the cluster. `offline` has (broker, topic, partition) in failed log directories."""
+    """The controller's knowledge of the cluster."""
 
     controller_epoch: int
     controller_epoch_version: int
-    brokers: Mapping[int, LiveBroker]
+    brokers: Mapping[int, BrokerInfo]
     partitions: Sequence[Partition]
-    offline: frozenset[tuple[int, str, int]] = frozenset()
 
 
 class Write(NamedTuple):
@@ -98,7 +84,7 @@ def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionS
             return None
         return replace(_next(view, state), leader=NO_LEADER, isr=isr, leader_broker_epoch=UNKNOWN_BROKER_EPOCH)
     registration = view.brokers[leader].epoch
-    if leader == state.leader and registration == state.leader_broker_epoch:
+    if leader == state.leader and _is_elected(view, partition):
         isr = _without_lost(view, partition, leader)
         return None if isr == state.isr else replace(state, isr=isr, controller_epoch=view.controller_epoch)
     isr = state.isr if leader in state.isr else (leader,)
@@ -112,13 +98,23 @@ def _next(view: ClusterView, state: PartitionState) -> PartitionState:
 
 
 def _is_online(view: ClusterView, partition: Partition, broker: int) -> bool:
-    return broker in view.brokers and (broker, partition.topic, partition.index) not in view.offline
+    found = view.brokers.get(broker)
+    return found is not None and (partition.topic, partition.index) not in found.offline
 
 
 def _still_leads(view: ClusterView, partition: Partition) -> bool:
-    """Return whether the leader's process is the one that was elected, and has the partition's directory."""
-    leader = partition.state.leader
-    return _is_online(view, partition, leader) and view.brokers[leader].epoch == partition.state.leader_broker_epoch
+    """Return whether the leader's process may continue to lead, and has the partition's directory."""
+    return _is_online(view, partition, partition.state.leader) and _is_elected(view, partition)
+
+
+def _is_elected(view: ClusterView, partition: Partition) -> bool:
+    """Return whether the leader's process is the one that was elected.
+
+    A process that starts again must be elected again, because followers may have other records of its epoch. A
+    partition with one replica has no followers, so a start with many such partitions writes nothing.
+    """
+    state = partition.state
+    return len(partition.replicas) == 1 or view.brokers[state.leader].epoch == state.leader_broker_epoch
 
 
 def _may_stay(view: ClusterView, partition: Partition, leader: int) -> bool:
@@ -181,5 +177,5 @@ def _write(view: ClusterView, partition: Partition, wanted: PartitionState) -> W
         Set(path, encode_state(wanted), partition.state.version),
     ]
     if wanted.leader != NO_LEADER:
-        operations.append(Check(f"{BROKER_EPOCHS}/{wanted.leader}", view.brokers[wanted.leader].epoch))
+        operations.append(Check(epoch_path(wanted.leader), view.brokers[wanted.leader].epoch))
     return Write(tuple(operations), path, wanted)

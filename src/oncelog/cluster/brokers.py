@@ -1,0 +1,112 @@
+"""Describe the registered brokers, and read their nodes in the versioned tree. Functions that take a store block.
+
+A running broker has the ephemeral node `/brokers/ids/B`, with the fields of Kafka's ZooKeeper tree and a few of ours.
+The node `/oncelog/broker_epochs/B` remains when the broker stops. Each registration sets it, so its version is the
+broker epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from oncelog.cluster.store import MetadataStore, NoNodeError
+
+BROKERS = "/brokers/ids"
+BROKER_EPOCHS = "/oncelog/broker_epochs"
+
+
+class Endpoint(NamedTuple):
+    """The address of a listener, as clients must use it. `protocol` is Kafka's security protocol."""
+
+    host: str
+    port: int
+    protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A registered broker."""
+
+    epoch: int
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    """The listeners by name."""
+    rack: str | None = None
+    shutting_down: bool = False
+    """The broker stops soon: it keeps leading only what no other broker can lead."""
+    lost_unsynced: bool = False
+    """Its machine has crashed, so records that it had acknowledged may be missing. It must leave each ISR first."""
+    offline: frozenset[tuple[str, int]] = frozenset()
+    """The partitions that are in its failed log directories."""
+
+
+class _BrokerNode(msgspec.Struct, omit_defaults=True):
+    listener_security_protocol_map: dict[str, str]
+    endpoints: list[str]
+    host: str | None
+    port: int
+    epoch: int
+    version: int
+    rack: str | None = None
+    shutting_down: bool = False
+    lost_unsynced: bool = False
+    offline: list[tuple[str, int]] = []
+
+
+def broker_path(broker: int) -> str:
+    """Return the path of a broker's registration."""
+    return f"{BROKERS}/{broker}"
+
+
+def epoch_path(broker: int) -> str:
+    """Return the path of the node whose version is the broker epoch."""
+    return f"{BROKER_EPOCHS}/{broker}"
+
+
+def encode_broker(info: BrokerInfo) -> bytes:
+    """Return the content of the broker's node."""
+    plaintext = next((each for each in info.endpoints.values() if each.protocol == "PLAINTEXT"), None)
+    return msgspec.json.encode(
+        _BrokerNode(
+            {name: each.protocol for name, each in info.endpoints.items()},
+            [f"{name}://{_bracketed(each.host)}:{each.port}" for name, each in info.endpoints.items()],
+            plaintext.host if plaintext is not None else None,
+            plaintext.port if plaintext is not None else -1,
+            info.epoch,
+            version=5,
+            rack=info.rack,
+            shutting_down=info.shutting_down,
+            lost_unsynced=info.lost_unsynced,
+            offline=sorted(info.offline),
+        )
+    )
+
+
+def decode_broker(data: bytes) -> BrokerInfo:
+    """Return the broker in a node. Raises msgspec.MsgspecError or ValueError if the content is invalid."""
+    node = msgspec.json.decode(data, type=_BrokerNode)
+    endpoints = {}
+    for text in node.endpoints:
+        name, _, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        protocol = node.listener_security_protocol_map.get(name, name)
+        endpoints[name] = Endpoint(host.strip("[]"), int(port), protocol)
+    return BrokerInfo(node.epoch, endpoints, node.rack, node.shutting_down, node.lost_unsynced, frozenset(node.offline))
+
+
+def read_registrations(store: MetadataStore) -> dict[int, BrokerInfo]:
+    """Return all registered brokers by id."""
+    found = {}
+    for name in store.children(BROKERS):
+        try:
+            found[int(name)] = decode_broker(store.get(f"{BROKERS}/{name}").data)
+        except NoNodeError:  # its session has ended meanwhile
+            continue
+    return found
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
