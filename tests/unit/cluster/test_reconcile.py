@@ -125,7 +125,7 @@ STATES = st.builds(
     st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3, unique=True).map(tuple),
     st.integers(0, 9),
     st.integers(10, 12),
-)
+).filter(lambda state: state.leader in (-1, *state.isr))
 
 
 @given(STATES, BROKERS, st.booleans(), st.booleans(), st.sets(st.integers(1, 3), max_size=2))
