@@ -44,6 +44,7 @@ EDGES = {
     "net/*": WORLD,
     "log/disk.py": WORLD,
     "cluster/store_sqlite.py": WORLD,
+    "cluster/leases.py": WORLD,
     "columns/native.py": frozenset({"os"}),
     "broker/process.py": WORLD,
     "broker/broker.py": frozenset({"asyncio", "random"}),

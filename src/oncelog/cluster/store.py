@@ -58,6 +58,10 @@ class SessionExpiredError(StoreError):
     """
 
 
+class SessionHeldError(StoreError):
+    """Another living process has a session of this owner. `path` is the owner."""
+
+
 class OutcomeUnknownError(StoreError):
     """The store failed in the middle of a write. The write may or may not have happened."""
 
@@ -149,7 +153,8 @@ class MetadataStore(Protocol):
     def open_session(self, owner: str, ttl_ms: int) -> int:
         """Open a session, and return its number. It expires `ttl_ms` after its last `renew`.
 
-        An earlier session of the same owner ends.
+        An earlier session of the same owner ends. If the store knows that the earlier session's process lives, it
+        raises SessionHeldError instead.
         """
 
     def renew(self, session: int) -> None:
@@ -168,7 +173,7 @@ class MetadataStore(Protocol):
         """End expired sessions, then call the callbacks of changed nodes in the current thread."""
 
     def close(self) -> None:
-        """Close the files. Sessions and their ephemeral nodes remain until the sessions end."""
+        """Close the files. The sessions end as if the process had died."""
 
 
 def ensure(store: MetadataStore, path: str) -> None:

@@ -1,8 +1,9 @@
 """The versioned tree in an SQLite file, for the brokers of one machine. Each `multi` is one transaction.
 
 A write is durable when it returns: with synchronous=FULL, SQLite syncs the write-ahead log at each commit. Otherwise an
-allocated id or epoch could be lost in a power failure, and be allocated again. Sessions are leases on the machine's
-monotonic clock. Each write ends the expired sessions first, so that a zombie cannot write.
+allocated id or epoch could be lost in a power failure, and be allocated again. Each write ends the sessions of dead and
+paused processes first, so that a zombie cannot write. `cluster/leases` shows which processes those are; their own store
+never ends their sessions, so a broker that is alone survives a pause.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from oncelog.cluster.leases import Leases
 from oncelog.cluster.store import (
     ANY,
     Create,
@@ -23,6 +25,7 @@ from oncelog.cluster.store import (
     OutcomeUnknownError,
     Row,
     SessionExpiredError,
+    SessionHeldError,
     Set,
     UnavailableError,
     Watches,
@@ -53,6 +56,7 @@ CREATE TABLE IF NOT EXISTS change (number INTEGER NOT NULL);
 INSERT INTO change SELECT 0 WHERE NOT EXISTS (SELECT * FROM change);
 INSERT OR IGNORE INTO node VALUES ('/', NULL, x'', 0, NULL, 0, 0);
 """
+"""Only older versions of oncelog use `expires_ms`. It is 0, so they end each session of this version."""
 
 
 class NewerFormatError(Exception):
@@ -98,6 +102,7 @@ class SqliteStore:
     def __init__(self, path: str, *, now_ms: Callable[[], int] = monotonic_ms) -> None:
         self._now_ms = now_ms
         self._lock = threading.Lock()
+        self._leases = Leases(path)
         self._watches = Watches()
         self._dirty = False
         self._seen_version = -1
@@ -175,36 +180,41 @@ class SqliteStore:
         with self._lock, self._transaction():
             for owner in {op.session for op in operations if isinstance(op, Create)} | {session}:
                 if owner is not None:
-                    self._check_session(owner)
+                    self._find_session(owner)
             change = self._next_change()
             for operation in operations:
                 apply(self._rows, operation, change)
 
     def open_session(self, owner: str, ttl_ms: int) -> int:
-        """Open a session, and return its number. An earlier session of the same owner ends."""
-        with self._lock, self._transaction():
-            earlier = self._connection.execute("SELECT id FROM session WHERE owner = ?", (owner,)).fetchone()
-            if earlier is not None:
-                self._end_session(earlier[0])
-            cursor = self._connection.execute(
-                "INSERT INTO session (owner, ttl_ms, expires_ms) VALUES (?, ?, ?)",
-                (owner, ttl_ms, self._now_ms() + ttl_ms),
-            )
+        """Open a session, and return its number. Raises SessionHeldError if another living process has the owner's."""
+        with self._lock:
+            if not self._leases.take(owner):
+                raise SessionHeldError(owner)
+            self._leases.extend(owner, self._now_ms() + ttl_ms)
+            with self._transaction():
+                earlier = self._connection.execute("SELECT id FROM session WHERE owner = ?", (owner,)).fetchone()
+                if earlier is not None:
+                    self._end_session(earlier[0])
+                cursor = self._connection.execute(
+                    "INSERT INTO session (owner, ttl_ms, expires_ms) VALUES (?, ?, 0)", (owner, ttl_ms)
+                )
             assert cursor.lastrowid is not None
             return cursor.lastrowid
 
     def renew(self, session: int) -> None:
-        """Extend the lease of a session to its full `ttl_ms`. Raises SessionExpiredError."""
-        with self._lock, self._transaction():
-            self._check_session(session)
-            self._connection.execute(
-                "UPDATE session SET expires_ms = ? + ttl_ms WHERE id = ?", (self._now_ms(), session)
-            )
+        """Extend the lease of a session, without a sync. Raises SessionExpiredError, if not now, then the next time."""
+        with self._reading():
+            owner, ttl_ms = self._find_session(session)
+            self._leases.extend(owner, self._now_ms() + ttl_ms)
+            self._find_session(session)
 
     def close_session(self, session: int) -> None:
         """End a session and delete its ephemeral nodes. A session that has ended already is ignored."""
-        with self._lock, self._transaction():
-            self._end_session(session)
+        with self._lock:
+            with self._transaction():
+                owner = self._end_session(session)
+            if owner is not None:
+                self._leases.release(owner)
 
     def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`."""
@@ -226,9 +236,10 @@ class SqliteStore:
             callback(path)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files. Other stores end the sessions of this one, as if its process had died."""
         with self._lock:
             self._connection.close()
+            self._leases.close()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -268,24 +279,32 @@ class SqliteStore:
             self._connection.execute("ROLLBACK")
 
     def _overdue(self) -> list[int]:
-        # The clock restarts with the machine. A lease that ends later than a new one would is from before the restart.
         now_ms = self._now_ms()
-        found = self._connection.execute(
-            "SELECT id FROM session WHERE expires_ms <= ? OR expires_ms > ? + ttl_ms", (now_ms, now_ms)
-        )
-        return [session for (session,) in found]
+        return [
+            session
+            for session, owner in self._connection.execute("SELECT id, owner FROM session").fetchall()
+            if not self._leases.holds(owner) and self._leases.is_over(owner, now_ms)
+        ]
 
-    def _check_session(self, session: int) -> None:
-        if self._connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() is None:
+    def _find_session(self, session: int) -> tuple[str, int]:
+        """Return the owner and the `ttl_ms` of a session of this store. Raises SessionExpiredError."""
+        found = self._connection.execute("SELECT owner, ttl_ms FROM session WHERE id = ?", (session,)).fetchone()
+        if found is None or not self._leases.holds(found[0]):
             raise SessionExpiredError(str(session))
+        return found[0], found[1]
 
-    def _end_session(self, session: int) -> None:
+    def _end_session(self, session: int) -> str | None:
+        """End a session. Return its owner, or None if it has ended before."""
+        found = self._connection.execute("SELECT owner FROM session WHERE id = ?", (session,)).fetchone()
+        if found is None:
+            return None
         self._connection.execute("DELETE FROM session WHERE id = ?", (session,))
         mine = self._connection.execute("SELECT path FROM node WHERE session = ?", (session,)).fetchall()
         if mine:
             change = self._next_change()
             for (path,) in mine:
                 apply(self._rows, Delete(path), change)
+        return str(found[0])
 
     def _next_change(self) -> int:
         self._connection.execute("UPDATE change SET number = number + 1")

@@ -6,7 +6,9 @@ import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,7 @@ from oncelog.cluster.store import (
     NoNodeError,
     NotEmptyError,
     SessionExpiredError,
+    SessionHeldError,
     Set,
     UnavailableError,
     ensure,
@@ -50,6 +53,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Itera
     made: MetadataStore = (
         MemoryStore(clock) if request.param == "memory" else SqliteStore(str(tmp_path / "tree.db"), now_ms=clock)
     )
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def observer(store: MetadataStore, tmp_path: Path, clock: Clock) -> Iterator[MetadataStore]:
+    """The tree as another process sees it."""
+    made = store if isinstance(store, MemoryStore) else SqliteStore(str(tmp_path / "tree.db"), now_ms=clock)
     yield made
     made.close()
 
@@ -132,7 +143,7 @@ def test_multi_is_all_or_nothing(store: MetadataStore) -> None:
     assert store.children("/new") == ["b"]
 
 
-def test_ephemeral_nodes_end_with_their_session(store: MetadataStore, clock: Clock) -> None:
+def test_ephemeral_nodes_end_with_their_session(store: MetadataStore, observer: MetadataStore, clock: Clock) -> None:
     session = store.open_session("broker-1", 100)
     store.create("/one", session=session)
     with pytest.raises(EphemeralParentError):
@@ -140,10 +151,10 @@ def test_ephemeral_nodes_end_with_their_session(store: MetadataStore, clock: Clo
     clock.ms += 99
     store.renew(session)
     clock.ms += 99
-    store.poll()
+    observer.poll()
     assert store.get("/one").session == session
     clock.ms += 1
-    store.poll()
+    observer.poll()
     with pytest.raises(NoNodeError):
         store.get("/one")
     for refused in (
@@ -157,11 +168,13 @@ def test_ephemeral_nodes_end_with_their_session(store: MetadataStore, clock: Clo
     store.close_session(session)
 
 
-def test_write_detects_expired_sessions_without_a_poll(store: MetadataStore, clock: Clock) -> None:
+def test_write_detects_expired_sessions_without_a_poll(
+    store: MetadataStore, observer: MetadataStore, clock: Clock
+) -> None:
     session = store.open_session("broker-1", 100)
     store.create("/controller", b"1", session=session)
     clock.ms += 100
-    store.create("/controller", b"2")
+    observer.create("/controller", b"2")
     assert store.get("/controller") == (b"2", 0, None)
 
 
@@ -229,12 +242,13 @@ def test_watch_ignores_grandchildren_and_sees_a_recreated_node(store: MetadataSt
     assert sorted(seen) == ["/a", "/a/b", "/a/b"]
 
 
-def test_watch_sees_the_end_of_a_session(store: MetadataStore, clock: Clock) -> None:
+def test_watch_sees_the_end_of_a_session(store: MetadataStore, observer: MetadataStore, clock: Clock) -> None:
     session = store.open_session("broker-1", 100)
     store.create("/one", session=session)
     seen: list[str] = []
     store.watch("/one", seen.append)
     clock.ms += 100
+    observer.poll()
     store.poll()
     assert seen == ["/one"]
 
@@ -257,10 +271,90 @@ def test_sqlite_ends_sessions_of_before_a_reboot(tmp_path: Path) -> None:
     path, clock = str(tmp_path / "tree.db"), Clock()
     store = SqliteStore(path, now_ms=clock)
     store.create("/one", session=store.open_session("broker-1", 1000))
-    clock.ms = 5
-    store.poll()
-    assert store.children("/") == []
     store.close()
+    clock.ms = 5
+    again = SqliteStore(path, now_ms=clock)
+    again.poll()
+    assert again.children("/") == []
+    again.close()
+
+
+def _hold_a_session(path: str, ready: Any) -> None:
+    store = SqliteStore(path)
+    store.create("/one", session=store.open_session("broker-1", 3_600_000))
+    ready.send(True)
+    ready.poll(600)
+
+
+@contextmanager
+def _holder(path: str) -> Iterator[Any]:
+    """Yield a process that has a session and the ephemeral node /one."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_hold_a_session, args=(path, theirs))
+    process.start()
+    assert ours.recv()
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_sqlite_session_of_a_killed_process_ends_at_once(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "tree.db"))
+    with _holder(str(tmp_path / "tree.db")) as process:
+        store.poll()
+        assert store.children("/") == ["one"]
+        process.kill()
+        process.join()
+        store.poll()
+        assert store.children("/") == []
+    store.close()
+
+
+def test_sqlite_restarted_process_gets_the_session_of_the_killed_one(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "tree.db"))
+    with _holder(str(tmp_path / "tree.db")) as process:
+        with pytest.raises(SessionHeldError, match="broker-1"):
+            store.open_session("broker-1", 1000)
+        assert store.children("/") == ["one"]
+        process.kill()
+        process.join()
+        store.open_session("broker-1", 1000)
+        assert store.children("/") == []
+    store.close()
+
+
+def test_sqlite_session_of_a_paused_process_ends_with_its_lease(tmp_path: Path) -> None:
+    path, clock = str(tmp_path / "tree.db"), Clock()
+    paused, other = SqliteStore(path, now_ms=clock), SqliteStore(path, now_ms=clock)
+    session = paused.open_session("broker-1", 1000)
+    clock.ms += 1000
+    paused.renew(session)  # it was alone, so no other process has ended its session
+    clock.ms += 1000
+    other.poll()
+    with pytest.raises(SessionExpiredError):
+        paused.renew(session)
+    with pytest.raises(SessionHeldError):  # the process lives
+        other.open_session("broker-1", 1000)
+    paused.renew(paused.open_session("broker-1", 1000))
+    paused.close()
+    other.close()
+
+
+def test_sqlite_renewal_syncs_nothing_and_wakes_no_watcher(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.db")
+    store, other = SqliteStore(path), SqliteStore(path)
+    session = store.open_session("broker-1", 1000)
+    other.poll()
+    log = (tmp_path / "tree.db-wal").stat()
+    version = other._connection.execute("PRAGMA data_version").fetchone()
+    for _ in range(10):
+        store.renew(session)
+        other.poll()
+    assert (tmp_path / "tree.db-wal").stat() == log
+    assert other._connection.execute("PRAGMA data_version").fetchone() == version
+    store.close()
+    other.close()
 
 
 def test_sqlite_watches_see_another_connection(tmp_path: Path) -> None:
