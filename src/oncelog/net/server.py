@@ -380,10 +380,24 @@ class Server:
         return next(iter(self.ports.values()))
 
     async def listen(self, addresses: Sequence[Address]) -> None:
-        """Bind all addresses, or none of them. Raises OSError if one cannot be bound."""
+        """Bind all addresses, or none of them, and accept connections. Raises OSError if one cannot be bound."""
+        await self.bind(addresses)
+        await self.serve()
+
+    async def bind(self, addresses: Sequence[Address]) -> None:
+        """Bind all addresses, or none of them, so that `ports` is known. Raises OSError if one cannot be bound."""
         try:
             for address in addresses:
                 await self._listen(address)
+        except OSError:
+            self._stop_listening()
+            raise
+
+    async def serve(self) -> None:
+        """Accept connections on all bound addresses. Raises OSError if another process listens on one meanwhile."""
+        try:
+            for bound in self._listeners:
+                await bound.start_serving()
         except OSError:
             self._stop_listening()
             raise
@@ -404,6 +418,7 @@ class Server:
             address.host or "0.0.0.0",
             address.port,
             backlog=self.limits.backlog,
+            start_serving=False,
         )
 
     def _stop_listening(self) -> None:

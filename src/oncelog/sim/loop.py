@@ -274,10 +274,18 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- network -------------------------------------------------------------------------------------------------------
 
     async def create_server(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        start_serving: bool = True,
+        **_: Any,
     ) -> Any:
         """Listen in the simulated network."""
-        return self.network.listen(protocol_factory, host, port)
+        listener = self.network.listen(protocol_factory, host, port)
+        listener.serving = start_serving
+        return listener
 
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], host: str, port: int, **_: Any

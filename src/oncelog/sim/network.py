@@ -186,7 +186,7 @@ class Network:
                 self._off[host].append(waiter)
                 await waiter
         listener = self._listeners.get((host, port))
-        if listener is None:
+        if listener is None or not listener.serving:
             raise ConnectionRefusedError(111, f"connection refused: {host}:{port}")
         self._next_port += 1
         protocol = factory()
@@ -255,6 +255,11 @@ class Listener:
         self.factory = factory
         self.address = address
         self.sockets = (_Socket(address),)
+        self.serving = False
+
+    async def start_serving(self) -> None:
+        """Accept connections from now on."""
+        self.serving = True
 
     def close(self) -> None:
         """Stop accepting connections, and free the address."""
@@ -262,7 +267,7 @@ class Listener:
 
     def is_serving(self) -> bool:
         """Return whether the listener accepts connections."""
-        return self.network._listeners.get(self.address) is self
+        return self.serving and self.network._listeners.get(self.address) is self
 
     async def wait_closed(self) -> None:
         """Return at once."""

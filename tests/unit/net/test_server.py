@@ -301,6 +301,22 @@ def test_request_knows_its_listener(loop: str) -> None:
 
 
 @both_loops
+def test_bound_server_accepts_connections_only_when_it_serves(loop: str) -> None:
+    async def body() -> None:
+        server = Server(echo)
+        await server.bind([Address("127.0.0.1", 0)])
+        with pytest.raises(ConnectionRefusedError):
+            await Client.connect(server)
+        await server.serve()
+        client = await Client.connect(server)
+        await client.send(framed(b"x"))
+        assert await client.answer() == b"echo:x"
+        await server.close()
+
+    run(loop, body)
+
+
+@both_loops
 def test_server_that_cannot_bind_an_address_listens_on_none(loop: str) -> None:
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
