@@ -2,11 +2,12 @@
 
 A running broker has the ephemeral node `/brokers/ids/B`, with the fields of Kafka's ZooKeeper tree and a few of ours.
 The node `/oncelog/broker_epochs/B` remains when the broker stops. Each registration sets it, so its version is the
-broker epoch.
+broker epoch. The controller has the ephemeral node `/controller`, also with Kafka's fields.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,6 +18,10 @@ from oncelog.cluster.store import MetadataStore, NoNodeError
 
 BROKERS = "/brokers/ids"
 BROKER_EPOCHS = "/oncelog/broker_epochs"
+CONTROLLER = "/controller"
+NO_BROKER = -1
+
+_log = logging.getLogger("oncelog.cluster")
 
 
 class Endpoint(NamedTuple):
@@ -54,6 +59,11 @@ class _BrokerNode(msgspec.Struct, omit_defaults=True):
     shutting_down: bool = False
     lost_unsynced: bool = False
     offline: list[tuple[str, int]] = []
+
+
+class _ControllerNode(msgspec.Struct):
+    brokerid: int
+    version: int = 1
 
 
 def broker_path(broker: int) -> str:
@@ -97,14 +107,29 @@ def decode_broker(data: bytes) -> BrokerInfo:
     return BrokerInfo(node.epoch, endpoints, node.rack, node.shutting_down, node.lost_unsynced, frozenset(node.offline))
 
 
+def encode_controller(broker: int) -> bytes:
+    """Return the content of the controller's node."""
+    return msgspec.json.encode(_ControllerNode(broker))
+
+
+def read_controller(store: MetadataStore) -> int:
+    """Return the id of the broker that is the controller, or -1 if none is."""
+    try:
+        return msgspec.json.decode(store.get(CONTROLLER).data, type=_ControllerNode).brokerid
+    except NoNodeError:
+        return NO_BROKER
+
+
 def read_registrations(store: MetadataStore) -> dict[int, BrokerInfo]:
-    """Return all registered brokers by id."""
+    """Return all registered brokers by id. Registrations that cannot be decoded are logged and omitted."""
     found = {}
     for name in store.children(BROKERS):
         try:
             found[int(name)] = decode_broker(store.get(f"{BROKERS}/{name}").data)
         except NoNodeError:  # its session has ended meanwhile
             continue
+        except (msgspec.MsgspecError, ValueError) as error:
+            _log.error("cannot read the registration of broker %s: %s", name, error)
     return found
 
 

@@ -1,7 +1,7 @@
 """Log metadata changes in the tree. Each write logs the paths that it touched, and readers read only those paths.
 
-The node `/oncelog/changes` holds the last `KEPT` changes. It is set in the same `multi` as the change itself. A reader
-that has missed more than `KEPT` changes reads the whole tree. One watch on this node is enough for a broker.
+The node `/oncelog/changes` holds the last `KEPT` changes, or fewer if they touched more than `KEPT_PATHS` paths. It is
+set in the same `multi` as the change itself. A reader that has missed more changes reads the whole tree.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 PATH = "/oncelog/changes"
 KEPT = 128
+KEPT_PATHS = 512
 
 
 class _ChangesNode(msgspec.Struct):
@@ -38,18 +39,18 @@ class ChangeLog:
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
 
-    def write(self, operations: Sequence[Operation], *touched: str) -> None:
+    def write(self, operations: Sequence[Operation], *touched: str, session: int | None = None) -> None:
         """Carry out all operations or none, and log the touched paths. Raises StoreError as `MetadataStore.multi` does.
 
-        If another writer has logged a change in the meantime, `write` retries.
+        If another writer has logged a change in the meantime, `write` retries. With `session`, that session must live.
         """
         while True:
             node = self.store.get(PATH)
             log = _decode(node.data)
-            log.paths = [*log.paths[1 - KEPT :], list(touched)]
+            log.paths = _newest([*log.paths, list(touched)])
             log.last += 1
             try:
-                self.store.multi([*operations, Set(PATH, msgspec.json.encode(log), node.version)])
+                self.store.multi([*operations, Set(PATH, msgspec.json.encode(log), node.version)], session=session)
             except BadVersionError as error:
                 if error.args != (PATH,):
                     raise
@@ -64,6 +65,16 @@ class ChangeLog:
             return Changes(log.last, None)
         newest = log.paths[len(log.paths) - missed :]
         return Changes(log.last, frozenset(path for paths in newest for path in paths))
+
+
+def _newest(changes: list[list[str]]) -> list[list[str]]:
+    """Return the changes to keep: at most `KEPT`, with at most `KEPT_PATHS` paths, but always the newest change."""
+    paths = 0
+    for kept, touched in enumerate(reversed(changes)):
+        paths += len(touched)
+        if kept == KEPT or (kept and paths > KEPT_PATHS):
+            return changes[-kept:]
+    return changes
 
 
 def cannot_write(what: str, error: StoreError) -> ProtocolError:

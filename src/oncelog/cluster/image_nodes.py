@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
 
 from oncelog.cluster import changes, configs, features
+from oncelog.cluster.brokers import BROKER_EPOCHS, BROKERS, read_controller, read_registrations
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage, difference
-from oncelog.cluster.store import MetadataStore, NoNodeError, ensure
-from oncelog.cluster.topic_nodes import ADDED, TOPICS, read_added_partitions, read_topic
+from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
+from oncelog.cluster.topic_nodes import ADDED, TOPICS, read_added_partitions, read_states, read_topic
 from oncelog.cluster.topics import TopicInfo
 
 _CLUSTER_ID = "/cluster/id"
@@ -23,7 +25,7 @@ _log = logging.getLogger("oncelog.cluster")
 
 def prepare(store: MetadataStore) -> None:
     """Create the fixed nodes of the tree that are missing."""
-    for path in ("/brokers/ids", TOPICS, "/config/topics", configs.BROKERS, "/cluster", changes.PATH):
+    for path in (BROKERS, TOPICS, "/config/topics", configs.BROKERS, "/cluster", changes.PATH, BROKER_EPOCHS):
         ensure(store, path)
 
 
@@ -35,7 +37,8 @@ def is_new(store: MetadataStore) -> bool:
 def cluster_id(store: MetadataStore, proposal: str) -> str:
     """Return the id of the cluster. If the cluster is new, its id becomes `proposal`."""
     if is_new(store):
-        store.create(_CLUSTER_ID, msgspec.json.encode({"version": "1", "id": proposal}))
+        with suppress(NodeExistsError):  # another broker has started meanwhile
+            store.create(_CLUSTER_ID, msgspec.json.encode({"version": "1", "id": proposal}))
     return str(msgspec.json.decode(store.get(_CLUSTER_ID).data, type=dict[str, str])["id"])
 
 
@@ -47,21 +50,26 @@ def read_image(store: MetadataStore) -> MetadataImage:
     image = MetadataImage(
         sequence=sequence, broker_configs=configs.read_brokers(store), feature_levels=levels, feature_epoch=epoch
     )
-    return image.with_topics(topics)
+    return _with_brokers(store, image.with_topics(topics))
 
 
-def read_changes(store: MetadataStore, image: MetadataImage) -> MetadataDelta | None:
-    """Read the changes since `image`. Return None if nothing has changed."""
+def read_changes(store: MetadataStore, image: MetadataImage, *, brokers: bool = True) -> MetadataDelta | None:
+    """Read the changes since `image`. Return None if nothing has changed.
+
+    The log of changes does not name brokers that have come or gone. With `brokers`, they are read in any case.
+    """
     missed = ChangeLog(store).since(image.sequence)
-    if missed.last == image.sequence:
-        return None
     if missed.paths is None:
         return difference(image, read_image(store))
     touched = _touched(missed.paths)
-    after = replace(
-        image.with_topics({name: _newest(store, image, name, parts) for name, parts in touched.items()}),
-        sequence=missed.last,
-    )
+    after = image
+    if missed.last != image.sequence:
+        changed = {name: _newest(store, image, name, parts) for name, parts in touched.items()}
+        after = replace(image.with_topics(changed) if changed else image, sequence=missed.last)
+    if brokers or any(path.startswith(f"{BROKERS}/") for path in missed.paths):
+        after = _with_brokers(store, after)
+    if after.sequence == image.sequence and not difference(image, after, ()).brokers_changed:
+        return None
     if any(path.startswith(f"{configs.BROKERS}/") for path in missed.paths):
         after = replace(after, broker_configs=configs.read_brokers(store))
     if features.PATH in missed.paths:
@@ -70,18 +78,32 @@ def read_changes(store: MetadataStore, image: MetadataImage) -> MetadataDelta | 
     return difference(image, after, touched)
 
 
-def _touched(paths: frozenset[str]) -> dict[str, set[str]]:
-    """Return the topics that changes touched. The values say which parts: _WHOLE, ADDED or _SETTINGS."""
-    found: dict[str, set[str]] = {}
+def _with_brokers(store: MetadataStore, image: MetadataImage) -> MetadataImage:
+    """Return the image with the present brokers and controller."""
+    return replace(image, brokers=read_registrations(store), controller=read_controller(store))
+
+
+def _touched(paths: frozenset[str]) -> dict[str, set[str | int]]:
+    """Return the topics that changes touched.
+
+    The values say which parts: _WHOLE, ADDED, _SETTINGS, or the number of a partition whose state has changed.
+    """
+    found: dict[str, set[str | int]] = {}
     for path in paths:
-        for root, whole in ((f"{TOPICS}/", _WHOLE), (configs.topic_path(""), _SETTINGS)):
-            if path.startswith(root):
-                name, _, rest = path[len(root) :].partition("/")
-                found.setdefault(name, set()).add(ADDED if whole == _WHOLE and rest == ADDED else whole)
+        if path.startswith(f"{TOPICS}/"):
+            name, *rest = path[len(TOPICS) + 1 :].split("/")
+            part: str | int = _WHOLE
+            if rest == [ADDED]:
+                part = ADDED
+            elif len(rest) == 3:
+                part = int(rest[1])
+            found.setdefault(name, set()).add(part)
+        elif path.startswith(configs.topic_path("")):
+            found.setdefault(path[len(configs.topic_path("")) :], set()).add(_SETTINGS)
     return found
 
 
-def _newest(store: MetadataStore, image: MetadataImage, name: str, touched: set[str]) -> TopicInfo | None:
+def _newest(store: MetadataStore, image: MetadataImage, name: str, touched: set[str | int]) -> TopicInfo | None:
     """Read the touched parts of a topic. If they cannot be read, log it and return the topic of `image`."""
     known = image.topic(name)
     try:
@@ -90,6 +112,7 @@ def _newest(store: MetadataStore, image: MetadataImage, name: str, touched: set[
         try:
             if ADDED in touched:
                 known = read_added_partitions(store, known)
+            known = read_states(store, known, [part for part in touched if isinstance(part, int)])
             if _SETTINGS in touched:
                 known = replace(known, configs=configs.read(store, configs.topic_path(name)))
         except NoNodeError:

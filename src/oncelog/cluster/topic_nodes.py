@@ -58,6 +58,20 @@ def read_added_partitions(store: MetadataStore, topic: TopicInfo) -> TopicInfo:
     return replace(topic, partitions=(*topic.partitions, *added))
 
 
+def read_states(store: MetadataStore, topic: TopicInfo, indexes: Sequence[int]) -> TopicInfo:
+    """Return the topic with the present states of these partitions.
+
+    Raises NoNodeError if the topic was deleted, or if a state is older than the known one: another topic has the name.
+    """
+    partitions = list(topic.partitions)
+    for index in indexes:
+        state = decode_state(store.get(state_path(topic.name, index)))
+        if index >= len(partitions) or state.version < partitions[index].state_version:
+            raise NoNodeError(state_path(topic.name, index))
+        partitions[index] = _partition(partitions[index].replicas, state)
+    return replace(topic, partitions=tuple(partitions)) if indexes else topic
+
+
 def _decoded(store: MetadataStore, name: str) -> _TopicNode:
     return msgspec.json.decode(store.get(f"{TOPICS}/{name}").data, type=_TopicNode)
 
@@ -66,13 +80,14 @@ def _read_partitions(store: MetadataStore, name: str, node: _TopicNode, first: i
     partitions = []
     for index in range(first, len(node.partitions)):
         state = decode_state(store.get(state_path(name, index)))
-        replicas = tuple(node.partitions[str(index)])
-        partitions.append(
-            PartitionInfo(
-                state.leader, state.leader_epoch, replicas, state.isr, state.version, state.leader_broker_epoch
-            )
-        )
+        partitions.append(_partition(tuple(node.partitions[str(index)]), state))
     return tuple(partitions)
+
+
+def _partition(replicas: tuple[int, ...], state: PartitionState) -> PartitionInfo:
+    return PartitionInfo(
+        state.leader, state.leader_epoch, replicas, state.isr, state.version, state.leader_broker_epoch
+    )
 
 
 def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
@@ -164,7 +179,7 @@ def _write(changes: ChangeLog, operations: Sequence[Operation], path: str, is_do
 def _new_partitions(path: str, first: int, infos: Sequence[PartitionInfo]) -> list[Create]:
     operations = []
     for index, info in enumerate(infos, first):
-        state = PartitionState(info.leader, info.leader_epoch, info.isr, 0)
+        state = PartitionState(info.leader, info.leader_epoch, info.isr, 0, info.leader_broker_epoch)
         operations.append(Create(f"{path}/partitions/{index}", b""))
         operations.append(Create(f"{path}/partitions/{index}/state", encode_state(state)))
     return operations

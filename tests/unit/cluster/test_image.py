@@ -10,11 +10,20 @@ from uuid import UUID
 import pytest
 
 from oncelog.cluster import configs, image_nodes
+from oncelog.cluster.brokers import (
+    CONTROLLER,
+    BrokerInfo,
+    Endpoint,
+    broker_path,
+    encode_broker,
+    encode_controller,
+)
 from oncelog.cluster.changes import KEPT, PATH, ChangeLog
 from oncelog.cluster.features import initialize
 from oncelog.cluster.image import MetadataImage, difference
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
-from oncelog.cluster.store import BadVersionError, MetadataStore, NoNodeError, Operation, Set
+from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
+from oncelog.cluster.store import BadVersionError, Create, Delete, MetadataStore, NoNodeError, Operation, Set
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
@@ -252,3 +261,79 @@ def test_change_of_settings_reads_no_partitions(monkeypatch: pytest.MonkeyPatch)
     assert delta is not None
     assert delta.changed_topics == (topic("t", partitions=4, retention_ms="5"),)
     assert [path for path in read if path.endswith("/state")] == ["/brokers/topics/t/partitions/3/state"]
+
+
+def test_change_of_one_state_reads_only_that_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    log = ChangeLog(store)
+    write_topic(log, topic("t", partitions=3))
+    image = read_image(store)
+    path = state_path("t", 1)
+    log.write([Set(path, encode_state(PartitionState(2, 7, (2, 1), 0, 5)), 0)], path)
+    read: list[str] = []
+    get = store.get
+    monkeypatch.setattr(store, "get", lambda path: read.append(path) or get(path))
+    delta = read_changes(store, image, brokers=False)
+    assert delta is not None
+    (changed,) = delta.changed_topics
+    assert changed.partitions == (LED, PartitionInfo(2, 7, (1,), (2, 1), 1, 5), LED)
+    assert read == [PATH, path]
+    assert not delta.brokers_changed
+
+
+def test_state_of_another_topic_of_the_name_is_not_mixed_with_the_old_one() -> None:
+    store = new_store()
+    log = ChangeLog(store)
+    write_topic(log, topic("t"))
+    path = state_path("t", 0)
+    log.write([Set(path, store.get(path).data)], path)
+    image = read_image(store)
+    store.multi([Delete(path), Create(path, encode_state(PartitionState(1, 0, (1,), 0)))])
+    log.write([], path)
+    store.set("/brokers/topics/t", store.get("/brokers/topics/t").data.replace(b"AAAAAQ", b"AAAAAg"))
+    delta = read_changes(store, image)
+    assert delta is not None
+    assert delta.created_topics == (topic("t", 2),)
+
+
+def test_brokers_and_controller_are_in_the_next_delta() -> None:
+    store = new_store()
+    image = read_image(store)
+    assert (image.brokers, image.controller) == ({}, -1)
+    session = store.open_session("broker-3", 1000)
+    info = BrokerInfo(7, {"PLAINTEXT": Endpoint("localhost", 9092)}, rack="r")
+    store.create(broker_path(3), encode_broker(info), session=session)
+    store.create(CONTROLLER, encode_controller(3), session=session)
+    delta = read_changes(store, image)
+    assert delta is not None
+    assert delta.brokers_changed
+    assert (delta.after.brokers, delta.after.controller) == ({3: info}, 3)
+    assert read_changes(store, delta.after) is None
+    stopping = replace(info, shutting_down=True)
+    ChangeLog(store).write([Set(broker_path(3), encode_broker(stopping))], broker_path(3))
+    second = read_changes(store, delta.after, brokers=False)
+    assert second is not None
+    assert second.after.brokers == {3: stopping}
+    store.close_session(session)
+    third = read_changes(store, second.after)
+    assert third is not None
+    assert (third.after.brokers, third.after.controller) == ({}, -1)
+
+
+def test_undecodable_registration_does_not_hide_other_brokers(caplog: pytest.LogCaptureFixture) -> None:
+    store = new_store()
+    store.create(broker_path(1), b"{}")
+    store.create(broker_path(2), encode_broker(BrokerInfo(0)))
+    assert read_image(store).brokers == {2: BrokerInfo(0)}
+    assert "cannot read the registration of broker 1" in caplog.text
+
+
+def test_change_of_many_partitions_leaves_few_changes_in_the_log() -> None:
+    store = new_store()
+    log = ChangeLog(store)
+    for number in range(10):
+        log.write([], *(state_path("t", index) for index in range(100 if number < 9 else 1000)))
+        newest = log.since(number)
+        assert newest.paths is not None
+        assert log.since(max(number - 3, 0)).paths is None or number < 9
+        assert len(store.get(PATH).data) < 50_000
