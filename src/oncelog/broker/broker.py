@@ -20,6 +20,7 @@ from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
 from oncelog.broker.metadata.loader import MetadataLoader
+from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
@@ -37,16 +38,21 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.broker.workers import Offload, Workers
+from oncelog.cluster import brokers as cluster
 from oncelog.cluster import features
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
-from oncelog.cluster.store import MetadataStore
+from oncelog.cluster.store import MetadataStore, NodeExistsError
 from oncelog.log.disk import Disk
 from oncelog.net.server import Address, Handler, Limits, Server
 from oncelog.net.stalls import StallWatch
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+
+FOUNDER = "/oncelog/founder"
+"""The ephemeral node of the broker that creates the cluster."""
+FOUNDING_POLL_S = 0.02
 
 
 class Broker:
@@ -64,12 +70,14 @@ class Broker:
         logger: logging.Logger | None = None,
         metadata_dir: str | None = None,
         most_clients: int = 2**31 - 1,
+        boot_id: str = "",
     ) -> None:
         """Create a broker that is not yet started.
 
         `metadata_dir` is the log directory that holds the tree, if any. If that directory fails, the broker stops.
         `most_clients` bounds `max.connections`, so that a connection cannot take the last file descriptor from a log.
-        `now_ms` returns the wall-clock time. `offload(fn, *args)` runs blocking code in another thread.
+        `boot_id` differs after each start of the machine, and is empty if it is unknown. `now_ms` returns the
+        wall-clock time. `offload(fn, *args)` runs blocking code in another thread.
         """
         self.node_id = config.node_id
         self.disk = disk
@@ -89,7 +97,7 @@ class Broker:
         self.config = DynamicConfig(config)
         self.workers = Workers(offload, self.log)
         self.metadata = MetadataCache()
-        self._make_metadata()
+        self._make_metadata(config, boot_id)
         self._make_storage(config, disk)
         self._make_coordinators(config)
         self.fetch_sessions = FetchSessions(
@@ -97,13 +105,22 @@ class Broker:
         )
         for subscriber in (
             self._settings_changed,
+            self.registration.metadata_changed,
             self.partitions.metadata_changed,
             self.transactions.metadata_changed,
             self.groups.metadata_changed,
         ):
             self.loader.subscribe(subscriber)
 
-    def _make_metadata(self) -> None:
+    def _make_metadata(self, config: BrokerConfig, boot_id: str) -> None:
+        identity = Identity(
+            self.node_id,
+            config.broker_rack or None,
+            config.broker_session_timeout_ms,
+            config.broker_heartbeat_interval_ms,
+            boot_id,
+        )
+        self.registration = Registration(self.store, identity, self.workers, self.log)
         self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
         self.topics = TopicAdministration(
             self.loader,
@@ -195,11 +212,17 @@ class Broker:
         """Read the metadata, open the log directories and accept requests. Coordinators load in the background."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
-        self.cluster_id: str = await self.workers.offload(self._load_metadata)
+        await self.workers.offload(self.registration.open)
+        self.cluster_id: str = await self._enter_cluster()
+        await self.workers.offload(self._load_metadata)
         await self.workers.offload(self._open_directories)
         self.directories.locate(self.metadata.image)
         self.loader.start()
-        await self._serve()
+        await self._bind()
+        await self.registration.register(self._endpoints(), clean=self.directories.clean)
+        self.registration.start()
+        await self.loader.catch_up()
+        await self.server.serve()
         for directory in self.directories.online:
             self.unlinker.folders(directory.disk, directory.deleted, 0)
         self.workers.spawn(self._warm_up(), "load coordinators")
@@ -215,7 +238,7 @@ class Broker:
         if self.config.current.log_cleaner_enable:
             self.workers.spawn(self.cleaner.run(), "log cleaner")
 
-    async def _serve(self) -> None:
+    async def _bind(self) -> None:
         """Create the server, and bind its ports."""
         config = self.config.current
         limits = Limits(
@@ -250,8 +273,8 @@ class Broker:
             self._stalls = StallWatch(config.loop_stall_log_ms, describe_request)
             self.workers.timed = self._stalls.timed
             handler = self._stalls.handler(handler)
-        self._server = Server(handler, limits)  # the first listener accepts clients before the last is bound
-        await self._server.listen(
+        self._server = Server(handler, limits)
+        await self._server.bind(
             [Address(listener.host, listener.port, name) for name, listener in self._listeners.items()]
         )
 
@@ -260,6 +283,7 @@ class Broker:
         if self._server is not None:
             await self._server.close()
         await self.workers.close()
+        await self.registration.close()
         self.loader.close()
         self.transactions.close()
         self.groups.shell.close()
@@ -276,19 +300,47 @@ class Broker:
                 except OSError as error:
                     self.log.error("cannot mark log directory %s as cleanly closed: %s", directory.path, error)
 
-    def _load_metadata(self) -> str:
-        """Read the metadata, or create it. Return the cluster's id. Blocks."""
+    def _endpoints(self) -> dict[str, cluster.Endpoint]:
+        """Return the addresses that the clients of each listener must use."""
+        found = {}
+        for name, listener in self._listeners.items():
+            address = self.endpoint(name)
+            found[name] = cluster.Endpoint(address.host, address.port, listener.protocol)
+        return found
+
+    async def _enter_cluster(self) -> str:
+        """Create the cluster if it does not exist. Return its id.
+
+        If several brokers start at the same time, one of them creates it, and the others wait.
+        """
+        while True:
+            found: str | None = await self.workers.offload(self._find_cluster)
+            if found is not None:
+                return found
+            await asyncio.sleep(FOUNDING_POLL_S)
+
+    def _find_cluster(self) -> str | None:
+        """Return the cluster's id, or None if another broker creates the cluster now. Blocks."""
         store, static = self.store, self.config.static
         prepare(store)
         levels = {TRANSACTION_VERSION: static.initial_transaction_version}
         if is_new(store):
-            levels = LogDirectoryImport(self.directories, store, static, self._new_topic_id, self.log).run()
+            try:
+                store.create(FOUNDER, session=self.registration.session)
+            except NodeExistsError:
+                return None
+            if is_new(store):
+                levels = LogDirectoryImport(self.directories, store, static, self._new_topic_id, self.log).run()
         features.initialize(store, levels)
-        found = cluster_id(store, self.directories.cluster_id() or new_cluster_id(self._rng.getrandbits))
-        check_all_unchanged(self.directories, store)
+        return cluster_id(store, self.directories.cluster_id() or new_cluster_id(self._rng.getrandbits))
+
+    def _load_metadata(self) -> None:
+        """Read the metadata. Before anything changes, check that the log directories belong to it. Blocks."""
+        for directory in self.directories:
+            directory.check(self.cluster_id)
+        check_all_unchanged(self.directories, self.store)
         self.loader.load()
         self._admit_settings()
-        return found
 
     def _open_directories(self) -> None:
         """Open the log directories, and store which ones this broker has. Blocks."""

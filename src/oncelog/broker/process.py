@@ -291,6 +291,7 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
                 now_ms=_now_ms,
                 metadata_dir=home,
                 most_clients=clients,
+                boot_id=_boot_id(),
             )
             await broker.start()
             for topic in launch.topics:
@@ -306,6 +307,13 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
                 raise DiskFailureError(message) from error
             raise StartError(message) from error
         yield broker
+
+
+def _boot_id() -> str:
+    """Return a text that differs after each start of the machine, or "" if the system does not tell."""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
 
 
 def _now_ms() -> int:

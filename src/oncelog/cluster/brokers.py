@@ -18,6 +18,8 @@ from oncelog.cluster.store import MetadataStore, NoNodeError
 
 BROKERS = "/brokers/ids"
 BROKER_EPOCHS = "/oncelog/broker_epochs"
+BOOTS = "/oncelog/boots"
+"""The parent of the nodes in which each broker notes the last start of its machine."""
 CONTROLLER = "/controller"
 NO_BROKER = -1
 

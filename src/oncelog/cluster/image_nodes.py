@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from oncelog.cluster import changes, configs, features
-from oncelog.cluster.brokers import BROKER_EPOCHS, BROKERS, read_controller, read_registrations
+from oncelog.cluster.brokers import BOOTS, BROKER_EPOCHS, BROKERS, read_controller, read_registrations
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage, difference
 from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
@@ -25,7 +25,8 @@ _log = logging.getLogger("oncelog.cluster")
 
 def prepare(store: MetadataStore) -> None:
     """Create the fixed nodes of the tree that are missing."""
-    for path in (BROKERS, TOPICS, "/config/topics", configs.BROKERS, "/cluster", changes.PATH, BROKER_EPOCHS):
+    roots = BROKERS, TOPICS, "/config/topics", configs.BROKERS, "/cluster", changes.PATH, BROKER_EPOCHS, BOOTS
+    for path in roots:
         ensure(store, path)
 
 

@@ -24,6 +24,8 @@ class Machine:
         """The machine's host name in the network."""
         self.disk = SimDisk(kernel.stream(f"disk {name}"), lambda what: kernel.note(f"disk {name}: {what}"))
         self.process: Process | None = None
+        self.boots = 1
+        """How often the machine has been switched on."""
         self.files: Mount
         """The disk as the current process sees it."""
         self.store: SimStore
@@ -69,6 +71,7 @@ class Machine:
     def crash(self) -> None:
         """Crash the machine, as in a power failure. Data that is not synced may be lost. Its peers get no resets."""
         self.disk.crash()
+        self.boots += 1
         self._kernel.network.power_off(self.name)
         self._died()
 

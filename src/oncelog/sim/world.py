@@ -117,6 +117,7 @@ class World(Kernel):
             offload=partial(self._offload, self.stream(f"workers {machine.name}")),
             rng=self.stream(f"broker {machine.name}"),
             logger=logging.getLogger("oncelog.sim"),
+            boot_id=str(machine.boots),
         )
 
     async def _offload(self, rng: random.Random, work: Callable[..., Any], *args: Any) -> Any:

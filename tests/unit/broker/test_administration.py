@@ -37,9 +37,9 @@ class FailingTree(MemoryStore):
         self._check()
         return super().set(path, data, version)
 
-    def multi(self, operations: Sequence[Operation]) -> None:
+    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         self._check()
-        super().multi(operations)
+        super().multi(operations, session=session)
 
     def _check(self) -> None:
         if self.down:

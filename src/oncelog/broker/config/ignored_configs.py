@@ -4,8 +4,7 @@ from __future__ import annotations
 
 _WITHOUT_EFFECT = """
 advertised.host.name alter.config.policy.class.name authorizer.class.name auto.leader.rebalance.enable
-background.threads broker.heartbeat.interval.ms broker.id.generation.enable broker.rack
-broker.session.timeout.ms confluent.support.metrics.enable controlled.shutdown.enable
+background.threads broker.id.generation.enable confluent.support.metrics.enable
 controller.quorum.bootstrap.servers controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
 controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name
 group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms

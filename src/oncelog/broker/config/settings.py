@@ -50,6 +50,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # identity and listeners
     node_id: Int0 = 1
     """Id of this broker. Kafka requires a value."""
+    broker_rack: str = ""
+    """Rack or zone of this broker. The replicas of a partition are placed in different racks."""
+    broker_session_timeout_ms: Int1 = 9_000
+    """A broker that is paused for this time loses its partitions to others. A broker that dies loses them at once."""
+    broker_heartbeat_interval_ms: Int1 = 2_000
+    """Time between two renewals of the broker's session."""
+    controlled_shutdown_enable: bool = True
+    """Whether a broker that stops first waits until others lead its partitions."""
     listeners: TextList = DEFAULT_LISTENERS
     """Addresses that the broker binds, as `NAME://HOST:PORT` with commas between them."""
     advertised_listeners: TextList = ""

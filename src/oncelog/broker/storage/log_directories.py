@@ -49,6 +49,11 @@ class LogDirectories:
         """Return the directories that may be used."""
         return [directory for directory in self._all if directory.online]
 
+    @property
+    def clean(self) -> bool:
+        """Return whether all directories with logs were cleanly closed before `open`."""
+        return all(directory.clean or not directory.found for directory in self.online)
+
     def cluster_id(self) -> str | None:
         """Return the cluster id of the first directory that has one, or None. Read errors are logged."""
         for directory in self._all:

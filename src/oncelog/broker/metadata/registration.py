@@ -1,0 +1,216 @@
+"""Keep this broker registered in the tree: its session, its broker epoch, and the node that describes it.
+
+Each registration sets `/oncelog/broker_epochs/B`, whose version is the broker epoch, and creates the ephemeral node
+`/brokers/ids/B`. If the broker learns that its session has ended, because it was paused, it registers again, with the
+next epoch. It never concludes this from its own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from oncelog.broker.workers import Workers
+from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.image import MetadataDelta, MetadataImage
+from oncelog.cluster.store import (
+    ANY,
+    Create,
+    MetadataStore,
+    NoNodeError,
+    Operation,
+    SessionExpiredError,
+    SessionHeldError,
+    Set,
+    StoreError,
+)
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+RETRY_S = 0.2
+"""The pause after the store has failed."""
+
+
+class _BootNode(msgspec.Struct):
+    """The boot of the machine at the last registration, and whether unsynced records may still be missing."""
+
+    boot: str
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a registration says about a broker apart from its addresses."""
+
+    node_id: int
+    rack: str | None
+    session_ms: int
+    heartbeat_ms: int
+    boot_id: str
+    """Another value after each start of the machine, or empty if it is unknown."""
+
+
+class Registration:
+    """The session and the registration of one broker. `open` comes first, then `register`, then `start`."""
+
+    def __init__(self, store: MetadataStore, identity: Identity, workers: Workers, logger: logging.Logger) -> None:
+        self.info = BrokerInfo(-1)
+        """This broker as the others see it. The epoch is -1 until it is registered, and while its session is lost."""
+        self.session = -1
+        self.when_lost: list[Callable[[], None]] = []
+        """Called when the broker learns that its session has ended, before it registers again."""
+        self._store = store
+        self._changes = ChangeLog(store)
+        self._identity = identity
+        self._workers = workers
+        self._logger = logger
+        self._clean = True
+        self._wake = asyncio.Event()
+        self._updating = asyncio.Lock()
+
+    @property
+    def epoch(self) -> int:
+        """Return the broker epoch, or -1 if the broker is not registered."""
+        return self.info.epoch
+
+    def open(self) -> None:
+        """Open a session. Blocks. Raises DUPLICATE_BROKER_REGISTRATION if another living process has this broker id."""
+        node_id = self._identity.node_id
+        try:
+            self.session = self._store.open_session(f"broker-{node_id}", self._identity.session_ms)
+        except SessionHeldError as error:
+            raise ProtocolError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"another running process is broker {node_id} of this cluster. Stop it, or set another node.id",
+            ) from error
+
+    async def register(self, endpoints: Mapping[str, Endpoint], *, clean: bool) -> None:
+        """Tell the other brokers the addresses of this one. `clean`: its log directories were cleanly closed.
+
+        Raises StoreError.
+        """
+        self._clean = clean
+        self.info = replace(self.info, endpoints=endpoints, rack=self._identity.rack)
+        try:
+            self.info = await self._workers.offload(self._register)
+        except SessionExpiredError:  # the start took longer than the lease
+            await self._workers.offload(self.open)
+            self.info = await self._workers.offload(self._register)
+        self._clean = True
+
+    def start(self) -> None:
+        """Renew the session in the background."""
+        self._workers.spawn(self._keep(), "renew the session")
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Renew the session at once if the image lacks this registration, and note when lost records are replaced."""
+        known = delta.after.brokers.get(self._identity.node_id)
+        if delta.brokers_changed and (known is None or known.epoch != self.epoch):
+            self._wake.set()
+        if self.info.lost_unsynced and _is_replaced(delta.after, self._identity.node_id):
+            self._workers.spawn(self._forget_lost(), "note that lost records are replaced")
+
+    async def update(
+        self, *, shutting_down: bool | None = None, offline: frozenset[tuple[str, int]] | None = None
+    ) -> None:
+        """Change the registration. If the session has ended, the next one has the change. Raises StoreError."""
+        async with self._updating:
+            info = self.info
+            if shutting_down is not None:
+                info = replace(info, shutting_down=shutting_down)
+            if offline is not None:
+                info = replace(info, offline=offline)
+            await self._write(info)
+
+    async def close(self) -> None:
+        """End the session, and with it the registration."""
+        with suppress(StoreError):
+            await self._workers.offload(self._store.close_session, self.session)
+
+    # -- blocking ---------------------------------------------------------------------------------------------------
+
+    def _register(self) -> BrokerInfo:
+        """Write the registration under the next epoch, and return it."""
+        node_id, session = self._identity.node_id, self.session
+        operations: list[Operation] = []
+        boot = _BootNode(self._identity.boot_id)
+        try:
+            version = self._store.get(epoch_path(node_id)).version
+            found = msgspec.json.decode(self._store.get(f"{BOOTS}/{node_id}").data, type=_BootNode)
+        except NoNodeError:
+            epoch = 0
+            operations += [Create(epoch_path(node_id)), Create(f"{BOOTS}/{node_id}", msgspec.json.encode(boot))]
+        else:
+            epoch = version + 1
+            crashed = not self._clean and (not boot.boot or boot.boot != found.boot)
+            boot.lost = found.lost or crashed
+            operations.append(Set(epoch_path(node_id), b"", version))
+            if boot != found:
+                operations.append(Set(f"{BOOTS}/{node_id}", msgspec.json.encode(boot)))
+        info = replace(self.info, epoch=epoch, lost_unsynced=boot.lost)
+        operations.append(Create(broker_path(node_id), encode_broker(info), session))
+        self._store.multi(operations)
+        return info
+
+    # -- while the broker runs --------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        pause_s = self._identity.heartbeat_ms / 1000
+        failing = False
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), RETRY_S if failing else pause_s)
+            self._wake.clear()
+            try:
+                if self.epoch >= 0:
+                    await self._workers.offload(self._store.renew, self.session)
+                else:
+                    await self._register_again()
+            except SessionExpiredError:
+                self._lose()
+            except (StoreError, ProtocolError) as error:
+                if not failing:
+                    self._logger.error("cannot renew the session: %r", error)
+                failing = True
+            else:
+                failing = False
+
+    def _lose(self) -> None:
+        if self.epoch >= 0:
+            self._logger.warning("the session of this broker has ended, because it was paused or could not be renewed")
+            self.info = replace(self.info, epoch=-1)
+            for callback in self.when_lost:
+                callback()
+        self._wake.set()
+
+    async def _register_again(self) -> None:
+        async with self._updating:
+            await self._workers.offload(self.open)
+            self.info = await self._workers.offload(self._register)
+        self._logger.info("registered again, with broker epoch %d", self.epoch)
+
+    async def _forget_lost(self) -> None:
+        async with self._updating:
+            if self.info.lost_unsynced:
+                boot = msgspec.json.encode(_BootNode(self._identity.boot_id))
+                extra = Set(f"{BOOTS}/{self._identity.node_id}", boot)
+                with suppress(StoreError):  # the next change of the metadata tries again
+                    await self._write(replace(self.info, lost_unsynced=False), extra)
+
+    async def _write(self, info: BrokerInfo, *extra: Operation) -> None:
+        if self.epoch >= 0 and info != self.info:
+            path = broker_path(self._identity.node_id)
+            operations = [Set(path, encode_broker(info), ANY), *extra]
+            with suppress(SessionExpiredError, NoNodeError):
+                await self._workers.offload(lambda: self._changes.write(operations, path, session=self.session))
+        self.info = replace(info, epoch=self.epoch)
+
+
+def _is_replaced(image: MetadataImage, broker: int) -> bool:
+    """Return whether each partition has another in-sync replica in place of this one, or no other at all."""
+    return not any(broker in info.isr and len(info.isr) > 1 for topic in image.topics() for info in topic.partitions)

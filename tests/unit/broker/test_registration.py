@@ -1,0 +1,259 @@
+"""The registration of a broker in the tree: who sees it, what ends it, and what follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config.settings import load
+from oncelog.cluster.brokers import Endpoint, broker_path, read_registrations
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
+from oncelog.cluster.store import MetadataStore, Set
+from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.store_sqlite import SqliteStore
+from oncelog.log.disk import OsDisk
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.broker_fixtures import append
+
+NOW = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = NOW
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class Brokers:
+    """Brokers in one event loop, with one store, or with one for each broker on the same file."""
+
+    def __init__(self, folder: Path, store: MetadataStore | None = None) -> None:
+        self.running: dict[int, Broker] = {}
+        self._folder = folder
+        self._store = store
+
+    def make(self, node_id: int, folder: str = "", boot_id: str = "boot", **settings: str) -> Broker:
+        given = {
+            "node.id": str(node_id),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(self._folder / (folder or f"data-{node_id}")),
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        store = self._store or SqliteStore(str(self._folder / "metadata.sqlite"))
+        return Broker(load(given), disk=OsDisk(), store=store, now_ms=lambda: NOW, boot_id=boot_id)
+
+    async def start(self, node_id: int, **options: str) -> Broker:
+        broker = self.make(node_id, **options)
+        await broker.start()
+        self.running[node_id] = broker
+        return broker
+
+    async def stop(self, node_id: int) -> None:
+        broker = self.running.pop(node_id)
+        await broker.stop()
+        if self._store is None:
+            broker.store.close()
+
+    async def crash(self, node_id: int) -> None:
+        """End a broker without telling the others, and without the mark of a clean stop."""
+        broker = self.running.pop(node_id)
+        await broker.server.close()
+        await broker.workers.close()
+        if self._store is None:
+            broker.store.close()
+
+
+def run(brokers: Brokers, body: Callable[[Brokers], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        try:
+            await asyncio.wait_for(body(brokers), 60)
+        finally:
+            for node_id in tuple(brokers.running):
+                await brokers.stop(node_id)
+
+    asyncio.run(main())
+
+
+async def until(true: Callable[[], object], limit_s: float = 10) -> float:
+    """Wait until a condition holds. Return the seconds that it took."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    while not true():
+        assert loop.time() - begun < limit_s
+        await asyncio.sleep(0.002)
+    return loop.time() - begun
+
+
+def test_running_broker_is_registered_with_its_addresses(tmp_path: Path) -> None:
+    store = MemoryStore(lambda: NOW)
+
+    async def body(brokers: Brokers) -> None:
+        listeners = "PLAINTEXT://127.0.0.1:0,OUTER://127.0.0.1:0"
+        protocols = "OUTER:PLAINTEXT"
+        broker = await brokers.start(
+            3,
+            listeners=listeners,
+            listener_security_protocol_map=protocols,
+            advertised_listeners="OUTER://example.org:77",
+            broker_rack="r1",
+        )
+        (info,) = read_registrations(store).values()
+        assert broker.metadata.image.brokers == {3: info}
+        assert (info.epoch, info.rack, info.lost_unsynced) == (0, "r1", False)
+        assert info.endpoints == {
+            "PLAINTEXT": Endpoint("127.0.0.1", broker.port),
+            "OUTER": Endpoint("example.org", 77),
+        }
+        await brokers.stop(3)
+        assert read_registrations(store) == {}
+        await brokers.start(3)
+        assert read_registrations(store)[3].epoch == 1
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_brokers_see_each_other_come_die_and_return(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first = await brokers.start(1)
+        await brokers.start(2)
+        third = await brokers.start(3)
+        await until(lambda: first.metadata.image.brokers.keys() == {1, 2, 3})
+        await brokers.crash(2)
+        for broker in (first, third):
+            assert await until(lambda broker=broker: broker.metadata.image.brokers.keys() == {1, 3}) < 1  # type: ignore[misc]
+        await brokers.start(2)  # waits for no lease
+        await until(lambda: first.metadata.image.brokers.keys() == {1, 2, 3})
+        assert first.metadata.image.brokers[2].epoch == 1
+        await brokers.stop(3)
+        await until(lambda: first.metadata.image.brokers.keys() == {1, 2})
+
+    run(Brokers(tmp_path), body)
+
+
+def test_brokers_that_start_together_create_one_cluster(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        started = await asyncio.gather(*(brokers.start(node_id) for node_id in (1, 2, 3)))
+        assert len({broker.cluster_id for broker in started}) == 1
+
+    run(Brokers(tmp_path), body)
+
+
+def test_broker_whose_session_expired_registers_again(tmp_path: Path) -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    lost = []
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        broker.registration.when_lost.append(lambda: lost.append(broker.registration.epoch))
+        clock.ms += 9_000
+        store.poll()
+        assert read_registrations(store) == {}
+        await broker.loader.catch_up()
+        await until(lambda: broker.registration.epoch == 1)
+        assert lost == [-1]
+        await broker.loader.catch_up()
+        assert broker.metadata.image.brokers[1].epoch == 1
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_change_of_the_registration_survives_the_end_of_the_session(tmp_path: Path) -> None:
+    store = MemoryStore(lambda: NOW)
+
+    async def body(brokers: Brokers) -> None:
+        registration = (await brokers.start(1)).registration
+        await registration.update(offline=frozenset({("t", 0)}))
+        assert read_registrations(store)[1].offline == {("t", 0)}
+        store.close_session(registration.session)
+        await registration.update(shutting_down=True)
+        registration._wake.set()
+        await until(lambda: registration.epoch == 1)
+        assert read_registrations(store)[1] == registration.info
+        assert registration.info.offline
+        assert registration.info.shutting_down
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path) -> None:
+    store = MemoryStore(lambda: NOW)
+    others = PartitionState(2, 0, (2,), 0), PartitionState(2, 0, (2, 1), 1)
+    lost = []
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        await broker.topics.create("t")
+        append(broker.partitions.find("t", 0))
+        path = state_path("t", 0)
+        ChangeLog(store).write([Set(path, encode_state(others[1]))], path)
+
+        async def again(boot_id: str, *, clean: bool) -> None:
+            await (brokers.stop(1) if clean else brokers.crash(1))
+            await brokers.start(1, boot_id=boot_id)
+            lost.append(brokers.running[1].registration.info.lost_unsynced)
+
+        await again("boot", clean=False)  # only the process has died
+        await again("boot 2", clean=True)
+        await again("boot 3", clean=False)
+        await again("boot 3", clean=True)  # the broker is in sync still
+        assert lost == [False, False, True, True]
+        ChangeLog(store).write([Set(path, encode_state(others[0]))], path)
+        broker = brokers.running[1]
+        await broker.loader.catch_up()
+        await until(lambda: not broker.registration.info.lost_unsynced)
+        assert not read_registrations(store)[1].lost_unsynced
+        await again("boot 3", clean=False)
+        assert lost[-1] is False
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_second_broker_of_an_id_changes_nothing(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        before = broker.store.get(broker_path(1))
+        second = brokers.make(1, folder="other")
+        with pytest.raises(ProtocolError, match="another running process is broker 1 of this cluster") as caught:
+            await second.start()
+        assert caught.value.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        second.store.close()
+        assert broker.store.get(broker_path(1)) == before
+        assert not (tmp_path / "other").exists()
+        await broker.topics.create("t")
+
+    run(Brokers(tmp_path), body)
+
+
+def test_log_directory_of_another_broker_or_cluster_changes_nothing(tmp_path: Path) -> None:
+    async def refused(brokers: Brokers, node_id: int, folder: str, message: str) -> None:
+        broker = brokers.make(node_id, folder=folder)
+        with pytest.raises(ProtocolError, match=message) as caught:
+            await broker.start()
+        assert caught.value.code == ErrorCode.INCONSISTENT_CLUSTER_ID
+        await broker.workers.close()
+        broker.store.close()
+
+    async def foreign(brokers: Brokers) -> None:
+        await brokers.start(7)
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        await brokers.start(2)
+        await brokers.stop(2)
+        await refused(brokers, 3, "data-2", "node.id=2, but this broker has 3")
+        await refused(brokers, 7, "elsewhere/data-7", "belongs to another cluster")
+        assert broker.store.children("/oncelog/log_dirs") == ["1", "2"]
+        assert broker.store.children("/oncelog/boots") == ["1", "2"]
+
+    (tmp_path / "elsewhere").mkdir()
+    run(Brokers(tmp_path / "elsewhere"), foreign)
+    run(Brokers(tmp_path), body)
