@@ -18,8 +18,9 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.metadata.controller import Controller, led_elsewhere
 from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
-from oncelog.broker.metadata.loader import MetadataLoader
+from oncelog.broker.metadata.loader import SHARED_POLL_S, MetadataLoader
 from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
@@ -43,7 +44,7 @@ from oncelog.cluster import features
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
-from oncelog.cluster.store import MetadataStore, NodeExistsError
+from oncelog.cluster.store import MetadataStore, NodeExistsError, StoreError
 from oncelog.log.disk import Disk
 from oncelog.net.server import Address, Handler, Limits, Server
 from oncelog.net.stalls import StallWatch
@@ -53,6 +54,8 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 FOUNDER = "/oncelog/founder"
 """The ephemeral node of the broker that creates the cluster."""
 FOUNDING_POLL_S = 0.02
+HANDOVER_POLLS = 100
+"""How often a broker that stops looks whether others lead its partitions: for 5 s."""
 
 
 class Broker:
@@ -109,6 +112,7 @@ class Broker:
             self.partitions.metadata_changed,
             self.transactions.metadata_changed,
             self.groups.metadata_changed,
+            self.controller.metadata_changed,
         ):
             self.loader.subscribe(subscriber)
 
@@ -122,12 +126,21 @@ class Broker:
         )
         self.registration = Registration(self.store, identity, self.workers, self.log)
         self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
+        self.controller = Controller(
+            self.store,
+            self.metadata,
+            self.loader,
+            self.registration,
+            self.config,
+            self.workers,
+            node_id=self.node_id,
+            logger=self.log,
+        )
         self.topics = TopicAdministration(
             self.loader,
             self.metadata,
             self.config,
             self.workers,
-            node_id=self.node_id,
             random_bits=self._rng.getrandbits,
             logger=self.log,
         )
@@ -222,6 +235,7 @@ class Broker:
         await self.registration.register(self._endpoints(), clean=self.directories.clean)
         self.registration.start()
         await self.loader.catch_up()
+        await self.controller.start()
         await self.server.serve()
         for directory in self.directories.online:
             self.unlinker.folders(directory.disk, directory.deleted, 0)
@@ -279,7 +293,9 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Answer the requests in progress, close all logs, and mark their directories as clean."""
+        """Hand over the partitions, answer the requests in progress, close all logs, and mark them as clean."""
+        if self.config.current.controlled_shutdown_enable:
+            await self._hand_over()
         if self._server is not None:
             await self._server.close()
         await self.workers.close()
@@ -299,6 +315,20 @@ class Broker:
                     directory.mark_clean()
                 except OSError as error:
                     self.log.error("cannot mark log directory %s as cleanly closed: %s", directory.path, error)
+
+    async def _hand_over(self) -> None:
+        """Ask the controller to let others lead, and wait until they do, for a limited time."""
+        if self._server is None or len(self.metadata.image.brokers) <= 1:
+            return
+        try:
+            await self.registration.update(shutting_down=True)
+            for _ in range(HANDOVER_POLLS):
+                await self.loader.catch_up()
+                if not led_elsewhere(self.metadata.image, self.node_id):
+                    break
+                await asyncio.sleep(SHARED_POLL_S)
+        except StoreError as error:
+            self.log.error("cannot hand over the partitions of this broker: %r", error)
 
     def _endpoints(self) -> dict[str, cluster.Endpoint]:
         """Return the addresses that the clients of each listener must use."""

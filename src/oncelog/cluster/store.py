@@ -178,6 +178,8 @@ class MetadataStore(Protocol):
 
 def ensure(store: MetadataStore, path: str) -> None:
     """Create the node and its ancestors, without data, if they do not exist. Blocks."""
+    if store.exists(path):
+        return
     parts = path.strip("/").split("/")
     for depth in range(1, len(parts) + 1):
         ancestor = "/" + "/".join(parts[:depth])

@@ -1,9 +1,9 @@
-"""Describe topics and partitions, check topic names, convert topic ids to text, and assign replicas."""
+"""Describe topics and partitions, check topic names, and convert topic ids to text."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -76,18 +76,3 @@ def topic_id_text(topic_id: UUID) -> str:
 def parse_topic_id(text: str) -> UUID:
     """Convert the result of `topic_id_text` back to the id."""
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-
-
-def assign(
-    partitions: int, replication_factor: int, brokers: Sequence[int], *, first: int = 0
-) -> list[tuple[int, ...]]:
-    """Assign replicas to each new partition, round robin over the brokers. The first new partition has number `first`.
-
-    Raises INVALID_REPLICATION_FACTOR if there are too few brokers.
-    """
-    if replication_factor > len(brokers):
-        message = f"replication factor {replication_factor} is larger than the {len(brokers)} available broker(s)"
-        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-    count = len(brokers)
-    numbers = range(first, first + partitions)
-    return [tuple(brokers[(p + r) % count] for r in range(replication_factor)) for p in numbers]

@@ -3,93 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.cluster.brokers import Endpoint, broker_path, read_registrations
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
-from oncelog.cluster.store import MetadataStore, Set
+from oncelog.cluster.store import Set
 from oncelog.cluster.store_memory import MemoryStore
-from oncelog.cluster.store_sqlite import SqliteStore
-from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import append
-
-NOW = 1_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = NOW
-
-    def __call__(self) -> int:
-        return self.ms
-
-
-class Brokers:
-    """Brokers in one event loop, with one store, or with one for each broker on the same file."""
-
-    def __init__(self, folder: Path, store: MetadataStore | None = None) -> None:
-        self.running: dict[int, Broker] = {}
-        self._folder = folder
-        self._store = store
-
-    def make(self, node_id: int, folder: str = "", boot_id: str = "boot", **settings: str) -> Broker:
-        given = {
-            "node.id": str(node_id),
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(self._folder / (folder or f"data-{node_id}")),
-            **{name.replace("_", "."): value for name, value in settings.items()},
-        }
-        store = self._store or SqliteStore(str(self._folder / "metadata.sqlite"))
-        return Broker(load(given), disk=OsDisk(), store=store, now_ms=lambda: NOW, boot_id=boot_id)
-
-    async def start(self, node_id: int, **options: str) -> Broker:
-        broker = self.make(node_id, **options)
-        await broker.start()
-        self.running[node_id] = broker
-        return broker
-
-    async def stop(self, node_id: int) -> None:
-        broker = self.running.pop(node_id)
-        await broker.stop()
-        if self._store is None:
-            broker.store.close()
-
-    async def crash(self, node_id: int) -> None:
-        """End a broker without telling the others, and without the mark of a clean stop."""
-        broker = self.running.pop(node_id)
-        await broker.server.close()
-        await broker.workers.close()
-        if self._store is None:
-            broker.store.close()
-
-
-def run(brokers: Brokers, body: Callable[[Brokers], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        try:
-            await asyncio.wait_for(body(brokers), 60)
-        finally:
-            for node_id in tuple(brokers.running):
-                await brokers.stop(node_id)
-
-    asyncio.run(main())
-
-
-async def until(true: Callable[[], object], limit_s: float = 10) -> float:
-    """Wait until a condition holds. Return the seconds that it took."""
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    while not true():
-        assert loop.time() - begun < limit_s
-        await asyncio.sleep(0.002)
-    return loop.time() - begun
+from support.broker_sets import NOW, Brokers, Clock, run, until
 
 
 def test_running_broker_is_registered_with_its_addresses(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from oncelog.cluster.image_nodes import cluster_id, prepare, read_image
 from oncelog.cluster.store import Operation, OutcomeUnknownError, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
-from oncelog.cluster.topics import PartitionInfo, TopicInfo, assign, check_topic_name
+from oncelog.cluster.topics import PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPIC = TopicInfo(
@@ -75,13 +75,6 @@ def test_illegal_names(name: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         check_topic_name(name)
     assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
-def test_assignment_rotates_over_the_brokers() -> None:
-    assert assign(3, 2, [1, 2, 3]) == [(1, 2), (2, 3), (3, 1)]
-    with pytest.raises(ProtocolError) as refused:
-        assign(1, 2, [1])
-    assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 def test_write_error_of_the_tree_is_reported_as_a_timeout() -> None:

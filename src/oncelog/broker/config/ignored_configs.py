@@ -29,16 +29,12 @@ UNUSED = frozenset(
     {
         "log.flush.start.offset.checkpoint.interval.ms",
         "offsets.commit.timeout.ms",
-        "offsets.topic.replication.factor",
         "replica.lag.time.max.ms",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.replication.factor",
     }
 )
-"""Keys that are checked and shown like others, but have no effect. They concern other brokers or periodic checks, and
-oncelog has a single broker, whose timers are deadlines."""
+"""Keys that are checked and shown like others, but have no effect. They concern followers or periodic checks."""
 
 _NOT_SETTINGS = """
 KAFKA_HOME KAFKA_VERSION KAFKA_URI KAFKA_OPTS KAFKA_HEAP_OPTS KAFKA_JVM_PERFORMANCE_OPTS KAFKA_GC_LOG_OPTS

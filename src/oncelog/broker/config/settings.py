@@ -99,8 +99,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_partitions: Int1 = 1
     """Partitions of a topic that is created without a number of partitions."""
     default_replication_factor: Int1 = 1
-    """Replicas of a topic that is created without a replication factor. This version has one broker, so only 1 works.
-    """
+    """Replicas of a topic that is created without a replication factor."""
     auto_create_topics_enable: bool = True
     """Create a missing topic if a client requests its metadata and allows the creation."""
     delete_topic_enable: bool = True
@@ -183,10 +182,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """No effect: each transactional id is removed when it expires."""
     transaction_state_log_num_partitions: Int1 = 50
     """Partitions of `__transaction_state`, when it is created."""
-    transaction_state_log_replication_factor: Short1 = 1
-    """Replicas of `__transaction_state`. Kafka's default is 3, which needs three brokers."""
-    transaction_state_log_min_isr: Int1 = 1
-    """`min.insync.replicas` of `__transaction_state`. Kafka's default is 2, which needs two brokers."""
+    transaction_state_log_replication_factor: Short1 = 3
+    """Replicas of `__transaction_state`, when it is created. If fewer brokers are running, one on each of them."""
+    transaction_state_log_min_isr: Int1 = 2
+    """`min.insync.replicas` of `__transaction_state`, at most the number of its replicas."""
     transaction_state_log_segment_bytes: Int1 = 100 * 1024 * 1024
     """Segment size of `__transaction_state`."""
     producer_id_expiration_check_interval_ms: Int1 = 600_000
@@ -212,8 +211,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """No effect: there is no other replica to wait for."""
     offsets_topic_num_partitions: Int1 = 50
     """Partitions of `__consumer_offsets`, when it is created."""
-    offsets_topic_replication_factor: Short1 = 1
-    """Replicas of `__consumer_offsets`. Kafka's default is 3, which needs three brokers."""
+    offsets_topic_replication_factor: Short1 = 3
+    """Replicas of `__consumer_offsets`, when it is created. If fewer brokers are running, one on each of them."""
     offsets_topic_segment_bytes: Int1 = 100 * 1024 * 1024
     """Segment size of `__consumer_offsets`."""
 

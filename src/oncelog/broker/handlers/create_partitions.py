@@ -94,7 +94,7 @@ def _replicas(
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
     factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
-        return topics.assign(more, factor, first=present)
+        return topics.place(more, factor)
     if len(wanted.assignments) != more:
         message = (
             f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} assignment(s) "

@@ -148,7 +148,7 @@ class CreateTopics:
         if partitions < 1:
             message = f"the number of partitions must be at least 1, or -1 for the broker's default, not {partitions}"
             raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
-        return self.topics.assign(partitions, factor)
+        return self.topics.place(partitions, factor)
 
 
 async def _refused(request: CreateTopicsRequest, error: ProtocolError) -> CreateTopicsResponse:

@@ -12,8 +12,9 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import Deadline, MetadataLoader
 from oncelog.broker.workers import Workers
 from oncelog.cluster import topic_nodes
+from oncelog.cluster.controller.placement import place
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.topics import PartitionInfo, TopicInfo, assign
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
@@ -44,7 +45,6 @@ class TopicAdministration:
         config: DynamicConfig,
         workers: Workers,
         *,
-        node_id: int,
         random_bits: RandomBits,
         logger: logging.Logger,
     ) -> None:
@@ -52,18 +52,33 @@ class TopicAdministration:
         self._cache = cache
         self._config = config
         self._workers = workers
-        self._node_id = node_id
         self._random_bits = random_bits
         self._logger = logger
         self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
 
     def broker_ids(self) -> list[int]:
-        """Return the ids of all running brokers. For now, this is only this broker."""
-        return [self._node_id]
+        """Return the ids of all running brokers."""
+        return sorted(self._cache.image.brokers)
 
-    def assign(self, partitions: int, replication_factor: int, *, first: int = 0) -> list[tuple[int, ...]]:
-        """Return the replicas of each new partition, from number `first` on. Raises INVALID_REPLICATION_FACTOR."""
-        return assign(partitions, replication_factor, self.broker_ids(), first=first)
+    def place(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
+        """Return the replicas of each new partition, on running brokers. Raises INVALID_REPLICATION_FACTOR.
+
+        The first leader is random, so that not all topics with one partition have the same leader.
+        """
+        racks = {broker: info.rack for broker, info in self._cache.image.brokers.items()}
+        first = self._random_bits(31) if len(racks) > 1 else 0
+        return place(partitions, replication_factor, racks, first=first)
+
+    def _infos(self, assignment: Sequence[tuple[int, ...]]) -> tuple[PartitionInfo, ...]:
+        """Return new partitions with these replicas, led by the first ones.
+
+        With several replicas, the controller elects a leader whose process starts again.
+        """
+        brokers = self._cache.image.brokers
+        return tuple(
+            PartitionInfo(ids[0], 0, ids, ids, leader_broker_epoch=brokers[ids[0]].epoch if len(ids) > 1 else -1)
+            for ids in assignment
+        )
 
     async def create(
         self,
@@ -78,8 +93,7 @@ class TopicAdministration:
 
         Raises TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, REQUEST_TIMED_OUT.
         """
-        replicas = assignment or self.assign(partitions, replication_factor)
-        infos = tuple(PartitionInfo(ids[0], 0, ids, ids) for ids in replicas)
+        infos = self._infos(assignment or self.place(partitions, replication_factor))
         topic = TopicInfo(name, new_topic_id(self._random_bits), infos, configs or {})
         async with self._loader.changing() as log:
             await self._workers.offload(topic_nodes.write_topic, log, topic)
@@ -101,12 +115,17 @@ class TopicAdministration:
         config = self._config.current
         if name == CONSUMER_OFFSETS:
             partitions, segment_bytes = config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes
+            factor, min_isr = config.offsets_topic_replication_factor, 1
         else:
             partitions = config.transaction_state_log_num_partitions
             segment_bytes = config.transaction_state_log_segment_bytes
+            factor, min_isr = config.transaction_state_log_replication_factor, config.transaction_state_log_min_isr
+        factor = min(factor, len(self.broker_ids()))
         configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
+        if min(min_isr, factor) > 1:
+            configs["min.insync.replicas"] = str(min(min_isr, factor))
         try:
-            return await self.create(name, partitions=partitions, configs=configs)
+            return await self.create(name, partitions=partitions, replication_factor=factor, configs=configs)
         except ProtocolError:
             topic = self._cache.image.topic(name)
             if topic is None:
@@ -120,7 +139,7 @@ class TopicAdministration:
 
         Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, REQUEST_TIMED_OUT.
         """
-        infos = [PartitionInfo(replicas[0], 0, replicas, replicas) for replicas in added]
+        infos = self._infos(added)
         async with self._loader.changing(deadline) as log:
             await self._workers.offload(topic_nodes.add_partitions, log, topic, infos)
         self._logger.info("topic %s has %d partitions now", topic.name, topic.partition_count + len(infos))

@@ -1,0 +1,269 @@
+"""Become the controller of the cluster, and write the elections that `cluster/controller/reconcile` decides.
+
+The broker that creates the ephemeral node `/controller` is the controller. In the same `multi`, it increments
+`/controller_epoch`, and each of its writes requires the version of that node. So a former controller writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.metadata.loader import MetadataLoader
+from oncelog.broker.metadata.registration import Registration
+from oncelog.broker.workers import Workers
+from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
+from oncelog.cluster.changes import ChangeLog, cannot_write
+from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, Write, reconcile
+from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.store import (
+    BadVersionError,
+    Create,
+    MetadataStore,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    OutcomeUnknownError,
+    SessionExpiredError,
+    Set,
+    StoreError,
+)
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+BATCH = 64
+"""The maximum number of partitions whose states one `multi` changes."""
+RETRY_S = 0.2
+"""The pause after the store has failed."""
+_UNCLEAN = "unclean.leader.election.enable"
+
+
+class Claim(NamedTuple):
+    """The right of this broker to write as the controller."""
+
+    session: int
+    epoch: int
+    version: int
+    """The version of `/controller_epoch`."""
+
+
+class Controller:
+    """The part of a broker that stands for election, and does the controller's work while it is elected."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        cache: MetadataCache,
+        loader: MetadataLoader,
+        registration: Registration,
+        config: DynamicConfig,
+        workers: Workers,
+        *,
+        node_id: int,
+        logger: logging.Logger,
+    ) -> None:
+        self._store = store
+        self._changes = ChangeLog(store)
+        self._cache = cache
+        self._loader = loader
+        self._registration = registration
+        self._config = config
+        self._workers = workers
+        self._node_id = node_id
+        self._logger = logger
+        self._claim: Claim | None = None
+        self._touched: set[str] | None = None
+        """The topics to look at, or None for all topics."""
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Stand for election, so that the image has a controller. Then work in the background. Raises StoreError."""
+        if self._cache.image.controller == NO_BROKER:
+            await self._stand()
+            await self._loader.catch_up()
+        self._wake.set()
+        self._workers.spawn(self._run(), "controller")
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Look at the changed topics, or at all if a broker or a setting of brokers has changed."""
+        if delta.brokers_changed or delta.before.broker_configs != delta.after.broker_configs:
+            self._touched = None
+        elif self._touched is not None:
+            self._touched |= {topic.name for topic in (*delta.created_topics, *delta.changed_topics)}
+        self._wake.set()
+
+    async def elect(self, partitions: Collection[tuple[str, int]], *, unclean: bool) -> None:
+        """Let the preferred leaders lead these partitions. With `unclean`, elect any replica if there is no leader.
+
+        The image shows the result. Raises NOT_CONTROLLER if this broker is not the controller, and REQUEST_TIMED_OUT if
+        the tree cannot be read or written.
+        """
+        claim = self._current()
+        if claim is None:
+            raise ProtocolError(ErrorCode.NOT_CONTROLLER, f"broker {self._node_id} is not the controller")
+        try:
+            async with self._writing:
+                chosen = _some(self._cache.image, partitions, unclean=unclean)
+                writes = reconcile(_view(self._cache.image, claim, chosen), () if unclean else partitions)
+                await self._workers.offload(self._write, claim, writes)
+            await self._loader.catch_up()
+        except StoreError as error:
+            raise cannot_write("metadata", error) from error
+
+    # -- work -------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failing = False
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._turn()
+            except (StoreError, ProtocolError) as error:
+                if not failing:
+                    self._logger.error("the controller cannot use the metadata store: %r", error)
+                failing = True
+                self._touched = None
+                self._wake.set()
+                await asyncio.sleep(RETRY_S)
+            else:
+                failing = False
+
+    async def _turn(self) -> None:
+        """Stand for election if there is no controller. As the controller, make the changes that the image requires."""
+        image = self._cache.image
+        if image.controller == NO_BROKER or (image.controller == self._node_id and self._current() is None):
+            await self._stand()
+            await self._loader.catch_up()
+        claim = self._current()
+        if claim is None:
+            return
+        async with self._writing:
+            image, names, self._touched = self._cache.image, self._touched, set()
+            writes = await self._workers.offload(self._decide, image, claim, names)
+            if not writes:
+                return
+            done = await self._workers.offload(self._write, claim, writes)
+        self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
+        await self._loader.catch_up()
+
+    def _current(self) -> Claim | None:
+        """Return the claim, or None if this broker is not the controller, as far as it knows."""
+        if self._claim is not None and self._claim.session != self._registration.session:
+            self._claim = None
+        return self._claim if self._registration.epoch >= 0 else None
+
+    async def _stand(self) -> None:
+        if self._registration.epoch < 0:
+            return  # the next registration changes the image
+        self._claim = await self._workers.offload(self._stand_now, self._registration.session)
+        if self._claim is not None:
+            self._touched = None
+            self._logger.info("this broker is the controller, with epoch %d", self._claim.epoch)
+
+    # -- blocking ---------------------------------------------------------------------------------------------------
+
+    def _stand_now(self, session: int) -> Claim | None:
+        """Become the controller, and return the claim. Return None if another broker is."""
+        try:
+            found = self._store.get(CONTROLLER_EPOCH)
+        except NoNodeError:
+            claim = Claim(session, 1, 0)
+            change: Operation = Create(CONTROLLER_EPOCH, b"1")
+        else:
+            claim = Claim(session, int(found.data) + 1, found.version + 1)
+            change = Set(CONTROLLER_EPOCH, str(claim.epoch).encode(), found.version)
+        try:
+            self._store.multi([Create(CONTROLLER, encode_controller(self._node_id), session), change])
+        except (NodeExistsError, BadVersionError, SessionExpiredError):
+            return self._own_claim(session)  # the answer to an earlier attempt may have been lost
+        except OutcomeUnknownError:
+            return self._own_claim(session)
+        return claim
+
+    def _own_claim(self, session: int) -> Claim | None:
+        """Return the claim that the tree shows, if this session has one."""
+        try:
+            epoch = self._store.get(CONTROLLER_EPOCH)
+            if self._store.get(CONTROLLER).session != session:
+                return None
+        except NoNodeError:
+            return None
+        return Claim(session, int(epoch.data), epoch.version)
+
+    def _decide(self, image: MetadataImage, claim: Claim, names: set[str] | None) -> list[Write]:
+        topics = image.topics() if names is None else filter(None, map(image.topic, sorted(names)))
+        return reconcile(_view(image, claim, _all(topics, self._is_unclean)))
+
+    def _is_unclean(self, topic: TopicInfo) -> bool:
+        """Return whether a replica that is not in sync may lead the topic's partitions."""
+        own = topic.configs.get(_UNCLEAN)
+        return self._config.current.unclean_leader_election_enable if own is None else own == "true"
+
+    def _write(self, claim: Claim, writes: Sequence[Write]) -> list[Write]:
+        """Make the changes, several in one `multi`. Return those that were made.
+
+        A change that another writer has made obsolete is left out: the next image shows what is still needed.
+        """
+        done: list[Write] = []
+        for first in range(0, len(writes), BATCH):
+            batch = writes[first : first + BATCH]
+            if self._write_batch(claim, batch):
+                done += batch
+            elif len(batch) > 1:
+                done += (write for write in batch if self._write_batch(claim, [write]))
+            if self._claim is None:
+                break
+        return done
+
+    def _write_batch(self, claim: Claim, batch: Sequence[Write]) -> bool:
+        operations = dict.fromkeys(operation for write in batch for operation in write.operations)
+        try:
+            self._changes.write(list(operations), *(write.path for write in batch), session=claim.session)
+        except (BadVersionError, NoNodeError) as error:
+            if error.path == CONTROLLER_EPOCH:
+                self._resign()
+            return False
+        except SessionExpiredError:
+            self._resign()
+            return False
+        return True
+
+    def _resign(self) -> None:
+        self._logger.warning("this broker is the controller no more")
+        self._claim = None
+
+
+def led_elsewhere(image: MetadataImage, broker: int) -> int:
+    """Return how many partitions the broker leads that another in-sync broker could lead."""
+    others = {other for other, info in image.brokers.items() if other != broker and not info.shutting_down}
+    led = (info for topic in image.topics() for info in topic.partitions if info.leader == broker)
+    return sum(not others.isdisjoint(info.isr) for info in led)
+
+
+def _view(image: MetadataImage, claim: Claim, partitions: Iterable[Partition]) -> ClusterView:
+    return ClusterView(claim.epoch, claim.version, image.brokers, tuple(partitions))
+
+
+def _all(topics: Iterable[TopicInfo], unclean: Callable[[TopicInfo], bool]) -> Iterable[Partition]:
+    for topic in topics:
+        is_unclean = unclean(topic)
+        for index, info in enumerate(topic.partitions):
+            yield _partition(topic.name, index, info, is_unclean)
+
+
+def _some(image: MetadataImage, keys: Iterable[tuple[str, int]], *, unclean: bool) -> Iterable[Partition]:
+    for name, index in keys:
+        info = image.partition(name, index)
+        if info is not None:
+            yield _partition(name, index, info, unclean)
+
+
+def _partition(topic: str, index: int, info: PartitionInfo, unclean: bool) -> Partition:
+    state = PartitionState(info.leader, info.leader_epoch, info.isr, info.state_version, info.leader_broker_epoch)
+    return Partition(topic, index, info.replicas, state, unclean)
