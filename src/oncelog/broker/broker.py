@@ -26,8 +26,9 @@ from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
+from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING
-from oncelog.broker.requests.parts import Endpoint, Parts
+from oncelog.broker.requests.parts import Parts
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.flusher import Flusher
@@ -39,8 +40,8 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.broker.workers import Offload, Workers
-from oncelog.cluster import brokers as cluster
 from oncelog.cluster import features
+from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
@@ -219,7 +220,7 @@ class Broker:
         """Return the address that the clients of a listener must use, after `start`."""
         found = self._listeners[listener]
         port = found.advertised_port or self.server.ports[listener]
-        return Endpoint(self.node_id, found.advertised_host or found.host, port)
+        return Endpoint(found.advertised_host or found.host, port, found.protocol)
 
     async def start(self) -> None:
         """Read the metadata, open the log directories and accept requests. Coordinators load in the background."""
@@ -232,7 +233,8 @@ class Broker:
         self.directories.locate(self.metadata.image)
         self.loader.start()
         await self._bind()
-        await self.registration.register(self._endpoints(), clean=self.directories.clean)
+        endpoints = {name: self.endpoint(name) for name in self._listeners}
+        await self.registration.register(endpoints, clean=self.directories.clean)
         self.registration.start()
         await self.loader.catch_up()
         await self.controller.start()
@@ -265,7 +267,8 @@ class Broker:
         self.parts = Parts(
             node_id=self.node_id,
             cluster_id=self.cluster_id,
-            endpoint=self.endpoint,
+            nodes=Nodes(self.node_id, self.metadata, self.partitions),
+            controller=self.controller,
             authorizer=ALLOW_EVERYTHING,
             config=self.config,
             cache=self.metadata,
@@ -329,14 +332,6 @@ class Broker:
                 await asyncio.sleep(SHARED_POLL_S)
         except StoreError as error:
             self.log.error("cannot hand over the partitions of this broker: %r", error)
-
-    def _endpoints(self) -> dict[str, cluster.Endpoint]:
-        """Return the addresses that the clients of each listener must use."""
-        found = {}
-        for name, listener in self._listeners.items():
-            address = self.endpoint(name)
-            found[name] = cluster.Endpoint(address.host, address.port, listener.protocol)
-        return found
 
     async def _enter_cluster(self) -> str:
         """Create the cluster if it does not exist. Return its id.

@@ -150,7 +150,6 @@ _LONGEST_NAME = max(map(len, TOPIC_KEYS))
 
 WITHOUT_EFFECT: dict[str, str] = {
     "preallocate": "oncelog never preallocates files",
-    "unclean.leader.election.enable": "each partition has one replica, so no other can be elected",
 }
 """The settings that are checked, stored and shown, but have no effect, with the reason."""
 

@@ -77,13 +77,16 @@ def _refusal(
 
 
 def _why_invalid(broker_ids: Iterable[int], replicas: list[int]) -> str:
-    """Return Kafka's message for a list of replicas that a broker alone in its cluster cannot hold."""
+    """Return why a partition cannot have these replicas, with Kafka's message if it has one."""
     if not replicas:
         return "The manual partition assignment includes an empty replica list."
     unknown = min(set(replicas).difference(broker_ids), default=None)
     if unknown is not None:
         return f"The manual partition assignment includes broker {unknown}, but no such broker is registered."
-    return f"The manual partition assignment includes the broker {replicas[0]} more than once."
+    if len(set(replicas)) < len(replicas):
+        twice = next(broker for broker in replicas if replicas.count(broker) > 1)
+        return f"The manual partition assignment includes the broker {twice} more than once."
+    return "This version cannot move replicas to other brokers."
 
 
 def bind(parts: Parts) -> Handler:

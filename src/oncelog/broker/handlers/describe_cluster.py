@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext, cluster_operations
-from oncelog.broker.requests.parts import Endpoint, Handler, Parts
+from oncelog.broker.requests.nodes import Nodes
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -18,7 +18,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 def handle(
-    cluster_id: str, endpoint: Callable[[str], Endpoint], request: DescribeClusterRequest, ctx: RequestContext
+    cluster_id: str, nodes: Nodes, request: DescribeClusterRequest, ctx: RequestContext
 ) -> DescribeClusterResponse:
     """Describe the brokers. Return MISMATCHED_ENDPOINT_TYPE if the request is for controllers.
 
@@ -30,16 +30,18 @@ def handle(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="this is a broker, not a controller; request endpoint type 1",
         )
-    me = endpoint(ctx.listener)
     return DescribeClusterResponse(
         endpoint_type=_BROKERS,
         cluster_id=cluster_id,
-        controller_id=me.node_id,
-        brokers=[DescribeClusterBroker(broker_id=me.node_id, host=me.host, port=me.port)],
+        controller_id=nodes.controller,
+        brokers=[
+            DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+            for each in nodes.running(ctx.listener)
+        ],
         cluster_authorized_operations=cluster_operations(ctx, asked=request.include_cluster_authorized_operations),
     )
 
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of DescribeCluster."""
-    return partial(handle, parts.cluster_id, parts.endpoint)
+    return partial(handle, parts.cluster_id, parts.nodes)

@@ -10,12 +10,12 @@ from functools import partial
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.nodes import Nodes, PartitionView
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.topics import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
+from oncelog.cluster.topics import INTERNAL_TOPICS, PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -29,8 +29,7 @@ from oncelog.protocol.messages.describe_topic_partitions import (
 async def handle(
     config: DynamicConfig,
     cache: MetadataCache,
-    partitions: Partitions,
-    node_id: int,
+    nodes: Nodes,
     request: DescribeTopicPartitionsRequest,
     ctx: RequestContext,
 ) -> DescribeTopicPartitionsResponse:
@@ -64,7 +63,7 @@ async def handle(
             if asked:
                 response.topics.append(_unknown(name))
             continue
-        described = _described(partitions, node_id, topic, first, left)
+        described = _described(nodes, topic, first, left, ctx.listener)
         response.topics.append(described)
         left -= len(described.partitions)
         following = first + len(described.partitions)
@@ -76,33 +75,31 @@ async def handle(
 
 
 def _described(
-    partitions: Partitions, node_id: int, topic: TopicInfo, first: int, most: int
+    nodes: Nodes, topic: TopicInfo, first: int, most: int, listener: str
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[
-            _partition(partitions, node_id, topic.name, index, info)
+            _partition(nodes.describe(topic.name, index, info, listener), index, info)
             for index, info in enumerate(topic.partitions[first : first + most], first)
         ],
         topic_authorized_operations=operations.OF_TOPIC,
     )
 
 
-def _partition(
-    partitions: Partitions, node_id: int, topic: str, index: int, info: PartitionInfo
-) -> DescribeTopicPartitionsResponsePartition:
-    offline = partitions.is_offline(topic, index)
+def _partition(view: PartitionView, index: int, info: PartitionInfo) -> DescribeTopicPartitionsResponsePartition:
+    """Describe a partition. As in Kafka, one without a leader has no error."""
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
-        leader_id=NO_LEADER if offline else info.leader,
+        leader_id=view.leader,
         leader_epoch=info.leader_epoch,
         replica_nodes=list(info.replicas),
-        isr_nodes=[] if offline else list(info.isr),
-        eligible_leader_replicas=list(info.isr) if offline else [],
+        isr_nodes=view.isr,
+        eligible_leader_replicas=view.eligible,
         last_known_elr=[],
-        offline_replicas=[node_id] if offline else [],
+        offline_replicas=view.offline,
     )
 
 
@@ -134,4 +131,4 @@ def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitions
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of DescribeTopicPartitions."""
-    return partial(handle, parts.config, parts.cache, parts.partitions, parts.node_id)
+    return partial(handle, parts.config, parts.cache, parts.nodes)

@@ -1,13 +1,14 @@
-"""ElectLeaders (KIP-183, KIP-460): every partition has one replica, so its leader never changes.
+"""ElectLeaders (KIP-183, KIP-460): let preferred leaders lead, or elect replicas that are not in sync.
 
 Source: Kafka's `ReplicationControlManager.electLeaders`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
+from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
@@ -15,6 +16,7 @@ from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
 from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.topics import NO_LEADER
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.elect_leaders import (
     ElectLeadersPartitionResult,
@@ -34,80 +36,96 @@ Elected = tuple[ErrorCode, str]
 """The result of one partition's election, with Kafka's message."""
 
 
-async def handle(
-    cache: MetadataCache, partitions: Partitions, request: ElectLeadersRequest, ctx: RequestContext
-) -> ElectLeadersResponse:
-    """Return ELECTION_NOT_NEEDED for each named partition that has a leader.
+@dataclass(frozen=True, slots=True)
+class ElectLeaders:
+    """The handler, with the parts that it uses."""
 
-    A request without topics means every partition. The response then omits partitions that have a leader, as in
-    Kafka.
-    """
-    ctx.authorize(Operation.ALTER, *CLUSTER)
-    named, election_type = request.topic_partitions, request.election_type
-    if named is not None and not named:
-        return ElectLeadersResponse()
-    turns = Turns()
-    try:
-        Deadline(request.timeout_ms).check()
-        if election_type not in _NO_LEADER:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
-    except ProtocolError as error:
-        code, message = error.code, str(error)
-        refused = [
-            await _results(topic.topic, topic.partitions, lambda _: (code, message), turns) for topic in named or ()
-        ]
-        return ElectLeadersResponse(error_code=code, replica_election_results=refused)
-    wanted: Iterable[tuple[str, Iterable[int]]]
-    if named is None:
-        wanted = [(topic.name, range(topic.partition_count)) for topic in cache.image.topics()]
-        elect = _elect_if_needed
-    else:
-        wanted = ((topic.topic, topic.partitions) for topic in named)
-        elect = _elect
-    return ElectLeadersResponse(
-        replica_election_results=[
-            await _results(topic, indexes, partial(elect, cache, partitions, topic, election_type), turns)
-            for topic, indexes in wanted
-        ]
-    )
+    cache: MetadataCache
+    partitions: Partitions
+    controller: Controller
+
+    async def handle(self, request: ElectLeadersRequest, ctx: RequestContext) -> ElectLeadersResponse:
+        """Return one result for each named partition.
+
+        A request without topics means every partition. The response then omits partitions that need no election, as in
+        Kafka. Only the controller elects. Other brokers return NOT_CONTROLLER if an election is needed.
+        """
+        ctx.authorize(Operation.ALTER, *CLUSTER)
+        named, election_type = request.topic_partitions, request.election_type
+        if named is not None and not named:
+            return ElectLeadersResponse()
+        turns = Turns()
+        wanted: Iterable[tuple[str, Sequence[int]]]
+        if named is None:
+            wanted = [(topic.name, range(topic.partition_count)) for topic in self.cache.image.topics()]
+        else:
+            wanted = [(topic.topic, topic.partitions) for topic in named]
+        needed: set[tuple[str, int]] = set()
+        try:
+            Deadline(request.timeout_ms).check()
+            if election_type not in _NO_LEADER:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
+            for topic, indexes in wanted:
+                for index in indexes:
+                    await turns.next()
+                    if self._obstacle(topic, index, election_type) is None:
+                        needed.add((topic, index))
+            if needed:
+                await self.controller.elect(needed, unclean=election_type == _UNCLEAN)
+        except ProtocolError as error:
+            code, message = error.code, str(error)
+            refused = [
+                await _results(topic.topic, topic.partitions, lambda _, __: (code, message), turns)
+                for topic in named or ()
+            ]
+            return ElectLeadersResponse(error_code=code, replica_election_results=refused)
+
+        def elected(topic: str, index: int) -> Elected | None:
+            result = self._elected(topic, index, election_type, tried=(topic, index) in needed)
+            return None if named is None and result[0] == ErrorCode.ELECTION_NOT_NEEDED else result
+
+        results = [await _results(topic, indexes, elected, turns) for topic, indexes in wanted]
+        return ElectLeadersResponse(replica_election_results=results)
+
+    def _obstacle(self, topic: str, index: int, election_type: int) -> Elected | None:
+        """Return why no election is possible or needed, with Kafka's message. Return None if one is."""
+        if self.cache.image.topic(topic) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic}"
+        info = self.cache.image.partition(topic, index)
+        if info is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}"
+        if len(info.replicas) == 1 and self.partitions.is_offline(topic, index):
+            return _NO_LEADER[election_type], f"the log directory of {topic}-{index} is offline"
+        if info.leader == info.replicas[0] or (election_type == _UNCLEAN and info.leader != NO_LEADER):
+            return ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+        return None
+
+    def _elected(self, topic: str, index: int, election_type: int, *, tried: bool) -> Elected:
+        """Return the result of one partition, after the controller has `tried` to elect its leader, or has not."""
+        obstacle = self._obstacle(topic, index, election_type)
+        if obstacle is None:
+            return _NO_LEADER[election_type], f"no replica of {topic}-{index} can be elected"
+        done = tried and obstacle[0] == ErrorCode.ELECTION_NOT_NEEDED
+        return (ErrorCode.NONE, "") if done else obstacle
 
 
 async def _results(
-    topic: str, indexes: Iterable[int], elect: Callable[[int], Elected | None], turns: Turns
+    topic: str, indexes: Iterable[int], elect: Callable[[str, int], Elected | None], turns: Turns
 ) -> ReplicaElectionResult:
     """Return the results of a topic. Omit the partitions for which `elect` returns None."""
     await turns.next()
     result = ReplicaElectionResult(topic=topic, partition_result=[])
     for index in indexes:
         await turns.next()
-        elected = elect(index)
+        elected = elect(topic, index)
         if elected is not None:
             code, message = elected
             result.partition_result.append(
-                ElectLeadersPartitionResult(partition_id=index, error_code=code, error_message=message)
+                ElectLeadersPartitionResult(partition_id=index, error_code=code, error_message=message or None)
             )
     return result
 
 
-def _elect_if_needed(
-    cache: MetadataCache, partitions: Partitions, topic: str, election_type: int, index: int
-) -> Elected | None:
-    """Return None for a partition that has a leader."""
-    return _elect(cache, partitions, topic, election_type, index) if partitions.is_offline(topic, index) else None
-
-
-def _elect(cache: MetadataCache, partitions: Partitions, topic: str, election_type: int, index: int) -> Elected:
-    """Return why no leader was elected, with Kafka's message."""
-    found = cache.image.topic(topic)
-    if found is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic}"
-    if not 0 <= index < found.partition_count:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}"
-    if partitions.is_offline(topic, index):
-        return _NO_LEADER[election_type], f"the log directory of {topic}-{index} is offline"
-    return ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
-
-
 def bind(parts: Parts) -> Handler:
     """Return the handler of ElectLeaders."""
-    return partial(handle, parts.cache, parts.partitions)
+    return ElectLeaders(parts.cache, parts.partitions, parts.controller).handle

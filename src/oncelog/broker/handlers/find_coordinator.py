@@ -5,14 +5,13 @@ The handler creates the internal topic if it does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import Operation, Resource
-from oncelog.broker.requests.parts import Endpoint, Handler, Parts
-from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
 from oncelog.cluster.topics import TopicInfo
 from oncelog.coordinator.partitioning import partition_for
@@ -32,8 +31,7 @@ _RESOURCES = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
 
 async def handle(
     topics: TopicAdministration,
-    partitions: Partitions,
-    endpoint: Callable[[str], Endpoint],
+    nodes: Nodes,
     request: FindCoordinatorRequest,
     ctx: RequestContext,
 ) -> FindCoordinatorResponse:
@@ -44,7 +42,7 @@ async def handle(
     turns = Turns()
     for key in keys:
         await turns.next()
-        found.append(await _find(topics, partitions, endpoint(ctx.listener), request.key_type, key, ctx))
+        found.append(await _find(topics, nodes, request.key_type, key, ctx))
     if batched:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]
@@ -57,9 +55,7 @@ async def handle(
     )
 
 
-async def _find(
-    topics: TopicAdministration, partitions: Partitions, me: Endpoint, key_type: int, key: str, ctx: RequestContext
-) -> Coordinator:
+async def _find(topics: TopicAdministration, nodes: Nodes, key_type: int, key: str, ctx: RequestContext) -> Coordinator:
     try:
         topic_name = _TOPICS.get(key_type)
         if topic_name is None:
@@ -67,16 +63,15 @@ async def _find(
         ctx.authorize(Operation.DESCRIBE, _RESOURCES[key_type], key)
         topic = await _topic(topics, topic_name)
         coordinator_partition = partition_for(key, topic.partition_count)
-        leader = topic.partitions[coordinator_partition].leader
-        if partitions.is_offline(topic_name, coordinator_partition):
-            message = f"the log directory of {topic_name}-{coordinator_partition} is offline"
-            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-        if leader != me.node_id:
-            message = f"broker {leader}, which leads {topic_name}-{coordinator_partition}, is unknown"
+        info = topic.partitions[coordinator_partition]
+        view = nodes.describe(topic_name, coordinator_partition, info, ctx.listener)
+        leader = nodes.find(view.leader, ctx.listener)
+        if leader is None:
+            message = f"{topic_name}-{coordinator_partition} has no leader that can be reached"
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     except ProtocolError as error:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error))
-    return Coordinator(key=key, node_id=leader, host=me.host, port=me.port)
+    return Coordinator(key=key, node_id=leader.node_id, host=leader.host, port=leader.port)
 
 
 async def _topic(topics: TopicAdministration, name: str) -> TopicInfo:
@@ -88,4 +83,4 @@ async def _topic(topics: TopicAdministration, name: str) -> TopicInfo:
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of FindCoordinator."""
-    return partial(handle, parts.topics, parts.partitions, parts.endpoint)
+    return partial(handle, parts.topics, parts.nodes)

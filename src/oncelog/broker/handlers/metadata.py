@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -11,16 +10,15 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext, cluster_operations, may_create
+from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import Operation, Resource
-from oncelog.broker.requests.parts import Endpoint, Handler, Parts
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
-from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, Turns, by_key
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import (
     INTERNAL_TOPICS,
     MAX_NEW_PARTITIONS,
-    NO_LEADER,
     PartitionInfo,
     TopicInfo,
     check_topic_name,
@@ -36,6 +34,8 @@ from oncelog.protocol.messages.metadata import (
 )
 from oncelog.protocol.schema import NO_UUID
 
+_LISTENER_ERROR = 6
+"""From this version on, clients know LISTENER_NOT_FOUND."""
 _BY_TOPIC_ID = 12
 """From this version on, a request may name topics by their ids."""
 
@@ -45,12 +45,10 @@ class Metadata:
     """The handler, with the parts that it uses."""
 
     cluster_id: str
-    node_id: int
-    endpoint: Callable[[str], Endpoint]
+    nodes: Nodes
     config: DynamicConfig
     cache: MetadataCache
     topics: TopicAdministration
-    partitions: Partitions
     logger: logging.Logger
 
     async def handle(self, request: MetadataRequest, ctx: RequestContext) -> MetadataResponse:
@@ -64,7 +62,7 @@ class Metadata:
         if request.topics is None or (ctx.api_version == 0 and not request.topics):
             turns = Turns()
             topics = [
-                await self._topic(info, turns)
+                await self._topic(info, ctx, turns)
                 for info in self.cache.image.topics()
                 if ctx.may(Operation.DESCRIBE, Resource.TOPIC, info.name)
             ]
@@ -134,13 +132,13 @@ class Metadata:
             if not ctx.may(Operation.DESCRIBE, Resource.TOPIC, found.name):
                 refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
-            return await self._topic(found, turns)
+            return await self._topic(found, ctx, turns)
         code = self._refusal(asked.name, ctx, creates)
         if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
         found = image.topic(asked.name)
         if found is not None:
-            return await self._topic(found, turns)
+            return await self._topic(found, ctx, turns)
         try:
             check_topic_name(asked.name)
         except ProtocolError as error:
@@ -149,27 +147,28 @@ class Metadata:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION if collides else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
 
-    async def _topic(self, topic: TopicInfo, turns: Turns) -> MetadataResponseTopic:
+    async def _topic(self, topic: TopicInfo, ctx: RequestContext, turns: Turns) -> MetadataResponseTopic:
         partitions: list[MetadataResponsePartition] = []
         for first in range(0, topic.partition_count, ITEMS_A_TURN):
             some = topic.partitions[first : first + ITEMS_A_TURN]
             await turns.next(len(some))
-            partitions += [self._partition(topic.name, index, info) for index, info in enumerate(some, first)]
+            partitions += [self._partition(topic.name, index, info, ctx) for index, info in enumerate(some, first)]
         return MetadataResponseTopic(
             name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
         )
 
-    def _partition(self, topic: str, index: int, info: PartitionInfo) -> MetadataResponsePartition:
+    def _partition(self, topic: str, index: int, info: PartitionInfo, ctx: RequestContext) -> MetadataResponsePartition:
         """Describe a partition. If its log directory has failed, it has no leader (KIP-112)."""
-        offline = self.partitions.is_offline(topic, index)
+        view = self.nodes.describe(topic, index, info, ctx.listener)
+        is_old = view.error == ErrorCode.LISTENER_NOT_FOUND and ctx.api_version < _LISTENER_ERROR
         return MetadataResponsePartition(
-            error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE if is_old else view.error,
             partition_index=index,
-            leader_id=NO_LEADER if offline else info.leader,
+            leader_id=view.leader,
             leader_epoch=info.leader_epoch,
             replica_nodes=list(info.replicas),
-            isr_nodes=[] if offline else list(info.isr),
-            offline_replicas=[self.node_id] if offline else [],
+            isr_nodes=view.isr,
+            offline_replicas=view.offline,
         )
 
     def _response(
@@ -181,11 +180,13 @@ class Metadata:
                 if topic.error_code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
                     topic.topic_authorized_operations = operations.OF_TOPIC
         of_cluster = cluster_operations(ctx, asked=request.include_cluster_authorized_operations)
-        me = self.endpoint(ctx.listener)
         return MetadataResponse(
-            brokers=[MetadataResponseBroker(node_id=me.node_id, host=me.host, port=me.port)],
+            brokers=[
+                MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+                for each in self.nodes.running(ctx.listener)
+            ],
             cluster_id=self.cluster_id,
-            controller_id=me.node_id,
+            controller_id=self.nodes.controller,
             topics=topics,
             cluster_authorized_operations=of_cluster,
         )
@@ -212,11 +213,9 @@ def bind(parts: Parts) -> Handler:
     """Return the handler of Metadata."""
     return Metadata(
         parts.cluster_id,
-        parts.node_id,
-        parts.endpoint,
+        parts.nodes,
         parts.config,
         parts.cache,
         parts.topics,
-        parts.partitions,
         parts.logger,
     ).handle

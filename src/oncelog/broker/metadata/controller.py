@@ -108,9 +108,7 @@ class Controller:
             raise ProtocolError(ErrorCode.NOT_CONTROLLER, f"broker {self._node_id} is not the controller")
         try:
             async with self._writing:
-                chosen = _some(self._cache.image, partitions, unclean=unclean)
-                writes = reconcile(_view(self._cache.image, claim, chosen), () if unclean else partitions)
-                await self._workers.offload(self._write, claim, writes)
+                await self._workers.offload(self._elect_now, self._cache.image, claim, partitions, unclean)
             await self._loader.catch_up()
         except StoreError as error:
             raise cannot_write("metadata", error) from error
@@ -199,6 +197,12 @@ class Controller:
     def _decide(self, image: MetadataImage, claim: Claim, names: set[str] | None) -> list[Write]:
         topics = image.topics() if names is None else filter(None, map(image.topic, sorted(names)))
         return reconcile(_view(image, claim, _all(topics, self._is_unclean)))
+
+    def _elect_now(
+        self, image: MetadataImage, claim: Claim, partitions: Collection[tuple[str, int]], unclean: bool
+    ) -> None:
+        view = _view(image, claim, _some(image, partitions, unclean=unclean))
+        self._write(claim, reconcile(view, () if unclean else partitions))
 
     def _is_unclean(self, topic: TopicInfo) -> bool:
         """Return whether a replica that is not in sync may lead the topic's partitions."""

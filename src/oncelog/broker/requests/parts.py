@@ -10,9 +10,11 @@ from typing import Any
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.fetch_sessions import FetchSessions
+from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import Authorizer
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
@@ -26,22 +28,13 @@ Handler = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """The address of this broker for the clients of one listener."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
 class Parts:
     """All parts; `now_ms` returns the wall-clock time."""
 
     node_id: int
     cluster_id: str
-    endpoint: Callable[[str], Endpoint]
-    """Returns the address of this broker for the clients of a listener, by the listener's name."""
+    nodes: Nodes
+    controller: Controller
     authorizer: Authorizer
     config: DynamicConfig
     cache: MetadataCache

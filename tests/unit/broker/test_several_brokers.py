@@ -1,0 +1,235 @@
+"""What each of several brokers answers about the cluster, asked over the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from oncelog.broker.broker import Broker
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
+from oncelog.cluster.store import Set
+from oncelog.net.connection import connect
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from oncelog.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
+from oncelog.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopic
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.schema import Message
+from support.broker_sets import Brokers, run, until
+
+
+async def ask(broker: Broker, request: Message, version: int | None = None, listener: str = "PLAINTEXT") -> Any:
+    connection = await connect("127.0.0.1", broker.server.ports[listener])
+    try:
+        return await connection.call(request, version)
+    finally:
+        connection.close()
+
+
+async def three(brokers: Brokers, **settings: str) -> list[Broker]:
+    for node_id in (1, 2, 3):
+        await brokers.start(node_id, broker_rack=f"rack-{node_id}", **settings)
+    started = list(brokers.running.values())
+    await until(lambda: all(len(broker.metadata.image.brokers) == 3 for broker in started))
+    return started
+
+
+async def everywhere(brokers: Brokers, topic: str) -> None:
+    await until(lambda: all(broker.metadata.image.topic(topic) for broker in brokers.running.values()))
+
+
+def described(name: str) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+
+
+def assigned(name: str, *replicas: list[int]) -> CreateTopicsRequest:
+    assignments = [
+        CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in enumerate(replicas)
+    ]
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+    return CreateTopicsRequest(topics=[topic])
+
+
+def test_each_broker_describes_all_brokers_and_the_controller(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        started = await three(brokers)
+        ports = [(broker.node_id, broker.port, f"rack-{broker.node_id}") for broker in started]
+        for broker in started:
+            metadata = await ask(broker, MetadataRequest(topics=[]))
+            assert [(each.node_id, each.port, each.rack) for each in metadata.brokers] == ports
+            assert metadata.controller_id == 1
+            cluster = await ask(broker, DescribeClusterRequest())
+            assert [(each.broker_id, each.port, each.rack) for each in cluster.brokers] == ports
+            assert cluster.controller_id == 1
+
+    run(Brokers(tmp_path), body)
+
+
+def test_clients_get_the_addresses_of_their_listener(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        both = "PLAINTEXT://127.0.0.1:0,OUTER://127.0.0.1:0"
+        first = await brokers.start(1, listeners=both, listener_security_protocol_map="OUTER:PLAINTEXT")
+        second = await brokers.start(2)
+        await until(lambda: len(first.metadata.image.brokers) == 2)
+        await first.topics.create("t", assignment=[(1, 2), (2, 1)])
+        metadata = await ask(first, described("t"), listener="OUTER")
+        assert [(each.node_id, each.port) for each in metadata.brokers] == [(1, first.server.ports["OUTER"])]
+        one, other = metadata.topics[0].partitions
+        assert (one.error_code, one.leader_id, one.offline_replicas) == (ErrorCode.NONE, 1, [2])
+        assert (other.error_code, other.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
+        old = await ask(first, described("t"), 5, listener="OUTER")
+        assert old.topics[0].partitions[1].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        inner = await ask(first, described("t"))
+        assert [each.port for each in inner.brokers] == [first.port, second.port]
+        assert [each.leader_id for each in inner.topics[0].partitions] == [1, 2]
+
+    run(Brokers(tmp_path), body)
+
+
+def test_partition_without_a_leader(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers)
+        await first.topics.create("t", assignment=[(2,), (2, 3)])
+        await everywhere(brokers, "t")
+        await brokers.crash(2)
+        await until(lambda: first.metadata.image.partition("t", 1).leader == 3)  # type: ignore[union-attr]
+        gone, moved = (await ask(first, described("t"))).topics[0].partitions
+        assert (gone.error_code, gone.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert (gone.replica_nodes, gone.isr_nodes, gone.offline_replicas) == ([2], [], [2])
+        assert (moved.error_code, moved.leader_id, moved.leader_epoch) == (ErrorCode.NONE, 3, 1)
+        assert (moved.replica_nodes, moved.isr_nodes, moved.offline_replicas) == ([2, 3], [3], [2])
+        answer = await ask(first, DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")]))
+        gone, moved = answer.topics[0].partitions
+        assert (gone.error_code, gone.leader_id, gone.eligible_leader_replicas) == (ErrorCode.NONE, -1, [2])
+        assert (moved.leader_id, moved.isr_nodes, moved.offline_replicas) == (3, [3], [2])
+
+    run(Brokers(tmp_path), body)
+
+
+def test_coordinators_are_found_on_every_broker(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        started = await three(brokers, offsets_topic_num_partitions="6", transaction_state_log_num_partitions="6")
+        ports = {broker.node_id: broker.port for broker in started}
+        keys = [f"key-{number}" for number in range(30)]
+        for key_type, topic in enumerate(("__consumer_offsets", "__transaction_state")):
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
+            found = await ask(started[0], request)
+            assert {each.error_code for each in found.coordinators} == {ErrorCode.NONE}
+            assert {each.node_id for each in found.coordinators} == {1, 2, 3}
+            assert all(each.port == ports[each.node_id] for each in found.coordinators)
+            info = started[0].metadata.image.topic(topic)
+            assert info is not None
+            assert all(len(each.replicas) == 3 for each in info.partitions)
+            assert info.configs.get("min.insync.replicas") == (None if key_type == 0 else "2")
+            await everywhere(brokers, topic)
+            assert (await ask(started[2], request)).coordinators == found.coordinators
+
+    run(Brokers(tmp_path), body)
+
+
+def test_replicas_are_placed_on_running_brokers(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, second, _ = await three(brokers)
+
+        async def create(name: str, factor: int, partitions: int = 6) -> Any:
+            topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)
+            return (await ask(second, CreateTopicsRequest(topics=[topic]))).topics[0]
+
+        assert (await create("a", 2)).error_code == ErrorCode.NONE
+        info = second.metadata.image.topic("a")
+        assert info is not None
+        assert sorted(each.leader for each in info.partitions) == [1, 1, 2, 2, 3, 3]
+        assert all(len(set(each.replicas)) == 2 and each.isr == each.replicas for each in info.partitions)
+        refused = await create("b", 4)
+        assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert refused.error_message == "replication factor 4 is not in 1..3, the number of live brokers"
+        assert second.metadata.image.topic("b") is None
+        more = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="a", count=12, assignments=None)], timeout_ms=5000)
+        assert (await ask(second, more)).results[0].error_code == ErrorCode.NONE
+        await everywhere(brokers, "a")
+        await brokers.crash(3)
+        await until(lambda: len(first.metadata.image.brokers) == len(second.metadata.image.brokers) == 2)
+        assert (await create("c", 3)).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert (await create("c", 2)).error_code == ErrorCode.NONE
+
+    run(Brokers(tmp_path), body)
+
+
+def test_assigned_replicas_are_checked(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers)
+        for name, replicas in {"dead": [[1, 4]], "twice": [[1, 1]], "uneven": [[1, 2], [3]], "none": [[]]}.items():
+            (result,) = (await ask(first, assigned(name, *replicas))).topics
+            assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        (result,) = (await ask(first, assigned("t", [3, 1], [2, 3]))).topics
+        assert (result.error_code, result.replication_factor) == (ErrorCode.NONE, 2)
+        assert [each.leader_id for each in (await ask(first, described("t"))).topics[0].partitions] == [3, 2]
+
+    run(Brokers(tmp_path), body)
+
+
+def test_preferred_leaders_are_elected(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, second, _ = await three(brokers)
+        await first.topics.create("t", assignment=[(2, 3), (2, 3), (1, 2)])
+        await everywhere(brokers, "t")
+        for index, isr in enumerate(((3, 2), (3,))):
+            path = state_path("t", index)
+            state = PartitionState(3, 5, isr, 0, first.metadata.image.brokers[3].epoch)
+            ChangeLog(first.store).write([Set(path, encode_state(state), 0)], path)
+        await first.loader.catch_up()
+        await second.loader.catch_up()
+        topics = [ElectLeadersTopic(topic="t", partitions=[0, 1, 2, 3])]
+        request = ElectLeadersRequest(election_type=0, topic_partitions=topics, timeout_ms=5000)
+        assert (await ask(second, request)).error_code == ErrorCode.NOT_CONTROLLER
+        answer = await ask(first, request)
+        (result,) = answer.replica_election_results
+        assert (answer.error_code, [each.error_code for each in result.partition_result]) == (
+            ErrorCode.NONE,
+            [
+                ErrorCode.NONE,
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                ErrorCode.ELECTION_NOT_NEEDED,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ],
+        )
+        info = first.metadata.image.partition("t", 0)
+        assert info is not None
+        assert (info.leader, info.leader_epoch) == (2, 6)
+        every = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=5000)
+        (result,) = (await ask(first, every)).replica_election_results
+        assert [each.partition_id for each in result.partition_result] == [1]
+
+    run(Brokers(tmp_path), body)
+
+
+def test_unclean_election_elects_a_replica_that_is_not_in_sync(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers)
+        await first.topics.create("t", assignment=[(2, 3), (2, 3)], configs={"unclean.leader.election.enable": "false"})
+        await everywhere(brokers, "t")
+        epoch = first.metadata.image.brokers[2].epoch
+        for index in (0, 1):
+            path = state_path("t", index)
+            ChangeLog(first.store).write([Set(path, encode_state(PartitionState(2, 0, (2,), 0, epoch)), 0)], path)
+        await first.loader.catch_up()
+        await brokers.crash(2)
+        await until(lambda: first.metadata.image.partition("t", 1).leader == -1)  # type: ignore[union-attr]
+        topics = [ElectLeadersTopic(topic="t", partitions=[0])]
+        answer = await ask(first, ElectLeadersRequest(election_type=1, topic_partitions=topics, timeout_ms=5000))
+        assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.NONE
+        info = first.metadata.image.partition("t", 0)
+        assert info is not None
+        assert (info.leader, info.isr) == (3, (3,))
+        await first.settings.alter_topic("t", lambda _: {"unclean.leader.election.enable": "true"}, validate_only=False)
+        await until(lambda: first.metadata.image.partition("t", 1).leader == 3)  # type: ignore[union-attr]
+
+    run(Brokers(tmp_path), body)
