@@ -172,6 +172,9 @@ class MetadataStore(Protocol):
     def poll(self) -> None:
         """End expired sessions, then call the callbacks of changed nodes in the current thread."""
 
+    def is_quiet(self) -> bool:
+        """Return True if `poll` would find no change. Return False if this is not known without blocking."""
+
     def close(self) -> None:
         """Close the files. The sessions end as if the process had died."""
 

@@ -162,6 +162,10 @@ class MemoryStore:
         for callback, path in self._watches.changed(self._rows.find):
             callback(path)
 
+    def is_quiet(self) -> bool:
+        """Return False: a `poll` costs little."""
+        return False
+
     def close(self) -> None:
         """Do nothing: there are no files to close."""
 

@@ -227,13 +227,24 @@ class SqliteStore:
             if self._overdue():
                 with self._transaction():
                     pass
-            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            version = self._version()
             if version == self._seen_version and not self._dirty:
                 return
             calls = self._watches.changed(self._rows.find)
             self._seen_version, self._dirty = version, False
         for callback, path in calls:
             callback(path)
+
+    def is_quiet(self) -> bool:
+        """See `MetadataStore.is_quiet`. A reader of the write-ahead log waits for no writer."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return not self._dirty and self._version() == self._seen_version and not self._overdue()
+        except sqlite3.Error:  # `poll` reports it
+            return False
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Close the files. Other stores end the sessions of this one, as if its process had died."""
@@ -277,6 +288,11 @@ class SqliteStore:
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # after some errors, SQLite has already rolled back
             self._connection.execute("ROLLBACK")
+
+    def _version(self) -> int:
+        """Return a number that changes with each write of another connection."""
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return version
 
     def _overdue(self) -> list[int]:
         now_ms = self._now_ms()

@@ -163,5 +163,9 @@ class SimStore:
         for callback, path in self._watches.changed(self._store.find):
             callback(path)
 
+    def is_quiet(self) -> bool:
+        """Return False: a real store may have to wait for an answer."""
+        return False
+
     def close(self) -> None:
         """Do nothing. Sessions remain until they end."""

@@ -34,7 +34,7 @@ loader logs errors, and continues.
 POLL_S = 1.0
 """The interval at which a broker that is alone looks for changes of others. It sees its own changes at once."""
 SHARED_POLL_S = 0.05
-"""The same interval if there are other brokers. A round without changes takes about 0.1 ms."""
+"""The same interval if there are other brokers."""
 
 
 class Deadline:
@@ -175,6 +175,8 @@ class MetadataLoader:
         """Publish changes of other writers, and changes that could not be read before."""
         while True:
             await asyncio.sleep(SHARED_POLL_S if len(self._cache.image.brokers) > 1 else POLL_S)
+            if not self._stale and self._store.is_quiet():
+                continue
             try:
                 await self._publish()
             except Exception as error:  # noqa: BLE001 - the next round retries
