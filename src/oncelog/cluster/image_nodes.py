@@ -25,9 +25,7 @@ _log = logging.getLogger("oncelog.cluster")
 
 def prepare(store: MetadataStore) -> None:
     """Create the fixed nodes of the tree that are missing."""
-    roots = BROKERS, TOPICS, "/config/topics", configs.BROKERS, "/cluster", changes.PATH, BROKER_EPOCHS, BOOTS
-    for path in roots:
-        ensure(store, path)
+    ensure(store, BROKERS, TOPICS, "/config/topics", configs.BROKERS, "/cluster", changes.PATH, BROKER_EPOCHS, BOOTS)
 
 
 def is_new(store: MetadataStore) -> bool:

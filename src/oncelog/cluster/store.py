@@ -12,6 +12,7 @@ brokers of one machine; they call it from worker threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -179,17 +180,16 @@ class MetadataStore(Protocol):
         """Close the files. The sessions end as if the process had died."""
 
 
-def ensure(store: MetadataStore, path: str) -> None:
-    """Create the node and its ancestors, without data, if they do not exist. Blocks."""
-    if store.exists(path):
-        return
-    parts = path.strip("/").split("/")
-    for depth in range(1, len(parts) + 1):
-        ancestor = "/" + "/".join(parts[:depth])
-        try:
-            store.create(ancestor)
-        except NodeExistsError:
-            continue
+def ensure(store: MetadataStore, *paths: str) -> None:
+    """Create the nodes and their ancestors, without data, if they do not exist, in one change. Blocks."""
+    wanted: dict[str, None] = {}
+    for path in paths:
+        parts = path.strip("/").split("/")
+        wanted.update({"/" + "/".join(parts[:depth]): None for depth in range(1, len(parts) + 1)})
+    while missing := [path for path in wanted if not store.exists(path)]:
+        with suppress(NodeExistsError):  # another writer has created one meanwhile
+            store.multi([Create(path) for path in missing])
+            return
 
 
 def parent_of(path: str) -> str:
