@@ -152,7 +152,9 @@ def test_replicas_are_placed_on_running_brokers(tmp_path: Path) -> None:
         assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
         assert refused.error_message == "replication factor 4 is not in 1..3, the number of live brokers"
         assert second.metadata.image.topic("b") is None
-        more = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="a", count=12, assignments=None)], timeout_ms=5000)
+        more = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="a", count=12, assignments=None)], timeout_ms=5000
+        )
         assert (await ask(second, more)).results[0].error_code == ErrorCode.NONE
         await everywhere(brokers, "a")
         await brokers.crash(3)

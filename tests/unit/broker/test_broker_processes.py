@@ -1,0 +1,76 @@
+"""Several broker processes on one tree: what the others see when one is killed, paused or started twice."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from oncelog.cluster.brokers import read_registrations
+from oncelog.cluster.store_sqlite import SqliteStore
+from oncelog.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from support.broker_processes import BrokerProcesses, broker_processes, leaders, running
+
+FAST = 1.0
+"""Seconds within which a death is seen. It takes 0.05 s; the rest is for a busy machine."""
+
+
+def create(processes: BrokerProcesses, name: str, *replicas: list[int]) -> None:
+    assignments = [
+        CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in enumerate(replicas)
+    ]
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+    (result,) = processes.ask(1, CreateTopicsRequest(topics=[topic])).topics
+    assert result.error_code == 0
+
+
+def test_killed_broker_is_gone_at_once_and_returns_without_waiting(tmp_path: Path) -> None:
+    with broker_processes(tmp_path) as processes:
+        for node_id in (1, 2, 3):
+            processes.start(node_id)
+        for node_id in (1, 2, 3):
+            processes.until(node_id, lambda metadata: running(metadata) == [1, 2, 3])
+        create(processes, "t", [1, 2, 3], [2, 3, 1])
+        create(processes, "u", [1])
+        processes.kill(1)  # the controller
+        for node_id in (2, 3):
+            assert processes.until(node_id, lambda metadata: running(metadata) == [2, 3]) < FAST
+            assert processes.until(node_id, lambda metadata: leaders(metadata) == [2, 2, -1]) < FAST
+            assert processes.metadata(node_id).controller_id in (2, 3)
+        begun = time.monotonic()
+        processes.start(1)
+        assert time.monotonic() - begun < 9, "a start must not wait for the lease of the killed process"
+        for node_id in (1, 2, 3):
+            processes.until(node_id, lambda metadata: running(metadata) == [1, 2, 3])
+            processes.until(node_id, lambda metadata: leaders(metadata) == [2, 2, 1])
+        assert processes.stop(2) == 0
+        processes.until(3, lambda metadata: leaders(metadata) == [3, 3, 1])
+
+
+def test_paused_broker_learns_that_its_session_has_ended(tmp_path: Path) -> None:
+    settings = {"broker_session_timeout_ms": "1000", "broker_heartbeat_interval_ms": "300"}
+    store = SqliteStore(str(tmp_path / "metadata.sqlite"))
+    with broker_processes(tmp_path) as processes:
+        for node_id in (1, 2):
+            processes.start(node_id, **settings)
+        processes.until(1, lambda metadata: running(metadata) == [1, 2])
+        create(processes, "t", [2, 1])
+        processes.send(2, signal.SIGSTOP)
+        time.sleep(0.4)
+        assert running(processes.metadata(1)) == [1, 2]
+        processes.until(1, lambda metadata: running(metadata) == [1] and leaders(metadata) == [1])
+        processes.send(2, signal.SIGCONT)
+        processes.until(1, lambda metadata: running(metadata) == [1, 2])
+        assert read_registrations(store)[2].epoch == 1
+        processes.until(2, lambda metadata: running(metadata) == [1, 2] and leaders(metadata) == [1])
+    store.close()
+
+
+def test_second_process_of_a_broker_id_is_refused(tmp_path: Path) -> None:
+    with broker_processes(tmp_path) as processes:
+        processes.start(1)
+        second = processes.spawn(1, data="other")
+        _, errors = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert b"another running process is broker 1 of this cluster. Stop it, or set another node.id" in errors
+        assert running(processes.metadata(1)) == [1]
