@@ -234,7 +234,7 @@ class Broker:
         self.loader.start()
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
-        await self.registration.register(endpoints, clean=self.directories.clean)
+        await self.registration.register(endpoints, clean=self.directories.clean, offline=self._offline())
         self.registration.start()
         await self.loader.catch_up()
         await self.controller.start()
@@ -413,6 +413,25 @@ class Broker:
         """Schedule `_take_offline`. The failed operation calls this, perhaps in a worker thread."""
         self._loop.call_soon_threadsafe(self._take_offline, directory, error)
 
+    def _offline(self) -> frozenset[tuple[str, int]]:
+        """Return the partitions in failed log directories that another broker could lead."""
+        if all(directory.online for directory in self.directories):
+            return frozenset()
+        return frozenset(
+            (topic.name, index)
+            for topic in self.metadata.image.topics()
+            for index, info in enumerate(topic.partitions)
+            if self.node_id in info.replicas
+            and len(info.replicas) > 1
+            and self.partitions.is_offline(topic.name, index)
+        )
+
+    async def _tell_offline(self) -> None:
+        try:
+            await self.registration.update(offline=self._offline())
+        except StoreError as error:
+            self.log.error("cannot tell the controller which partitions are offline: %r", error)
+
     def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
         """Fail the partitions of a directory, and resign their coordinators.
 
@@ -429,3 +448,4 @@ class Broker:
         for topic, partition in self.partitions.fail(directory):
             if topic in resign:
                 resign[topic](partition)
+        self.workers.spawn(self._tell_offline(), "tell the controller which partitions are offline")

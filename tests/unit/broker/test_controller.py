@@ -14,6 +14,7 @@ from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topics import PartitionInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.broker_fixtures import append
 from support.broker_sets import Brokers, Clock, run, until
 
 
@@ -78,8 +79,9 @@ def test_broker_that_starts_again_is_elected_again(tmp_path: Path) -> None:
         def settled() -> bool:
             image, info = first.metadata.image, state(first, "t", 1)
             found = image.brokers.get(info.leader)
-            return len(image.brokers) == 2 and found is not None and found.epoch == info.leader_broker_epoch
+            return image.brokers[2].epoch == 1 and found is not None and found.epoch == info.leader_broker_epoch
 
+        await until(lambda: first.metadata.image.brokers.get(2) == brokers.running[2].registration.info)
         await until(settled)
         assert state(first, "t", 1).leader_epoch > 0
         await until(lambda: state(first, "t", 0).leader == 2)
@@ -155,5 +157,27 @@ def test_broker_that_stops_hands_over_its_partitions(tmp_path: Path) -> None:
             await asyncio.wait_for(asyncio.shield(stopping), 5)
         assert stopping.done()
         await until(lambda: second.metadata.image.controller == 2)
+
+    run(Brokers(tmp_path), body)
+
+
+def test_partitions_of_a_failed_log_directory_are_led_elsewhere(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, second = await brokers.start(1, log_dirs=f"{tmp_path}/a,{tmp_path}/b"), await brokers.start(2)
+        await until(lambda: len(first.metadata.image.brokers) == 2)
+        await first.topics.create("t", assignment=[(1, 2), (1, 2)])
+        await first.topics.create("single", assignment=[(1,), (1,)])
+        for topic in ("t", "single"):
+            for index in (0, 1):
+                append(first.partitions.find(topic, index))
+        failing = first.directories.find("t", 0)
+        assert failing is not None
+        kept = next(index for index in (0, 1) if first.directories.find("t", index) is not failing)
+        await until(lambda: second.metadata.image.topic("single"))
+        failing.disk.fail(OSError(5, "no write"))
+        await until(lambda: state(second, "t", 1 - kept).leader == 2)
+        assert state(second, "t", kept).leader == 1
+        assert [state(second, "single", index).leader for index in (0, 1)] == [1, 1], "no other broker could lead them"
+        assert second.metadata.image.brokers[1].offline == {("t", 1 - kept)}
 
     run(Brokers(tmp_path), body)

@@ -89,13 +89,15 @@ class Registration:
                 f"another running process is broker {node_id} of this cluster. Stop it, or set another node.id",
             ) from error
 
-    async def register(self, endpoints: Mapping[str, Endpoint], *, clean: bool) -> None:
-        """Tell the other brokers the addresses of this one. `clean`: its log directories were cleanly closed.
+    async def register(
+        self, endpoints: Mapping[str, Endpoint], *, clean: bool, offline: frozenset[tuple[str, int]] = frozenset()
+    ) -> None:
+        """Tell the other brokers the addresses of this one, and which partitions are in failed log directories.
 
-        Raises StoreError.
+        `clean`: its log directories were cleanly closed. Raises StoreError.
         """
         self._clean = clean
-        self.info = replace(self.info, endpoints=endpoints, rack=self._identity.rack)
+        self.info = replace(self.info, endpoints=endpoints, rack=self._identity.rack, offline=offline)
         try:
             self.info = await self._workers.offload(self._register)
         except SessionExpiredError:  # the start took longer than the lease
