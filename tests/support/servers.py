@@ -91,7 +91,8 @@ class OncelogCluster:
     def wait_ready(self) -> None:
         """Return when every broker accepts connections again."""
         # A thread of the dead broker may keep its socket open for a moment: only a new process counts.
-        self.process.wait_for(lambda: self.broker_pid() not in self._killed, "the broker is restarted")
+        brokers = range(1, self.bootstrap.count(",") + 2)
+        self.process.wait_for(lambda: self._killed.isdisjoint(map(self.broker_pid, brokers)), "the broker is restarted")
         for address in self.bootstrap.split(","):
             self.process.wait_for(lambda address=address: accepts(address), f"{address} accepts connections")
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import logging
 
     from oncelog.broker.broker import Broker
+    from oncelog.cluster.image import MetadataImage
 
 FAILED = 1
 """Exit status: the broker cannot start."""
@@ -51,6 +52,9 @@ TRACE_VARIABLE = "ONCELOG_TRACE"
 METADATA_FILE = "metadata.sqlite"
 LOCK_WAIT_S = 10.0
 """How long a supervised broker waits until its predecessor has closed its logs and exited."""
+JOIN_WAIT_S = 60.0
+"""How long a broker waits for the other brokers that `oncelog up` starts."""
+JOIN_POLL_S = 0.02
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 OPEN_FILES = 512
 """The file descriptors that the logs may hold, if the limit of the process allows it (`share_descriptors`)."""
@@ -80,6 +84,11 @@ class Launch(msgspec.Struct, frozen=True):
     metadata: str = ""
     """The path of the cluster's SQLite file. By default, it is `METADATA_FILE` in the first log directory."""
     topics: tuple[TopicSpec, ...] = ()
+    """The broker is ready when these topics exist."""
+    creates_topics: bool = True
+    """Whether this broker creates the topics that are missing. One of several brokers does."""
+    brokers: int = 1
+    """The broker is ready when it knows this number of brokers."""
     supervisor_fd: int = -1
     """A socket to the supervisor, or -1. The broker sends `Ready` to it, and stops when its other end is closed."""
 
@@ -254,15 +263,16 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
     supervisor = _supervisor(launch.supervisor_fd)
     if supervisor is not None:
         loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: if readable, it is closed
-    async with _started(config, launch) as broker:
+    async with _started(config, launch, stop) as broker:
         _limit_garbage_collection()
         first = config.client_listeners[0]
         endpoint = broker.endpoint(first.name)
         ready = Ready(first.host, broker.port, f"{bracketed(endpoint.host)}:{endpoint.port}")
-        if supervisor is not None:
-            supervisor.sendall(msgspec.json.encode(ready) + b"\n")
-        sys.stderr.write(f"[KafkaServer id={config.node_id}] started\n")  # one write: `oncelog up` writes there, too
-        sys.stderr.flush()
+        if not stop.is_set():
+            if supervisor is not None:
+                supervisor.sendall(msgspec.json.encode(ready) + b"\n")
+            sys.stderr.write(f"[KafkaServer id={config.node_id}] started\n")  # one write: others write there, too
+            sys.stderr.flush()
         broker.failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
         await broker.stop()
@@ -271,8 +281,11 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker]:
-    """Yield a broker that accepts requests. The body must stop it. Raises StartError or DiskFailureError."""
+async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) -> AsyncIterator[Broker]:
+    """Yield a broker that accepts requests. The body must stop it. Raises StartError or DiskFailureError.
+
+    If `stop` is set, do not wait for other brokers.
+    """
     from oncelog.broker.broker import Broker
     from oncelog.cluster.store_sqlite import SqliteStore
     from oncelog.log.disk import OsDisk
@@ -294,11 +307,7 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
                 boot_id=_boot_id(),
             )
             await broker.start()
-            for topic in launch.topics:
-                if broker.metadata.image.topic(topic.name) is None:
-                    await broker.topics.create(
-                        topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor
-                    )
+            await _join(broker, launch, stop)
         except Exception as error:
             if os.environ.get(TRACE_VARIABLE):
                 raise
@@ -307,6 +316,32 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
                 raise DiskFailureError(message) from error
             raise StartError(message) from error
         yield broker
+
+
+async def _join(broker: Broker, launch: Launch, stop: asyncio.Event) -> None:
+    """Create the topics, and wait until this broker knows the brokers and topics of the launch, or until `stop` is set.
+
+    Raises StartError, ProtocolError, StoreError.
+    """
+    import asyncio
+
+    async def wait(condition: Callable[[MetadataImage], bool], what: str) -> None:
+        deadline = time.monotonic() + JOIN_WAIT_S
+        while not (condition(broker.metadata.image) or stop.is_set()):
+            if time.monotonic() >= deadline:
+                raise StartError(f"after {JOIN_WAIT_S:g} s, {what}")
+            await asyncio.sleep(JOIN_POLL_S)
+            await broker.loader.catch_up()
+
+    await wait(lambda image: len(image.brokers) >= launch.brokers, f"fewer than {launch.brokers} brokers run")
+    if launch.creates_topics and not stop.is_set():
+        for topic in launch.topics:
+            if broker.metadata.image.topic(topic.name) is None:
+                await broker.topics.create(
+                    topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor
+                )
+    names = {topic.name for topic in launch.topics}
+    await wait(lambda image: names <= image.topics_by_name.keys(), "the topics do not exist")
 
 
 def _boot_id() -> str:

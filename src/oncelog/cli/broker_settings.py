@@ -56,6 +56,29 @@ def with_address(
     return changed
 
 
+def of_broker(settings: dict[str, str], number: int) -> dict[str, str]:
+    """Return the settings of broker `number` of several on this machine: broker 2 listens on the next ports, and so on.
+
+    Port 0, any free port, stays 0.
+    """
+    if number == 1:
+        return settings
+    listeners, advertised = [], []
+    for each in load(settings).client_listeners:
+        listeners.append(f"{each.name}://{bracketed(each.host)}:{_next_port(each.port, number)}")
+        if each.advertised_host:
+            port = _next_port(each.advertised_port, number)
+            advertised.append(f"{each.name}://{bracketed(each.advertised_host)}:{port}")
+    changed = settings | {"listeners": ",".join(listeners)}
+    return changed | {"advertised.listeners": ",".join(advertised)} if advertised else changed
+
+
+def _next_port(port: int, number: int) -> int:
+    if port and port + number - 1 > 65535:
+        raise click.UsageError(f"broker {number} would listen on port {port + number - 1}; choose a smaller --port")
+    return port + number - 1 if port else 0
+
+
 def _advertised(text: str) -> str:
     """Parse `HOST[:PORT]` of `--advertise`. Without a port, return port 0: that of the listener."""
     host, colon, number = text.rpartition(":")

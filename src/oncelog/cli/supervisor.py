@@ -1,4 +1,4 @@
-"""Keep a broker process running: start it, report when it is ready, restart it when it dies, stop it."""
+"""Keep broker processes running: start them, report when all are ready, restart those that die, stop them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,73 +17,48 @@ import msgspec
 
 from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
-from oncelog.broker.process import FAILED, NO_LOG_DIRECTORY, STOP_SIGNALS, Launch, Ready, StartError
+from oncelog.broker.process import STOP_SIGNALS, Launch, StartError
+from oncelog.cli.broker_process import BrokerProcess
 
 STOP_TIMEOUT_S = 60.0
 """How long a broker may take to close its logs before it is killed."""
 ONE_CTRL_C_S = 1.0
 """Further SIGINTs within this time belong to the first one."""
-FIRST_DELAY_S = 0.05
-LONGEST_DELAY_S = 5.0
-"""Delays before the restart of a broker that died early. They double from the first to the longest."""
-EARLY_S = 2.0
-"""A broker that dies within this time of its start has died early."""
 HOLD = signal.SIGUSR1
-"""Kill the broker, and keep it down until RESTART. Only `oncelog.testing` enables and sends both signals."""
+"""Kill the brokers, and keep them down until RESTART. Only `oncelog.testing` enables and sends both signals."""
 RESTART = signal.SIGUSR2
-"""Restart the broker without a delay: after HOLD, or after a clean stop if it is running."""
+"""Restart the brokers without a delay: after HOLD, or after a clean stop if they are running."""
 PARENT_POLL_S = 0.5
 """How often to check that the parent lives. A death signal (PR_SET_PDEATHSIG) would follow its thread instead."""
 
 
-class Restarts:
-    """Compute the delay before a restart of the broker."""
-
-    def __init__(self) -> None:
-        self._delay = FIRST_DELAY_S
-
-    def wait_s(self, lived_s: float, *, was_ready: bool) -> float:
-        """Return 0 if the broker was ready and did not die early, otherwise a delay that doubles each time."""
-        if was_ready and lived_s >= EARLY_S:
-            self._delay = FIRST_DELAY_S
-            return 0.0
-        delay = self._delay
-        self._delay = min(2 * delay, LONGEST_DELAY_S)
-        return delay
-
-
 class Supervisor:
-    """Run one broker until a signal, or the end of the parent process, stops it."""
+    """Run brokers until a signal, or the end of the parent process, stops them."""
 
-    def __init__(self, launch: Launch, *, restart: bool, parent: int | None = None, faults: bool = False) -> None:
-        """Create a supervisor. `parent`: stop the broker when this process ends. None: do not watch any process.
+    def __init__(
+        self, launches: Sequence[Launch], *, restart: bool, parent: int | None = None, faults: bool = False
+    ) -> None:
+        """Create a supervisor. `parent`: stop the brokers when this process ends. None: do not watch any process.
 
         `faults`: obey HOLD and RESTART. Otherwise these signals end the process, as they end any other program.
         """
         self._handled = (*STOP_SIGNALS, signal.SIGCHLD, *((HOLD, RESTART) if faults else ()))
-        self._launch = launch
-        self._restart = restart
+        self._brokers = [BrokerProcess(launch, restart=restart, say=_say) for launch in launches]
         self._parent = parent
-        self._process: subprocess.Popen[bytes] | None = None
-        self._link: socket.socket | None = None
-        self._received = b""
         self._announced = False
-        self._ready = False
         self._stopping = False
-        self._held = False
-        self._restart_wanted = False
-        self._restarts = Restarts()
-        self._started_at = 0.0
-        self._restart_at: float | None = None
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Return the exit status: 0 after an orderly stop, 1 if the broker cannot be kept running."""
-        config = load(self._launch.settings)
-        with _reserved(config) as ports, self._signals() as wakeup:
-            self._launch = _with_ports(self._launch, config, ports)
+        """Return the exit status: 0 after an orderly stop, 1 if a broker cannot be kept running."""
+        with contextlib.ExitStack() as stack:
+            for broker in self._brokers:
+                config = load(broker.launch.settings)
+                broker.launch = _with_ports(broker.launch, config, stack.enter_context(_reserved(config)))
+            wakeup = stack.enter_context(self._signals())
             self._selector.register(wakeup, selectors.EVENT_READ)
-            self._start()
+            for broker in self._brokers:
+                self._start(broker)
             while True:
                 status = self._step(wakeup)
                 if status is not None:
@@ -92,152 +66,102 @@ class Supervisor:
 
     def _step(self, wakeup: socket.socket) -> int | None:
         """Wait for one event and handle it."""
-        timeout = None if self._parent is None else PARENT_POLL_S
-        if self._restart_at is not None:
-            left = max(0.0, self._restart_at - time.monotonic())
-            timeout = left if timeout is None else min(left, timeout)
-        for key, _ in self._selector.select(timeout):
+        for key, _ in self._selector.select(self._timeout()):
             if key.fileobj is wakeup:
                 self._signalled(wakeup.recv(64))
             else:
-                self._read_link()
+                self._read_link(key.data)
         if self._parent is not None and os.getppid() != self._parent:
             _say("stopping, because the parent process has ended")
             self._stopping, self._parent = True, None
-            if self._process is not None:
-                self._process.send_signal(signal.SIGCONT)  # the parent may have paused the broker
+            for broker in self._brokers:
+                if broker.process is not None:
+                    broker.process.send_signal(signal.SIGCONT)  # the parent may have paused the broker
         if self._stopping:
             return self._stop(wakeup)
-        if self._process is not None and self._process.poll() is not None:
-            return self._died(self._process.returncode)
-        if self._restart_at is not None and time.monotonic() >= self._restart_at:
-            self._restart_at = None
-            self._start()
+        for broker in self._brokers:
+            if broker.process is not None and broker.process.poll() is not None:
+                self._forget_link(broker)
+                if not broker.died():
+                    self._stop(wakeup)
+                    return 1
+            elif broker.restart_at is not None and time.monotonic() >= broker.restart_at:
+                self._start(broker)
         return None
+
+    def _timeout(self) -> float | None:
+        """Return the seconds until the next restart or the next look at the parent, or None."""
+        now = time.monotonic()
+        times = [max(0.0, broker.restart_at - now) for broker in self._brokers if broker.restart_at is not None]
+        if self._parent is not None:
+            times.append(PARENT_POLL_S)
+        return min(times, default=None)
 
     def _signalled(self, numbers: bytes) -> None:
         """React to signals, in the order in which they arrived. SIGCHLD only wakes up the loop."""
         for number in numbers:
             if number in STOP_SIGNALS:
                 self._stopping = True
-            elif number == HOLD:
-                self._held, self._restart_wanted, self._restart_at = True, False, None
-                if self._process is not None:
-                    self._process.kill()
-            elif number == RESTART:
-                if self._process is None:
-                    self._restart_at = time.monotonic()
-                else:
-                    self._restart_wanted = True
-                    if not self._held:  # otherwise HOLD has killed it
-                        self._process.terminate()
-                self._held = False
+            for broker in self._brokers:
+                if number == HOLD:
+                    broker.hold()
+                elif number == RESTART:
+                    broker.release()
 
-    # -- the broker -------------------------------------------------------------------------------------------------
+    # -- the brokers ------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        launch = msgspec.structs.replace(self._launch, supervisor_fd=theirs.fileno())
-        command = [sys.executable, "-P", "-m", "oncelog.broker.process", msgspec.json.encode(launch).decode()]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        theirs.close()
-        self._link, self._received, self._ready = ours, b"", False
-        self._selector.register(ours, selectors.EVENT_READ)
-        self._started_at = time.monotonic()
+    def _start(self, broker: BrokerProcess) -> None:
+        broker.start()
+        assert broker.link is not None
+        self._selector.register(broker.link, selectors.EVENT_READ, broker)
 
-    def _read_link(self) -> None:
-        """Read from the broker's socket: a line when the broker is ready, the end of the stream when it has ended."""
-        assert self._link is not None
-        with contextlib.suppress(ConnectionError):
-            data = self._link.recv(65536)
-            if data:
-                self._received += data
-                if data.endswith(b"\n"):
-                    self._ready = True
-                    self._announce()
-                return
-        self._forget_link()
+    def _read_link(self, broker: BrokerProcess) -> None:
+        if not broker.read_link():
+            self._forget_link(broker)
+        elif not self._announced and all(each.ready is not None for each in self._brokers):
+            self._announce()
 
     def _announce(self) -> None:
-        """Print the broker's address when the first broker is ready."""
-        if self._announced:
-            return
+        """Print the addresses of the brokers when all of them are ready for the first time."""
         self._announced = True
-        ready = msgspec.json.decode(self._received, type=Ready)
-        # The topics exist now. A topic that a user deletes must not come back when the broker is restarted.
-        self._launch = msgspec.structs.replace(self._launch, topics=())
-        folder, logs = os.path.dirname(self._launch.metadata), self._launch.settings["log.dirs"]
+        first = self._brokers[0].launch
+        folder, logs = os.path.dirname(first.metadata), first.settings["log.dirs"]
         elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f"; the logs are in {logs}"
         _say(f"the data is in {folder}{elsewhere}")
-        print(f"BROKERS={ready.advertised}", flush=True)
+        addresses = (broker.ready.advertised for broker in self._brokers if broker.ready is not None)
+        print(f"BROKERS={','.join(addresses)}", flush=True)
 
-    def _forget_link(self) -> None:
-        if self._link is not None:
-            self._selector.unregister(self._link)
-            self._link.close()
-            self._link = None
-
-    def _died(self, status: int) -> int | None:
-        self._process = None
-        self._forget_link()
-        what = f"by signal {-status}" if status < 0 else f"with status {status}"
-        if not self._announced:
-            if status not in (FAILED, NO_LOG_DIRECTORY):  # with these statuses, the broker has printed the reason
-                _say(f"the broker ended {what} before it was ready")
-            return 1
-        if not self._restart:
-            _say(f"broker 1 ended {what}")
-            return 1
-        if not os.path.exists(self._launch.metadata):  # with new metadata, the acknowledged records would be lost
-            _say(f"broker 1 ended {what}. Not restarting it, because {self._launch.metadata} is missing.")
-            return 1
-        if self._held:
-            _say(f"broker 1 ended {what}; not restarting it before SIGUSR2")
-            return None
-        wait_s = 0.0
-        if not self._restart_wanted:
-            wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=self._ready)
-        self._restart_wanted = False
-        when = f"in {wait_s:g} s" if wait_s else "now"
-        text = f"broker 1 ended {what}; restarting {when}"
-        if status == NO_LOG_DIRECTORY:
-            text = (
-                "broker 1 cannot use any of its log directories, and serves no clients until it can. "
-                f"Retrying {when}; press Ctrl-C to stop."
-            )
-        _say(text)
-        self._restart_at = time.monotonic() + wait_s
-        return None
+    def _forget_link(self, broker: BrokerProcess) -> None:
+        if broker.link is not None:
+            self._selector.unregister(broker.link)
+            broker.close_link()
 
     def _stop(self, wakeup: socket.socket) -> int:
-        """Send SIGTERM. Send SIGKILL after another SIGINT, or if the broker takes too long.
+        """Send SIGTERM. Send SIGKILL after another SIGINT, or if the brokers take too long. Return the exit status.
 
         Ignore a SIGINT within ONE_CTRL_C_S, and every SIGTERM: `timeout` signals the process, and then its group.
         """
         hurried = False
-        if self._process is None:
-            return 0
-        self._process.terminate()
+        running = [broker for broker in self._brokers if broker.process is not None]
+        for broker in running:
+            broker.terminate()
         begun = time.monotonic()
         deadline = begun + STOP_TIMEOUT_S
-        while self._process.poll() is None:
+        while left_over := [broker for broker in running if broker.process and broker.process.poll() is None]:
             left = deadline - time.monotonic()
             if hurried or left <= 0:
-                _say("killing the broker, although it has not closed its logs yet")
-                self._process.kill()
-                self._process.wait()
+                for broker in left_over:
+                    _say(f"killing {broker.name}, although it has not closed its logs yet")
+                    broker.kill(wait=True)
                 return 1
-            self._selector.select(min(left, 0.02) if self._link is None else left)
+            linked = all(broker.link is not None for broker in left_over)
+            self._selector.select(left if linked else min(left, 0.02))
             with contextlib.suppress(BlockingIOError):
                 hurried = signal.SIGINT in wakeup.recv(64) and time.monotonic() - begun > ONE_CTRL_C_S
-            if self._link is not None:
-                self._link.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    self._read_link()
-        status = self._process.returncode
-        if self._held and status == -signal.SIGKILL:
-            return 0
-        return 0 if status in (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP) else 1
+            for broker in left_over:
+                if broker.link is not None and not broker.read_link():
+                    self._forget_link(broker)
+        return 0 if all(broker.ended_in_order() for broker in running) else 1
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[socket.socket]:

@@ -1,4 +1,4 @@
-"""`oncelog up`: run a broker in the foreground and restart it if it dies."""
+"""`oncelog up`: run brokers in the foreground and restart those that die."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import tempfile
 import click
 
 from oncelog.broker.config.settings import set_option
-from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError
-from oncelog.cli.broker_settings import gather, topic_spec, with_address, with_settings
+from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError, TopicSpec
+from oncelog.cli.broker_settings import gather, of_broker, topic_spec, with_address, with_settings
 from oncelog.cli.lazy import examples
 from oncelog.cli.supervisor import Supervisor
 
 DEFAULT_DATA = ".oncelog"
+LOG_DIR_PREFIX = "broker-"
+"""The log directory of broker 1 is `broker-1` in the data directory, unless `log.dirs` is set."""
 
 
 @click.command(epilog=examples("oncelog up --topic orders:6", "oncelog up --ephemeral --port 0"))
@@ -23,7 +25,7 @@ DEFAULT_DATA = ".oncelog"
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Number of brokers. Default: 1. This version runs only 1.",
+    help="Number of brokers, one process each. Default: 1.",
 )
 @click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients connect to. Default: that of --host.")
@@ -62,14 +64,13 @@ def up(
     parent_pid: int | None,
     fault_signals: bool,
 ) -> int:
-    """Run a broker in the foreground until SIGTERM or Ctrl-C. Restart it if it dies.
+    """Run brokers in the foreground until SIGTERM or Ctrl-C. Restart each one that dies.
 
-    When the broker accepts requests, the command prints one line BROKERS=HOST:PORT on stdout.
+    When all brokers accept requests, the command prints one line BROKERS=HOST:PORT,... on stdout. Broker 2 listens on
+    the port after that of broker 1, and so on.
     """
     # A parent that knows its id passes it: it may be killed before this line, and getppid() would then be another's.
     parent = os.getppid() if exit_with_parent and parent_pid is None else parent_pid
-    if brokers > 1:
-        raise click.ClickException(f"--brokers {brokers}: this version runs only one broker; omit --brokers")
     if ephemeral and data is not None:
         raise click.UsageError("--data and --ephemeral cannot be used together; omit one of them")
     specs = tuple(topic_spec(text, brokers) for text in topics)
@@ -79,20 +80,15 @@ def up(
         _mention_data_above(folder)
     try:
         lock = FolderLock(folder)
-        own = {"node.id": "1", "log.dirs": os.path.join(folder, "broker-1")}
+        _check_broker_count(folder, brokers)
         chosen = dict(set_option(text) for text in assignments).get("log.dirs")
-        if chosen is not None:  # use log.dirs of the command line only: a file may describe another installation
-            own["log.dirs"] = chosen
-        for key in ("log.dirs", "log.dir"):
-            if key in settings and settings[key] != chosen:
-                instead = f"ignored, because `oncelog up` keeps its data in {folder}"
-                click.echo(
-                    f"oncelog: {key}={settings[key]} is {instead}; to change that, use --data or --set log.dirs=...",
-                    err=True,
-                )
-        settings = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
-        launch = Launch({**settings, **own}, os.path.join(folder, METADATA_FILE), specs)
-        status = Supervisor(launch, restart=not no_restart, parent=parent, faults=fault_signals).run()
+        if chosen is not None and brokers > 1:
+            raise click.UsageError("log.dirs cannot be set for several brokers; use --data")
+        launches = [
+            _launch(folder, of_broker(settings, number), number, brokers, specs, log_dirs=chosen)
+            for number in range(1, brokers + 1)
+        ]
+        status = Supervisor(launches, restart=not no_restart, parent=parent, faults=fault_signals).run()
         lock.release()
     except StartError as error:
         raise click.ClickException(str(error)) from error
@@ -100,6 +96,40 @@ def up(
         if ephemeral:
             shutil.rmtree(folder, ignore_errors=True)
     return status
+
+
+def _launch(
+    folder: str,
+    settings: dict[str, str],
+    number: int,
+    brokers: int,
+    topics: tuple[TopicSpec, ...],
+    *,
+    log_dirs: str | None,
+) -> Launch:
+    """Return the parameters of one broker. The last one creates the topics.
+
+    `log_dirs` is that of the command line: a file may describe another installation.
+    """
+    own = {"node.id": str(number), "log.dirs": log_dirs or os.path.join(folder, f"{LOG_DIR_PREFIX}{number}")}
+    for key in ("log.dirs", "log.dir"):
+        if number == 1 and key in settings and settings[key] != log_dirs:
+            instead = f"ignored, because `oncelog up` keeps its data in {folder}"
+            click.echo(
+                f"oncelog: {key}={settings[key]} is {instead}; to change that, use --data or --set log.dirs=...",
+                err=True,
+            )
+    kept = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
+    metadata = os.path.join(folder, METADATA_FILE)
+    return Launch({**kept, **own}, metadata, topics, creates_topics=number == brokers, brokers=brokers)
+
+
+def _check_broker_count(folder: str, brokers: int) -> None:
+    """Raise StartError if the data belongs to more brokers: the others may hold the only copy of some records."""
+    numbers = [name.removeprefix(LOG_DIR_PREFIX) for name in os.listdir(folder) if name.startswith(LOG_DIR_PREFIX)]
+    known = max((int(number) for number in numbers if number.isdigit()), default=1)
+    if known > brokers:
+        raise StartError(f"{folder} has the data of {known} brokers; run `oncelog up --brokers {known}`")
 
 
 def _mention_data_above(folder: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from oncelog.cli.app import oncelog as app
 
@@ -58,8 +57,3 @@ def test_every_example_can_be_parsed(example: str, tmp_path: Path, monkeypatch: 
 def test_settings_of_a_topic_have_one_spelling() -> None:
     for verb in ("topic create", "topic alter", "cluster alter"):
         assert {"-c", "--config"} <= {word for item in VERBS[verb].params for word in item.opts}, verb
-
-
-def test_up_reports_that_it_runs_one_broker() -> None:
-    shown = CliRunner().invoke(app, ["up", "--help"], terminal_width=200).output
-    assert "runs only 1" in shown

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cli.supervisor import Restarts
+from oncelog.cli.broker_process import Restarts
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

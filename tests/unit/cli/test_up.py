@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import pytest
 
-from oncelog.cli.broker_settings import with_address
+from oncelog.cli.broker_settings import of_broker, with_address
 from support.processes import ManagedProcess, accepts, children, gone, wait_until
 from support.servers import OncelogCluster
 from support.wire import Wire, batch
@@ -256,7 +256,8 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--brokers", "3"], 1, "oncelog: --brokers 3: this version runs only one broker; omit --brokers\n"),
+        (["--brokers", "3", "--set", "log.dirs=x"], 2, "log.dirs cannot be set for several brokers; use --data"),
+        (["--brokers", "2", "--topic", "t:1:3"], 2, "replication factor 3 needs 3 brokers, but there is 2"),
         (["--set", "num.partitions=x"], 1, "oncelog: num.partitions must be a whole number, not 'x'\n"),
         (["--set", "nonsense"], 1, "oncelog: --set takes KEY=VALUE, not 'nonsense'\n"),
         (["--host", "not-a-host.invalid"], 1, "oncelog: cannot listen on 'not-a-host.invalid': "),
@@ -394,6 +395,26 @@ def test_options_are_rejected_with_several_listeners() -> None:
 def test_invalid_advertised_address_is_rejected(given: str) -> None:
     with pytest.raises(click.UsageError, match="--advertise takes HOST"):
         with_address({}, host=None, port=None, advertise=given)
+
+
+def test_each_of_several_brokers_listens_on_the_next_ports() -> None:
+    listeners = {"listeners": "INNER://127.0.0.1:9092,OUTER://[::1]:0", "advertised.listeners": "INNER://box:100"}
+    settings = {**INNER, **listeners}
+    assert of_broker(settings, 1) == settings
+    third = of_broker(settings, 3)
+    assert third["listeners"] == "INNER://127.0.0.1:9094,OUTER://[::1]:0"
+    assert third["advertised.listeners"] == "INNER://box:102"
+    assert of_broker({}, 2)["listeners"] == "PLAINTEXT://127.0.0.1:9093"
+    with pytest.raises(click.UsageError, match="broker 2 would listen on port 65536"):
+        of_broker({"listeners": "PLAINTEXT://127.0.0.1:65535"}, 2)
+
+
+def test_up_refuses_data_of_more_brokers(tmp_path: Path) -> None:
+    (tmp_path / "broker-3").mkdir()
+    status, out, err = run("up", "--port", "0", "--data", tmp_path)
+    assert (status, out) == (1, "")
+    assert err == f"oncelog: {tmp_path} has the data of 3 brokers; run `oncelog up --brokers 3`\n"
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["broker-3"]
 
 
 def test_missing_data_is_not_replaced_by_an_empty_log(new_cluster: NewCluster) -> None:

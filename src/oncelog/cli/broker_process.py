@@ -1,0 +1,167 @@
+"""One broker as a child process: start it, read its socket, and decide when it starts again after its death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from oncelog.broker.process import FAILED, NO_LOG_DIRECTORY, STOP_SIGNALS, Launch, Ready
+
+FIRST_DELAY_S = 0.05
+LONGEST_DELAY_S = 5.0
+"""Delays before the restart of a broker that died early. They double from the first to the longest."""
+EARLY_S = 2.0
+"""A broker that dies within this time of its start has died early."""
+
+
+class Restarts:
+    """Compute the delay before a restart of the broker."""
+
+    def __init__(self) -> None:
+        self._delay = FIRST_DELAY_S
+
+    def wait_s(self, lived_s: float, *, was_ready: bool) -> float:
+        """Return 0 if the broker was ready and did not die early, otherwise a delay that doubles each time."""
+        if was_ready and lived_s >= EARLY_S:
+            self._delay = FIRST_DELAY_S
+            return 0.0
+        delay = self._delay
+        self._delay = min(2 * delay, LONGEST_DELAY_S)
+        return delay
+
+
+class BrokerProcess:
+    """A broker that is started again when it dies, and the socket that it sends `Ready` to."""
+
+    def __init__(self, launch: Launch, *, restart: bool, say: Callable[[str], None]) -> None:
+        """Create a broker that is not started. `say` prints one line."""
+        self.name = f"broker {launch.settings['node.id']}"
+        self.launch = launch
+        self.ready: Ready | None = None
+        """The first message of the broker: it has accepted requests at least once."""
+        self.link: socket.socket | None = None
+        """The socket to the running process, or None. `read_link` must be called when it is readable."""
+        self.restart_at: float | None = None
+        """The monotonic time at which `start` must be called, or None."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self._restart = restart
+        self._say = say
+        self._received = b""
+        self._accepts = False
+        self._held = False
+        self._restart_wanted = False
+        self._restarts = Restarts()
+        self._started_at = 0.0
+
+    def start(self) -> None:
+        """Start a process."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        launch = msgspec.structs.replace(self.launch, supervisor_fd=theirs.fileno())
+        command = [sys.executable, "-P", "-m", "oncelog.broker.process", msgspec.json.encode(launch).decode()]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self.link, self._received, self._accepts = ours, b"", False
+        self.restart_at = None
+        self._started_at = time.monotonic()
+
+    def read_link(self) -> bool:
+        """Read what the broker has sent. Return False if it has closed the socket, because the process has ended."""
+        assert self.link is not None
+        try:
+            data = self.link.recv(65536)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        self._received += data
+        if data.endswith(b"\n"):
+            self._accepts = True
+            if self.ready is None:
+                self.ready = msgspec.json.decode(self._received, type=Ready)
+                # The topics exist now. A topic that a user deletes must not come back when the broker is restarted. Nor
+                # does the restarted broker wait for others, which may be down.
+                self.launch = msgspec.structs.replace(self.launch, topics=(), brokers=1)
+        return bool(data)
+
+    def kill(self, *, wait: bool = False) -> None:
+        """Send SIGKILL, and perhaps wait for the end of the process."""
+        if self.process is not None:
+            self.process.kill()
+            if wait:
+                self.process.wait()
+
+    def hold(self) -> None:
+        """Kill the broker, and do not start it before `release`."""
+        self._held, self._restart_wanted, self.restart_at = True, False, None
+        self.kill()
+
+    def release(self) -> None:
+        """Start the broker without a delay: after `hold`, or after a clean stop if it is running."""
+        if self.process is None:
+            self.restart_at = time.monotonic()
+        else:
+            self._restart_wanted = True
+            if not self._held:  # otherwise `hold` has killed it
+                self.process.terminate()
+        self._held = False
+
+    def ended_in_order(self) -> bool:
+        """Return whether the process has ended because of a signal to stop, or because of `hold`."""
+        assert self.process is not None
+        status = self.process.returncode
+        if self._held and status == -signal.SIGKILL:
+            return True
+        return status in (0, *(-number for number in STOP_SIGNALS))
+
+    def died(self) -> bool:
+        """Print how the process ended, and set `restart_at`. Return False if the broker cannot be kept running."""
+        assert self.process is not None
+        status, self.process = self.process.returncode, None
+        what = f"{self.name} ended " + (f"by signal {-status}" if status < 0 else f"with status {status}")
+        if self.ready is None:
+            if status not in (FAILED, NO_LOG_DIRECTORY):  # with these statuses, the broker has printed the reason
+                self._say(f"{what} before it was ready")
+            return False
+        if not self._restart:
+            self._say(what)
+            return False
+        if not os.path.exists(self.launch.metadata):  # with new metadata, the acknowledged records would be lost
+            self._say(f"{what}. Not restarting it, because {self.launch.metadata} is missing.")
+            return False
+        if self._held:
+            self._say(f"{what}; not restarting it before SIGUSR2")
+            return True
+        wait_s = 0.0
+        if not self._restart_wanted:
+            wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=self._accepts)
+        self._restart_wanted = False
+        when = f"in {wait_s:g} s" if wait_s else "now"
+        text = f"{what}; restarting {when}"
+        if status == NO_LOG_DIRECTORY:
+            text = (
+                f"{self.name} cannot use any of its log directories, and serves no clients until it can. "
+                f"Retrying {when}; press Ctrl-C to stop."
+            )
+        self._say(text)
+        self.restart_at = time.monotonic() + wait_s
+        return True
+
+    def close_link(self) -> None:
+        """Close the socket of a process that has ended."""
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+    def terminate(self) -> None:
+        """Send SIGTERM, and do not start the broker again."""
+        self.restart_at = None
+        if self.process is not None:
+            self.process.terminate()

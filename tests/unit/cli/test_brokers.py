@@ -1,0 +1,84 @@
+"""`oncelog up --brokers N` from a user's view: one line for all brokers, each restarted alone, one clean stop."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from support.processes import children, gone, wait_until
+from support.servers import OncelogCluster
+
+NewCluster = Callable[..., OncelogCluster]
+
+
+@pytest.fixture
+def three(new_cluster: NewCluster) -> OncelogCluster:
+    return new_cluster(arguments=("--brokers", "3", "--topic", "single:6", "--topic", "triple:3:3"))
+
+
+def metadata(address: str) -> Any:
+    return AdminClient({"bootstrap.servers": address}).list_topics(timeout=20)
+
+
+def test_each_broker_tells_of_all_brokers_and_topics(three: OncelogCluster) -> None:
+    addresses = three.bootstrap.split(",")
+    assert len(set(addresses)) == 3
+    for address in addresses:
+        found = metadata(address)
+        assert {f"{each.host}:{each.port}" for each in found.brokers.values()} == set(addresses)
+        assert sorted(found.brokers) == [1, 2, 3]
+        assert found.controller_id in found.brokers
+        leaders = Counter(partition.leader for partition in found.topics["single"].partitions.values())
+        assert leaders == {1: 2, 2: 2, 3: 2}
+        for partition in found.topics["triple"].partitions.values():
+            assert sorted(partition.replicas) == sorted(partition.isrs) == [1, 2, 3]
+
+
+def test_records_go_to_the_leader_of_each_partition(three: OncelogCluster) -> None:
+    producer = Producer({"bootstrap.servers": three.bootstrap, "acks": "all"})
+    for number in range(600):
+        producer.produce("single", str(number).encode(), partition=number % 6)
+    assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": three.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["single"])
+    seen: set[int] = set()
+    wait_until(
+        lambda: seen.update(int(each.value()) for each in consumer.consume(100, 1)) or len(seen) == 600,
+        "all records are read",
+    )
+    consumer.close()
+
+
+def test_a_killed_broker_returns_on_its_port_and_the_others_keep_running(three: OncelogCluster) -> None:
+    pids = {broker: three.broker_pid(broker) for broker in (1, 2, 3)}
+    three.kill(2)
+    three.wait_ready()
+    assert {broker: three.broker_pid(broker) == pid for broker, pid in pids.items()} == {1: True, 2: False, 3: True}
+    wait_until(lambda: sorted(metadata(three.bootstrap).brokers) == [1, 2, 3], "the broker is registered again")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_stops_all_brokers_and_leaves_nothing(three: OncelogCluster, number: signal.Signals) -> None:
+    pids = children(three.process.popen.pid)
+    assert len(pids) == 3
+    three.process.popen.send_signal(number)
+    assert three.process.popen.wait(60) == 0
+    assert all(gone(pid) for pid in pids)
+    assert not list(three.data.glob("broker-*/broker.pid"))
+
+
+def test_a_broker_that_cannot_start_ends_all(new_cluster: NewCluster, tmp_path: Path) -> None:
+    cluster = new_cluster(arguments=("--brokers", "2"))
+    cluster.stop()
+    (cluster.data / "broker-2" / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=2\n")
+    with pytest.raises(Exception, match="ended with 1"):
+        cluster.start()
+    assert "cluster.id=another" in cluster.process.stderr_path.read_text()
+    wait_until(lambda: not list(cluster.data.glob("broker-*/broker.pid")), "both brokers have ended")
