@@ -227,6 +227,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
         await self.workers.offload(self.registration.open)
+        self.registration.start()
         self.cluster_id: str = await self._enter_cluster()
         await self.workers.offload(self._load_metadata)
         await self.workers.offload(self._open_directories)
@@ -235,7 +236,6 @@ class Broker:
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
         await self.registration.register(endpoints, clean=self.directories.clean, offline=self._offline())
-        self.registration.start()
         await self.loader.catch_up()
         await self.controller.start()
         await self.server.serve()

@@ -187,7 +187,7 @@ class SqliteStore:
 
     def open_session(self, owner: str, ttl_ms: int) -> int:
         """Open a session, and return its number. Raises SessionHeldError if another living process has the owner's."""
-        with self._lock:
+        with self._reading():
             if not self._leases.take(owner):
                 raise SessionHeldError(owner)
             self._leases.extend(owner, self._now_ms() + ttl_ms)
@@ -241,7 +241,7 @@ class SqliteStore:
             return False
         try:
             return not self._dirty and self._version() == self._seen_version and not self._overdue()
-        except sqlite3.Error:  # `poll` reports it
+        except (sqlite3.Error, OSError):  # `poll` reports it
             return False
         finally:
             self._lock.release()
@@ -254,11 +254,11 @@ class SqliteStore:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Hold the lock for the body. Raises UnavailableError if SQLite fails."""
+        """Hold the lock for the body. Raises UnavailableError if SQLite or a lease file fails."""
         with self._lock:
             try:
                 yield
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 raise UnavailableError(str(error)) from error
 
     # -- inside a transaction --------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class SqliteStore:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise OutcomeUnknownError(str(error)) from error
-        except sqlite3.Error as error:  # for example, a full disk
+        except (sqlite3.Error, OSError) as error:  # for example, a full disk
             self._roll_back()
             raise UnavailableError(str(error)) from error
         except BaseException:

@@ -31,6 +31,7 @@ from oncelog.cluster.store import (
     SessionExpiredError,
     Set,
     StoreError,
+    UnavailableError,
 )
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -138,6 +139,8 @@ class Controller:
         if image.controller == NO_BROKER or (image.controller == self._node_id and self._current() is None):
             await self._stand()
             await self._loader.catch_up()
+            if self._cache.image.controller == NO_BROKER and self._registration.epoch >= 0:
+                raise UnavailableError("the election of a controller failed")
         claim = self._current()
         if claim is None:
             return

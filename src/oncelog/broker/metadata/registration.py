@@ -56,7 +56,7 @@ class Identity:
 
 
 class Registration:
-    """The session and the registration of one broker. `open` comes first, then `register`, then `start`."""
+    """The session and the registration of one broker. `open` comes first, then `start`, then `register`."""
 
     def __init__(self, store: MetadataStore, identity: Identity, workers: Workers, logger: logging.Logger) -> None:
         self.info = BrokerInfo(-1)
@@ -69,7 +69,6 @@ class Registration:
         self._identity = identity
         self._workers = workers
         self._logger = logger
-        self._clean = True
         self._wake = asyncio.Event()
         self._updating = asyncio.Lock()
 
@@ -96,17 +95,16 @@ class Registration:
 
         `clean`: its log directories were cleanly closed. Raises StoreError.
         """
-        self._clean = clean
-        self.info = replace(self.info, endpoints=endpoints, rack=self._identity.rack, offline=offline)
-        try:
-            self.info = await self._workers.offload(self._register)
-        except SessionExpiredError:  # the start took longer than the lease
-            await self._workers.offload(self.open)
-            self.info = await self._workers.offload(self._register)
-        self._clean = True
+        info = BrokerInfo(-1, endpoints, self._identity.rack, offline=offline)
+        async with self._updating:
+            try:
+                self.info = await self._workers.offload(self._register, info, clean)
+            except SessionExpiredError:  # the start was paused
+                await self._workers.offload(self.open)
+                self.info = await self._workers.offload(self._register, info, clean)
 
     def start(self) -> None:
-        """Renew the session in the background."""
+        """Renew the session in the background, also before the registration."""
         self._workers.spawn(self._keep(), "renew the session")
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
@@ -136,7 +134,7 @@ class Registration:
 
     # -- blocking ---------------------------------------------------------------------------------------------------
 
-    def _register(self) -> BrokerInfo:
+    def _register(self, info: BrokerInfo, clean: bool) -> BrokerInfo:
         """Write the registration under the next epoch, and return it."""
         node_id, session = self._identity.node_id, self.session
         operations: list[Operation] = []
@@ -149,12 +147,12 @@ class Registration:
             operations += [Create(epoch_path(node_id)), Create(f"{BOOTS}/{node_id}", msgspec.json.encode(boot))]
         else:
             epoch = version + 1
-            crashed = not self._clean and (not boot.boot or boot.boot != found.boot)
+            crashed = not clean and (not boot.boot or boot.boot != found.boot)
             boot.lost = found.lost or crashed
             operations.append(Set(epoch_path(node_id), b"", version))
             if boot != found:
                 operations.append(Set(f"{BOOTS}/{node_id}", msgspec.json.encode(boot)))
-        info = replace(self.info, epoch=epoch, lost_unsynced=boot.lost)
+        info = replace(info, epoch=epoch, lost_unsynced=boot.lost)
         operations.append(Create(broker_path(node_id), encode_broker(info), session))
         self._store.multi(operations)
         return info
@@ -169,12 +167,7 @@ class Registration:
                 await asyncio.wait_for(self._wake.wait(), RETRY_S if failing else pause_s)
             self._wake.clear()
             try:
-                if self.epoch >= 0:
-                    await self._workers.offload(self._store.renew, self.session)
-                else:
-                    await self._register_again()
-            except SessionExpiredError:
-                self._lose()
+                await self._renew()
             except (StoreError, ProtocolError) as error:
                 if not failing:
                     self._logger.error("cannot renew the session: %r", error)
@@ -182,18 +175,30 @@ class Registration:
             else:
                 failing = False
 
+    async def _renew(self) -> None:
+        """Renew the session, or register again if it is lost. A broker that starts only opens it again."""
+        if self.epoch < 0 and self.info.endpoints:
+            await self._register_again()
+            return
+        try:
+            await self._workers.offload(self._store.renew, self.session)
+        except SessionExpiredError:
+            if self.epoch < 0:
+                await self._workers.offload(self.open)
+            else:
+                self._lose()
+
     def _lose(self) -> None:
-        if self.epoch >= 0:
-            self._logger.warning("the session of this broker has ended, because it was paused or could not be renewed")
-            self.info = replace(self.info, epoch=-1)
-            for callback in self.when_lost:
-                callback()
+        self._logger.warning("the session of this broker has ended, because it was paused or could not be renewed")
+        self.info = replace(self.info, epoch=-1)
+        for callback in self.when_lost:
+            callback()
         self._wake.set()
 
     async def _register_again(self) -> None:
         async with self._updating:
             await self._workers.offload(self.open)
-            self.info = await self._workers.offload(self._register)
+            self.info = await self._workers.offload(self._register, self.info, True)
         self._logger.info("registered again, with broker epoch %d", self.epoch)
 
     async def _forget_lost(self) -> None:

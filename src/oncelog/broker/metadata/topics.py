@@ -74,9 +74,9 @@ class TopicAdministration:
 
         With several replicas, the controller elects a leader whose process starts again.
         """
-        brokers = self._cache.image.brokers
+        epochs = {broker: info.epoch for broker, info in self._cache.image.brokers.items()}
         return tuple(
-            PartitionInfo(ids[0], 0, ids, ids, leader_broker_epoch=brokers[ids[0]].epoch if len(ids) > 1 else -1)
+            PartitionInfo(ids[0], 0, ids, ids, leader_broker_epoch=epochs.get(ids[0], -1) if len(ids) > 1 else -1)
             for ids in assignment
         )
 
