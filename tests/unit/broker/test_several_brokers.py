@@ -135,6 +135,16 @@ def test_coordinators_are_found_on_every_broker(tmp_path: Path) -> None:
     run(Brokers(tmp_path), body)
 
 
+def test_internal_topic_has_a_replica_on_a_broker_that_has_just_started(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first = await brokers.start(1)
+        await brokers.start(2)
+        topic = await first.topics.ensure_internal("__consumer_offsets")
+        assert {tuple(sorted(info.replicas)) for info in topic.partitions} == {(1, 2)}
+
+    run(Brokers(tmp_path), body)
+
+
 def test_replicas_are_placed_on_running_brokers(tmp_path: Path) -> None:
     async def body(brokers: Brokers) -> None:
         first, second, _ = await three(brokers)

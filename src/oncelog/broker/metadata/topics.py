@@ -12,8 +12,10 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import Deadline, MetadataLoader
 from oncelog.broker.workers import Workers
 from oncelog.cluster import topic_nodes
+from oncelog.cluster.changes import cannot_write
 from oncelog.cluster.controller.placement import place
 from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.store import StoreError
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
@@ -112,6 +114,10 @@ class TopicAdministration:
         return await asyncio.shield(task)
 
     async def _create_internal(self, name: str) -> TopicInfo:
+        try:
+            await self._loader.catch_up()  # the topic keeps its number of replicas, so count all running brokers
+        except StoreError as error:
+            raise cannot_write("metadata", error) from error
         config = self._config.current
         if name == CONSUMER_OFFSETS:
             partitions, segment_bytes = config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes

@@ -65,22 +65,20 @@ class Nodes:
 
     def describe(self, topic: str, index: int, info: PartitionInfo, listener: str) -> PartitionView:
         """Describe a partition. A leader that clients cannot reach is LEADER_NOT_AVAILABLE or LISTENER_NOT_FOUND."""
-        offline = [broker for broker in info.replicas if self._is_offline(broker, topic, index, listener)]
-        isr = list(info.isr)
-        if info.leader == NO_LEADER or self._has_failed(info.leader, topic, index):
-            return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, [], isr, offline)
-        if self.find(info.leader, listener) is not None:
-            return PartitionView(ErrorCode.NONE, info.leader, isr, [], offline)
-        runs = info.leader in self.cache.image.brokers
-        error = ErrorCode.LISTENER_NOT_FOUND if runs else ErrorCode.LEADER_NOT_AVAILABLE
-        return PartitionView(error, NO_LEADER, isr, [], offline)
+        offline = [broker for broker in info.replicas if self._obstacle(broker, topic, index, listener)]
+        error = self._obstacle(info.leader, topic, index, listener)
+        if not error:
+            return PartitionView(ErrorCode.NONE, info.leader, list(info.isr), [], offline)
+        if info.leader == NO_LEADER or error == ErrorCode.KAFKA_STORAGE_ERROR:
+            return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, [], list(info.isr), offline)
+        return PartitionView(error, NO_LEADER, list(info.isr), [], offline)
 
-    def _is_offline(self, broker: int, topic: str, index: int, listener: str) -> bool:
-        return self.find(broker, listener) is None or self._has_failed(broker, topic, index)
-
-    def _has_failed(self, broker: int, topic: str, index: int) -> bool:
-        """Return whether the broker has the partition in a log directory that has failed."""
-        if broker == self.node_id:
-            return self.partitions.is_offline(topic, index)
+    def _obstacle(self, broker: int, topic: str, index: int, listener: str) -> ErrorCode:
+        """Return why clients of a listener cannot use a replica, or NONE."""
         info = self.cache.image.brokers.get(broker)
-        return info is not None and (topic, index) in info.offline
+        if info is None:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        mine = broker == self.node_id
+        if self.partitions.is_offline(topic, index) if mine else (topic, index) in info.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE if listener in info.endpoints else ErrorCode.LISTENER_NOT_FOUND
