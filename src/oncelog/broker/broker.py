@@ -24,6 +24,7 @@ from oncelog.broker.metadata.loader import SHARED_POLL_S, MetadataLoader
 from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
+from oncelog.broker.peers import Peers
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import Nodes
@@ -110,6 +111,7 @@ class Broker:
         for subscriber in (
             self._settings_changed,
             self.registration.metadata_changed,
+            self.peers.metadata_changed,
             self.partitions.metadata_changed,
             self.transactions.metadata_changed,
             self.groups.metadata_changed,
@@ -179,6 +181,13 @@ class Broker:
 
     def _make_coordinators(self, config: BrokerConfig) -> None:
         workers, now_ms, logger = self.workers, self.now_ms, self.log
+        self.peers = Peers(
+            self.metadata,
+            workers,
+            node_id=self.node_id,
+            listener=config.inter_broker_listener_name or config.client_listeners[0].name,
+            logger=logger,
+        )
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, workers, logger)
         self.transactions = TransactionService(
             self.metadata,
@@ -301,6 +310,7 @@ class Broker:
             await self._hand_over()
         if self._server is not None:
             await self._server.close()
+        self.peers.close()
         await self.workers.close()
         await self.registration.close()
         self.loader.close()

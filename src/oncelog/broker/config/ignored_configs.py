@@ -8,7 +8,7 @@ background.threads broker.id.generation.enable confluent.support.metrics.enable
 controller.quorum.bootstrap.servers controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
 controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name
 group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
-inter.broker.listener.name inter.broker.protocol.version leader.imbalance.check.interval.seconds
+inter.broker.protocol.version leader.imbalance.check.interval.seconds
 log.cleaner.io.buffer.size log.cleaner.threads log.message.format.version
 max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
 metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level

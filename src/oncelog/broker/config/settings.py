@@ -66,6 +66,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Protocols of listeners with a name of their own, as `NAME:PROTOCOL`. Only PLAINTEXT is supported."""
     controller_listener_names: TextList = ""
     """Names in `listeners` that are not for clients. The broker does not bind them."""
+    inter_broker_listener_name: str = ""
+    """The listener, one of `listeners`, to which other brokers connect. Default: the first one."""
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
     """Log directories: the directories that hold the partitions, with commas between them. Kafka's default is in /tmp,
     which the system may clean up."""
@@ -296,7 +298,19 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
         values.get("listener_security_protocol_map", ""),
         values.get("controller_listener_names", ""),
     )
+    _check_inter_broker_listener(values)
     return BrokerConfig(**values, given=dict(settings), warnings=tuple(warnings))
+
+
+def _check_inter_broker_listener(values: dict[str, Any]) -> None:
+    """Check the listener for other brokers. As in Kafka, names are compared in upper case. Raises ConfigError."""
+    names = [listener.name for listener in values["client_listeners"]]
+    name = values.get("inter_broker_listener_name", "").upper()
+    if not name:
+        return
+    values["inter_broker_listener_name"] = name
+    if name not in names:
+        raise ConfigError(f"inter.broker.listener.name must be one of the listeners ({', '.join(names)}), not {name!r}")
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
