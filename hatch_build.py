@@ -25,6 +25,8 @@ COMPILED = (
     "broker/handlers/fetch.py",
     "broker/handlers/produce.py",
     "broker/requests/*.py",
+    "cluster/leader.py",
+    "cluster/partition_state.py",
     "cluster/replica.py",
     "log/**/*.py",
     "net/*.py",

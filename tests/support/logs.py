@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.replica import Flush, Replica
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.log.timestamps import first_since, last_of
@@ -98,3 +101,10 @@ def max_timestamp(log: Log) -> tuple[int, int, int] | None:
     step = log.batch_of_max_timestamp()
     found = None if step is None else last_of(step.batch)
     return None if step is None or found is None else (*found, step.epoch)
+
+
+def leading_replica(topic: str, log: Log, *, flush: Flush | None = None) -> Replica:
+    """Return the only replica of a partition, which leads."""
+    replica = Replica(topic, 0, UUID(int=1), log, flush=flush)
+    replica.lead(1, [1], PartitionState(1, 0, (1,), 0))
+    return replica

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.cluster.replica import Replica
@@ -16,7 +15,7 @@ from oncelog.log.config import LogConfig
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.schema import read_version
 from support.crashdisk import CrashDisk
-from support.logs import NOW, open_log
+from support.logs import NOW, leading_replica, open_log
 
 TOPIC = "__consumer_offsets"
 
@@ -66,7 +65,7 @@ class BrokerStub:
     def __init__(self, config: LogConfig | None = None) -> None:
         self.disk = CrashDisk()
         self.log = open_log(self.disk, config)
-        self.replica = Replica(TOPIC, 0, UUID(int=1), self.log, 0)
+        self.replica = leading_replica(TOPIC, self.log)
         self.leading = True
         self.fails: list[Exception] = []
         self.asked: Callable[[], None] = lambda: None

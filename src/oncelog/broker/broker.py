@@ -50,7 +50,6 @@ from oncelog.cluster.store import MetadataStore, NodeExistsError, StoreError
 from oncelog.log.disk import Disk
 from oncelog.net.server import Address, Handler, Limits, Server
 from oncelog.net.stalls import StallWatch
-from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 FOUNDER = "/oncelog/founder"
@@ -210,6 +209,8 @@ class Broker:
             logger=logger,
         )
         self.partitions.on_transaction_end = self.groups.transaction_completed
+        self._resign = {CONSUMER_OFFSETS: self.groups.shell.resign, TRANSACTION_STATE: self.transactions.shell.resign}
+        self.partitions.roles.on_term_ended = self._term_ended
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -399,11 +400,7 @@ class Broker:
                 if partition % ITEMS_A_TURN == 0:
                     some = range(partition, min(partition + ITEMS_A_TURN, topic.partition_count))
                     await self.workers.offload(self.partitions.prefetch, topic.name, some)
-                try:
-                    await self.partitions.open_in_turns(topic.name, partition)
-                except ProtocolError as error:  # each request for this log reports the error too
-                    self.log.error("%s", error)
-                await asyncio.sleep(0)
+                await self.partitions.open_all([(topic.name, partition)])
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
@@ -454,8 +451,11 @@ class Broker:
                 self.failed.set_result(f"all log directories have failed: {paths}: {error}")
             elif directory.path == self._metadata_dir:
                 self.failed.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
-        resign = {CONSUMER_OFFSETS: self.groups.shell.resign, TRANSACTION_STATE: self.transactions.shell.resign}
         for topic, partition in self.partitions.fail(directory):
-            if topic in resign:
-                resign[topic](partition)
+            self._term_ended(topic, partition)
         self.workers.spawn(self._tell_offline(), "tell the controller which partitions are offline")
+
+    def _term_ended(self, topic: str, partition: int) -> None:
+        """Resign the coordinator of a partition that this broker no longer leads."""
+        if topic in self._resign:
+            self._resign[topic](partition)

@@ -1,16 +1,20 @@
-"""One replica of a partition: its log, and the high watermark up to which the log is committed.
+"""One replica of a partition: its log, when the log must be synced, and the term or the leader that it serves.
 
-On a single broker, the leader is the only in-sync replica, so the high watermark follows the log end offset at once.
-With `flush.messages`, the log must be synced first. Delayed responses and fetches register callbacks, so this module
-needs no clock and no event loop.
+A replica leads in a `Term`, follows another broker's, or does neither. The term decides up to which offset the log is
+committed. With `flush.messages`, records count only after they are synced. Delayed responses and fetches register
+callbacks, so this module needs no clock and no event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
+from oncelog.cluster.leader import Outcome, Term, Wait
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.log.validate import ValidBatches
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -30,68 +34,140 @@ class Flush(Protocol):
 
 
 class Replica:
-    """The leader's replica of one partition."""
+    """One replica of a partition."""
 
     __slots__ = (
         "_flush",
-        "_waiting",
+        "_stored_waits",
+        "_waited",
         "_watchers",
         "bytes_appended",
-        "insync_replicas",
+        "leader",
         "leader_epoch",
         "log",
-        "min_insync_replicas",
         "offline",
         "partition",
-        "recovered_end",
+        "state_version",
+        "stored_end",
         "synced_names",
         "synced_offset",
+        "term",
         "topic",
         "topic_id",
+        "truncations",
     )
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        topic_id: UUID,
-        log: Log,
-        leader_epoch: int,
-        *,
-        replicas: int = 1,
-        min_insync_replicas: int = 1,
-        flush: Flush | None = None,
-    ) -> None:
-        """Create a replica of an open log.
+    def __init__(self, topic: str, partition: int, topic_id: UUID, log: Log, *, flush: Flush | None = None) -> None:
+        """Create a replica of an open log, without a term.
 
         `flush` syncs the log as `flush.messages` and `flush.ms` require; without it, the log is not synced here.
-        `replicas` is the number of replicas of the partition. It bounds `min_insync_replicas`, as in Kafka's
-        `Partition.effectiveMinIsr`.
         """
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
         self.log = log
-        self.leader_epoch = leader_epoch
+        self.term: Term | None = None
+        """The term in which this replica leads, or None."""
+        self.leader = -1
+        """The broker that this replica follows, or -1."""
+        self.leader_epoch = -1
+        """The leader epoch in which this replica leads or follows, or -1."""
+        self.state_version = -1
+        """The version of the newest partition state that this replica has applied. Older ones are ignored."""
         self.bytes_appended = 0
-        self.insync_replicas = 1
         self.offline = False
         """Whether the log directory has failed."""
-        self.min_insync_replicas = min(min_insync_replicas, replicas)
-        self.recovered_end = log.log_end_offset
-        """The log end offset when the log was opened. Clients may have seen offsets up to it before (KIP-207)."""
         self.synced_offset = log.recovery_point
         """The records before this offset are on the device."""
         self.synced_names = -1
         """Base offset of the newest segment whose file name is on the device. -1 if no sync has covered one."""
+        self.stored_end = log.log_start_offset
+        """The records before this offset need no sync, or are synced (`flush.messages`)."""
+        self.truncations = 0
+        """How often the log was truncated. A sync that began before a truncation says nothing about later records."""
         self._flush = flush
-        self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
+        self._stored_waits: list[tuple[int, int, Wait]] = []
+        self._waited = 0
         self._watchers: dict[Callable[[], None], None] = {}
-        self._appended()  # recovery may have found records that were neither synced nor acknowledged
 
     def __repr__(self) -> str:
         return f"Replica({self.topic}-{self.partition}, LEO {self.log.log_end_offset})"
 
+    # --- terms ---
+
+    def lead(
+        self,
+        broker: int,
+        replicas: Iterable[int],
+        state: PartitionState,
+        *,
+        min_insync_replicas: int = 1,
+        max_lag_ms: int = 30_000,
+        live: Mapping[int, int] | None = None,
+        now_ms: int = 0,
+    ) -> Term:
+        """Begin a term as leader under `state`. For the arguments, see `Term`."""
+        self.end_term()
+        log = self.log
+        term = Term(
+            broker,
+            replicas,
+            state,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            high_watermark=log.high_watermark,
+            stored_end=log.high_watermark,
+            min_insync_replicas=min_insync_replicas,
+            max_lag_ms=max_lag_ms,
+            live=live,
+            now_ms=now_ms,
+            advanced=self._advanced,
+        )
+        self.term = term
+        self.leader = -1
+        self.leader_epoch = state.leader_epoch
+        self.state_version = state.version
+        self.appended()  # recovery may have found records that were neither synced nor acknowledged
+        return term
+
+    def end_term(self) -> bool:
+        """End the term, if there is one: fail its waits, and void its verifications. Return whether there was one.
+
+        Truncate the log only afterwards.
+        """
+        term, self.term = self.term, None
+        if term is None:
+            return False
+        term.end()
+        stored, self._stored_waits = self._stored_waits, []
+        for _, _, wait in sorted(stored, key=_position):
+            wait.finish(Outcome.LOST)
+        self.log.void_verifications()
+        self.wake()
+        return True
+
+    def follow(self, leader: int, state: PartitionState) -> None:
+        """Follow the leader of `state`, or no broker if `leader` is -1."""
+        self.end_term()
+        self.leader = leader
+        self.leader_epoch = state.leader_epoch
+        self.state_version = state.version
+
+    def leading(self) -> Term:
+        """Return the term. Raises NOT_LEADER_OR_FOLLOWER if this replica does not lead."""
+        if self.term is None:
+            message = f"this broker does not lead {self.topic}-{self.partition}"
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        return self.term
+
+    def truncated(self) -> None:
+        """Record that the log was truncated. What was synced before counts only up to the new end."""
+        end = self.log.log_end_offset
+        self.truncations += 1
+        self.synced_offset = min(self.synced_offset, end)
+        self.stored_end = min(self.stored_end, end)
+
+    # --- appends ---
     def append(
         self,
         records: memoryview,
@@ -106,16 +182,16 @@ class Replica:
     ) -> AppendResult:
         """Append one or more batches as leader. Their offsets are written into `records` in place.
 
-        With `all_replicas` (acks=all), raises NOT_ENOUGH_REPLICAS if fewer replicas are in sync than the topic
-        requires. For `verified` and `guard`, see `Log.start_verification`. Raises ProtocolError with Kafka's code if
-        the append is rejected. In this case, nothing is appended.
+        Raises NOT_LEADER_OR_FOLLOWER. With `all_replicas` (acks=all), and for coordinators, raises NOT_ENOUGH_REPLICAS
+        if fewer replicas are in sync than the topic requires. For `verified` and `guard`, see `Log.start_verification`.
+        Raises ProtocolError with Kafka's code if the append is rejected. In this case, nothing is appended.
         """
-        if all_replicas and self.insync_replicas < self.min_insync_replicas:
-            message = f"{self.insync_replicas} replica(s) are in sync; min.insync.replicas={self.min_insync_replicas}"
-            raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic}-{self.partition}: {message}")
+        term = self.leading()
+        if (all_replicas or origin is Origin.COORDINATOR) and term.under_min_isr:
+            raise self._not_enough(term)
         result = self.log.append_as_leader(
             records,
-            leader_epoch=self.leader_epoch,
+            leader_epoch=term.leader_epoch,
             now_ms=now_ms,
             origin=origin,
             transaction_version=transaction_version,
@@ -125,7 +201,7 @@ class Replica:
         )
         if not result.duplicate:
             self.bytes_appended += len(records)
-            self._appended()
+            self.appended()
         return result
 
     def append_control(
@@ -138,54 +214,73 @@ class Replica:
         transaction_version: int,
         now_ms: int,
     ) -> AppendResult:
-        """Append a transaction marker. If it ends the first open transaction, the last stable offset advances."""
+        """Append a transaction marker. If it ends the first open transaction, the last stable offset advances.
+
+        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, and the errors of `Log.append_control`.
+        """
+        term = self.leading()
+        if term.under_min_isr:
+            raise self._not_enough(term)
         result = self.log.append_control(
             commit,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             coordinator_epoch=coordinator_epoch,
-            leader_epoch=self.leader_epoch,
+            leader_epoch=term.leader_epoch,
             now_ms=now_ms,
             transaction_version=transaction_version,
         )
         self.bytes_appended += 1
-        self._appended()
+        self.appended()
         return result
+
+    def _not_enough(self, term: Term) -> ProtocolError:
+        message = f"{len(term.isr)} replica(s) are in sync; min.insync.replicas={term.min_insync_replicas}"
+        return ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic}-{self.partition}: {message}")
 
     def readable_end(self, read_committed: bool) -> int:
         """Return the offset before which consumers may read: the last stable offset or the high watermark."""
         return self.log.last_stable_offset if read_committed else self.log.high_watermark
 
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest leader epoch not above `epoch`, and its end offset, or (-1, -1) if unknown (KIP-101).
-
-        The current leader epoch counts from its election on. The log records it only with the first append.
-        """
-        end, latest = self.log.log_end_offset, self.log.leader_epoch
-        if epoch == self.leader_epoch:
-            return epoch, end
-        if 0 <= epoch < self.leader_epoch and (latest is None or latest < epoch):
-            return (epoch if latest is None else latest), end
-        return self.log.end_offset_for_epoch(epoch)
+    # --- waits ---
 
     def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
         """Call `callback` with NONE when the high watermark is above `offset`, perhaps before this returns.
 
-        If the record at `offset` can no longer be committed, call it with the reason: KAFKA_STORAGE_ERROR for a failed
-        log directory, or UNKNOWN_TOPIC_OR_PARTITION for a deleted topic.
+        If the term ends before that, call it with the reason: KAFKA_STORAGE_ERROR for a failed log directory,
+        UNKNOWN_TOPIC_OR_PARTITION for a deleted topic, otherwise NOT_LEADER_OR_FOLLOWER.
         """
         if self.log.high_watermark > offset:
             callback(ErrorCode.NONE)
-        elif self.offline or self.log.closed:
+        elif self.term is None:
             callback(self._why_lost())
         else:
-            self._waiting.append((offset, callback))
+            self.term.wait(offset, partial(self._ended, callback))
+
+    def when_stored(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        """Call `callback` with NONE when the record at `offset` is stored here as `flush.messages` requires.
+
+        The followers need not have it. The errors are those of `when_committed`.
+        """
+        if self.stored_end > offset:
+            callback(ErrorCode.NONE)
+        elif self.term is None:
+            callback(self._why_lost())
+        else:
+            self._waited += 1
+            wait = Wait(offset, partial(self._ended, callback))
+            heapq.heappush(self._stored_waits, (offset, self._waited, wait))
+
+    def _ended(self, callback: Callable[[ErrorCode], None], outcome: Outcome) -> None:
+        callback(ErrorCode.NONE if outcome is Outcome.COMMITTED else self._why_lost())
 
     def _why_lost(self) -> ErrorCode:
-        return ErrorCode.KAFKA_STORAGE_ERROR if self.offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self.log.closed else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after each append or sync, and when the replica fails or is released, until `unwatch`."""
+        """Call `callback` until `unwatch`: after each append, sync and commit, and when the term ends."""
         self._watchers[callback] = None
 
     def unwatch(self, callback: Callable[[], None]) -> None:
@@ -200,14 +295,9 @@ class Replica:
         self.release()
 
     def release(self) -> None:
-        """Fail all waiters of a replica that is offline or closed, because no more records are committed.
-
-        Waiters whose records are already committed get NONE.
-        """
-        waiting, self._waiting = self._waiting, []
-        for offset, callback in waiting:
-            callback(ErrorCode.NONE if self.log.high_watermark > offset else self._why_lost())
-        self.wake()
+        """End the term of a replica that is offline or closed, because no more records are committed."""
+        if not self.end_term():
+            self.wake()
 
     def wake(self) -> None:
         """Call all watchers."""
@@ -217,33 +307,46 @@ class Replica:
     def synced(self, offset: int) -> None:
         """Record that the log is on the device up to `offset`, and commit the records before it."""
         self.synced_offset = max(self.synced_offset, offset)
-        self._appended()
+        self.appended()
 
-    def _appended(self) -> None:
-        """Commit the records in the log that need no sync first.
+    def appended(self) -> None:
+        """Count the records in the log that need no sync first. Call it after each append to the log.
 
-        If `flush.messages` or more records are not synced, the records after the last sync are committed only after
-        the next one. Kafka syncs within such an append.
+        If `flush.messages` or more records are not synced, the records after the last sync count only after the next
+        one. Kafka syncs within such an append.
         """
         log = self.log
         end = log.log_end_offset
-        if log.unsynced and self._flush is not None:
-            self._flush.files(self)
-        if self._flush is None or end - self.synced_offset < log.config.flush_messages:
-            self._advance(end)
-            if self._flush is not None and end > self.synced_offset:
-                self._flush.later(self)
+        flush = self._flush
+        if flush is None:
+            self.stored_end = end
         else:
-            self._advance(self.synced_offset)
-            self._flush.now(self)
+            if log.unsynced:
+                flush.files(self)
+            if end - self.synced_offset < log.config.flush_messages:
+                self.stored_end = end
+                if end > self.synced_offset:
+                    flush.later(self)
+            else:
+                self.stored_end = self.synced_offset
+                flush.now(self)
+        term = self.term
+        if (term is None or not term.appended(end, self.stored_end)) and self._watchers:
+            self.wake()
+        if self._stored_waits:
+            self._finish_stored()
 
-    def _advance(self, offset: int) -> None:
-        log = self.log
-        log.advance_high_watermark(offset)
-        if self._waiting:
-            ready = [callback for offset, callback in self._waiting if offset < log.high_watermark]
-            self._waiting = [entry for entry in self._waiting if entry[0] >= log.high_watermark]
-            for callback in ready:
-                callback(ErrorCode.NONE)
+    def _finish_stored(self) -> None:
+        waits = self._stored_waits
+        while waits and waits[0][0] < self.stored_end:
+            heapq.heappop(waits)[2].finish(Outcome.COMMITTED)
+
+    def _advanced(self, high_watermark: int) -> None:
+        """Apply a new high watermark of the term, before its waits finish."""
+        self.log.advance_high_watermark(high_watermark)
         if self._watchers:
             self.wake()
+
+
+def _position(entry: tuple[int, int, Wait]) -> tuple[int, int]:
+    return entry[:2]

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import UUID
 
 import pytest
 
@@ -19,7 +18,7 @@ from oncelog.log.config import LogConfig
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch, iter_batches
 from oncelog.protocol.schema import encode_versioned
-from support.logs import NOW, append, end_txn, of_producer, open_log
+from support.logs import NOW, append, end_txn, leading_replica, of_producer, open_log
 from support.shell_fixtures import TOPIC, BrokerStub, Remembering, record, say
 
 
@@ -221,7 +220,7 @@ def test_answer_without_records_waits_for_earlier_records() -> None:
                 assert offset == 0
                 held.append(callback)
 
-        stub.replica = cast(Replica, Lagging(Replica(TOPIC, 0, UUID(int=1), stub.log, 0)))
+        stub.replica = cast(Replica, Lagging(leading_replica(TOPIC, stub.log)))
         write = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
         read = asyncio.ensure_future(shell.request(0, say("read")))
         await asyncio.sleep(0)
@@ -238,7 +237,7 @@ def test_read_waits_until_its_data_is_committed() -> None:
     """Otherwise, a reader could continue from an offset that a power loss removes."""
     stub = BrokerStub(LogConfig(flush_messages=1))
     flusher: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
-    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=flusher)
+    stub.replica = leading_replica(TOPIC, stub.log, flush=flusher)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -267,7 +266,7 @@ def test_read_after_loading_waits_until_its_data_is_committed() -> None:
     stub.run(killed)
     stub.log = open_log(stub.disk, config)
     flusher: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
-    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=flusher)
+    stub.replica = leading_replica(TOPIC, stub.log, flush=flusher)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -354,4 +353,4 @@ def empty(stub: BrokerStub, index: int) -> None:
     ]
     content[:] = b"".join(batches)
     stub.log = open_log(stub.disk)
-    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0)
+    stub.replica = leading_replica(TOPIC, stub.log)

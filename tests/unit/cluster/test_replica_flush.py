@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from oncelog.cluster.replica import Replica
@@ -12,7 +10,7 @@ from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import Record, build_batch
 from support.crashdisk import CrashDisk
-from support.logs import NOW, append, new_log, open_log
+from support.logs import NOW, append, leading_replica, new_log, open_log
 
 
 class Asked:
@@ -45,7 +43,7 @@ def test_recovered_records_are_committed_after_their_sync(monkeypatch: pytest.Mo
     # a constructor of a replica must not sync, because the event loop would wait
     monkeypatch.setattr(disk, "sync", None)
     asked = Asked()
-    replica = Replica("t", 0, UUID(int=1), log, 0, flush=asked)
+    replica = leading_replica("t", log, flush=asked)
     assert (log.high_watermark, replica.synced_offset, asked.calls) == (0, 0, ["now"])
     outcomes: list[tuple[ErrorCode, int]] = []
     replica.when_committed(0, lambda error: outcomes.append((error, log.high_watermark)))
@@ -57,5 +55,5 @@ def test_recovered_records_are_committed_after_their_sync(monkeypatch: pytest.Mo
 def test_recovered_records_are_committed_at_once_without_flush_messages() -> None:
     _, log = killed(LogConfig())
     asked = Asked()
-    replica = Replica("t", 0, UUID(int=1), log, 0, flush=asked)
+    replica = leading_replica("t", log, flush=asked)
     assert (log.high_watermark, log.recovery_point, replica.synced_offset, asked.calls) == (1, 0, 0, ["later"])

@@ -116,15 +116,17 @@ class _DelayedFetch:
         self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
         self._appended: dict[Replica, int] = {}
         self._ends: dict[Replica, int] = {}
+        self._unread: set[Replica] = set()
+        """The replicas whose logs had records after the readable end."""
         self.read_again(reads)
 
     def can_complete(self, replica: Replica) -> bool:
         """Return whether to read again, after an event of this replica."""
-        if replica.offline or replica.log.closed:
+        if replica.term is None:
             return True
         if replica.readable_end(self._read_committed) == self._ends[replica]:
             return False
-        if self._read_committed:  # bytes that were appended long ago may become stable now
+        if self._read_committed or replica in self._unread:  # bytes that were appended before may be readable now
             return True
         self._bytes -= replica.bytes_appended - self._appended[replica]
         self._appended[replica] = replica.bytes_appended
@@ -139,6 +141,7 @@ class _DelayedFetch:
         known = [(read.replica, read) for read in reads if read.replica is not None]
         self.replicas = [replica for replica, _ in known]
         self._ends = {replica: read.end for replica, read in known}
+        self._unread = {replica for replica, read in known if read.end < replica.log.log_end_offset}
         self._appended = {replica: self._appended.get(replica, read.appended) for replica, read in known}
 
 

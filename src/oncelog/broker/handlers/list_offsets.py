@@ -108,7 +108,7 @@ async def _find(
     end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, log.epoch_at(log.log_start_offset)
-    hidden = isolation is not None and log.high_watermark < replica.recovered_end
+    hidden = isolation is not None and replica.leading().exposed_high_watermark is None
     if timestamp == LATEST and not hidden:
         return -1, end, replica.leader_epoch
     found = None
@@ -123,7 +123,7 @@ async def _find(
         return found
     if hidden:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
-        message = f"{replica!r}: records that it had before the last start are not committed yet (KIP-207); retry"
+        message = f"{replica!r}: records of earlier leaders are not committed yet (KIP-207); retry"
         raise ProtocolError(code, message)
     return _NOTHING
 

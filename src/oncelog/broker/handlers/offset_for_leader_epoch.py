@@ -10,6 +10,7 @@ from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
+from oncelog.cluster.leader import end_offset_for_epoch
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -47,7 +48,9 @@ def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition, c
     except ProtocolError as error:
         found.error_code = error.code
     else:
-        found.leader_epoch, found.end_offset = replica.end_offset_for_epoch(asked.leader_epoch)
+        found.leader_epoch, found.end_offset = end_offset_for_epoch(
+            replica.log, replica.leader_epoch, asked.leader_epoch
+        )
     return found
 
 

@@ -79,6 +79,8 @@ class DataDirectory:
         """(topic, partition) -> offset up to which the log was synced when the broker started."""
         self.start_offsets: Offsets = {}
         """(topic, partition) -> first offset that was not deleted when the broker started."""
+        self.high_watermarks: Offsets = {}
+        """(topic, partition) -> high watermark when the broker started."""
         self.checkpoint_version = 0
         """The number of calls of `checkpoint_now`."""
         self._cleaned: Offsets = {}
@@ -152,6 +154,7 @@ class DataDirectory:
         self.found = set(self.list_partitions())
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.start_offsets = self._read(START_OFFSETS)
+        self.high_watermarks = self._read(HIGH_WATERMARKS)
         self._cleaned = self._read(CLEANER_OFFSETS)
         self._cleaned_in_place = self._cleaned.copy()
 
@@ -238,7 +241,8 @@ class DataDirectory:
 
         Otherwise a new log of this name could begin at the old log's offsets, or count as compacted up to them.
         """
-        known = [offsets.pop((topic, partition), None) for offsets in (self.recovery_points, self.start_offsets)]
+        checkpointed = (self.recovery_points, self.start_offsets, self.high_watermarks)
+        known = [offsets.pop((topic, partition), None) for offsets in checkpointed]
         cleaned = self._cleaned.pop((topic, partition), None)
         return any(known) or cleaned is not None
 

@@ -113,17 +113,22 @@ class Flusher:
 
     async def _round(self, disk: GuardedDisk, replicas: list[Replica]) -> bool:
         """Sync all waiting logs in one job of a worker thread. Return False if the caller must retry."""
-        ends = [(replica, replica.log.log_end_offset, replica.log.segments.active.base_offset) for replica in replicas]
+        ends = [
+            (replica, replica.log.log_end_offset, replica.log.segments.active.base_offset, replica.truncations)
+            for replica in replicas
+        ]
         paths = [self._paths(replica) for replica in replicas]
         try:
             missing = await self._workers.offload(_sync_all, disk, paths)
         except OSError as error:
             self._logger.error("cannot sync logs: %s", error)
             return error.errno not in TOO_MANY_OPEN  # any other error takes the directory offline
-        for (replica, end, base), lost in zip(ends, missing, strict=True):
+        for (replica, end, base, truncations), lost in zip(ends, missing, strict=True):
             if _is_closed(replica):
                 continue
-            if lost is None:
+            if truncations != replica.truncations:  # other records may be at these offsets now
+                self.now(replica)
+            elif lost is None:
                 replica.synced_names = base
                 replica.synced(end)
             elif lost in self._paths(replica):

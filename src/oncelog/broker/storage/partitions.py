@@ -13,11 +13,13 @@ from contextlib import suppress
 from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.config.topics import effective, log_config
+from oncelog.broker.config.topics import log_config
 from oncelog.broker.storage.checkpoints import Checkpoints
-from oncelog.broker.storage.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory, LogOffsets
+from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory, LogOffsets
+from oncelog.broker.storage.deletions import Deletion, Deletions
 from oncelog.broker.storage.flusher import Flusher, close_logs
 from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.roles import Roles
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import Turns, in_turns
 from oncelog.broker.workers import Workers
@@ -27,7 +29,6 @@ from oncelog.cluster.topics import TopicInfo
 from oncelog.log.checkpoint import PARTITION_METADATA
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import read_if_exists
-from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import AppendResult, Log
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -37,18 +38,6 @@ STEPS_AT_ONCE = 4
 """The recovery steps that the first request for a log waits for, about 20 ms."""
 STEPS_A_TURN = 6
 """The recovery steps of all logs that requests wait for in one turn of the event loop. Later requests must retry."""
-
-
-class Deletion:
-    """The progress of dropping the partitions of a deleted topic."""
-
-    def __init__(self, topic: TopicInfo) -> None:
-        self.topic = topic
-        self.replicas: dict[int, Replica] = {}
-        self.folders: dict[GuardedDisk, list[str]] = {}
-        """The renamed partition directories that must be removed, by disk."""
-        self.stale = False
-        """Whether the checkpoint files may still hold offsets of the topic. If so, they must be written again."""
 
 
 class Partitions:
@@ -74,12 +63,12 @@ class Partitions:
         self._unlinker = unlinker
         self._workers = workers
         self._node_id = node_id
+        self.roles = Roles(cache, config, node_id)
         self._now_ms = now_ms
         self._logger = logger
         self.checkpoints = Checkpoints(directories, self.offsets, workers, logger)
         self._replicas: dict[tuple[str, int], Replica] = {}
-        self._leftovers: dict[tuple[str, int], Deletion] = {}
-        """Partitions of deleted topics that are not dropped yet."""
+        self._deletions = Deletions(self._replicas, directories, logger)
         self._opening: dict[tuple[str, int], Steps[Replica]] = {}
         """The remaining steps of the logs whose opening is in progress."""
         self._steps_left = STEPS_A_TURN
@@ -93,11 +82,15 @@ class Partitions:
 
     def leads(self, topic: str, partition: int) -> bool:
         """Return whether this broker leads the partition. An offline partition has no leader."""
-        return self._is_ours(topic, partition) and not self.is_offline(topic, partition)
+        replica = self._replicas.get((topic, partition))
+        if replica is not None:
+            return replica.term is not None
+        return self.roles.leads(topic, partition) and not self.is_offline(topic, partition)
 
-    def _is_ours(self, topic: str, partition: int) -> bool:
-        info = self._cache.image.partition(topic, partition)
-        return info is not None and info.leader == self._node_id
+    def _must_open(self, key: tuple[str, int]) -> bool:
+        """Return whether this broker has a replica of the partition whose log is not open, but can be opened."""
+        unopened = key not in self._opening and key not in self._replicas
+        return unopened and self.roles.hosts(*key) and not self.is_offline(*key)
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Return whether the partition is, or may be, in a log directory that has failed."""
@@ -112,14 +105,16 @@ class Partitions:
         """
         key = topic, partition
         replica = self._replicas.get(key)
-        if replica is not None or not self.leads(topic, partition):
-            return replica
+        if replica is not None:
+            return replica if replica.term is not None else None
+        if not self.leads(topic, partition):
+            return None
         if key not in self._opening and self._steps_left:
             self._opening[key] = self._open(topic, partition)
             for _ in range(min(STEPS_AT_ONCE, self._steps_left)):
                 replica = self._advance(key)
                 if replica is not None:
-                    return replica
+                    return replica if replica.term is not None else None
                 self._take_step()
             self._workers.spawn(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the broker is still recovering {topic}-{partition}")
@@ -149,7 +144,7 @@ class Partitions:
         The event loop runs other work between two steps.
         """
         key = topic, partition
-        if key not in self._opening and key not in self._replicas and self.leads(topic, partition):
+        if self._must_open(key):
             self._opening[key] = self._open(topic, partition)
         while key in self._opening:
             async with self._stepping:
@@ -180,11 +175,15 @@ class Partitions:
         replica = self.get(topic, partition)
         if replica is not None:
             return replica
-        if self._is_ours(topic, partition):
+        if (topic, partition) not in self._replicas and self.roles.leads(topic, partition):
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {topic}-{partition} is offline")
         if self._cache.image.partition(topic, partition) is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic}-{partition}")
+
+    def hosted(self, topic: str, partition: int) -> Replica | None:
+        """Return the replica of a partition, whether it leads or not, or None if its log is not open."""
+        return self._replicas.get((topic, partition))
 
     def opened(self) -> Iterator[Replica]:
         """Yield each replica whose log is open."""
@@ -193,7 +192,7 @@ class Partitions:
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
         info = self._cache.image.topic(topic)
         assert info is not None
-        renewed = self._drop_leftover((topic, partition))
+        renewed = self._deletions.complete((topic, partition))
         log_dir = self._directories.place(topic, partition)
         renewed |= not self._is_own_folder(log_dir, info, partition) and log_dir.forget_offsets(topic, partition)
         log = yield from Log.opening(
@@ -207,6 +206,11 @@ class Partitions:
             recovery_point=log_dir.recovery_points.get((topic, partition), 0),
             clean=log_dir.clean,
             log_start_offset=log_dir.start_offsets.get((topic, partition), 0),
+            high_watermark=(
+                log_dir.high_watermarks.get((topic, partition))
+                if len(info.partitions[partition].replicas) > 1
+                else None
+            ),
             unlink=partial(self._unlinker.files, log_dir.disk),
         )
         info = self._cache.image.topic(topic) or info
@@ -218,12 +222,10 @@ class Partitions:
             partition,
             info.topic_id,
             log,
-            info.partitions[partition].leader_epoch,
-            replicas=len(info.partitions[partition].replicas),
-            min_insync_replicas=self._min_insync_replicas(info),
             flush=self._flusher,
         )
         self._replicas[topic, partition] = replica
+        self.roles.apply(replica)
         if renewed:
             self.checkpoints.write_now()
         return replica
@@ -315,57 +317,10 @@ class Partitions:
                 replica.when_committed(replica.log.log_end_offset - 1, partial(done, key))
 
     def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
-        """Detach the logs of a deleted topic at once, and return the steps that set their directories aside.
-
-        From now on, no request finds these logs, even if a new topic has the same name. A partition directory is
-        renamed before it is removed, because a partly removed one could be mistaken for a log. Partition directories in
-        an offline log directory remain.
-        """
-        deletion = Deletion(topic)
+        """Detach the logs of a deleted topic at once, and return the steps that set their directories aside."""
         for partition in range(topic.partition_count):
-            key = topic.name, partition
-            self._stop_opening(key)
-            self._drop_leftover(key)
-            replica = self._replicas.get(key)
-            if replica is not None and replica.topic_id == topic.topic_id:
-                deletion.replicas[partition] = self._replicas.pop(key)
-            self._leftovers[key] = deletion
-        return self._drop_each(deletion)
-
-    def _drop_each(self, deletion: Deletion) -> Steps[Deletion]:
-        for partition in range(deletion.topic.partition_count):
-            key = deletion.topic.name, partition
-            if self._leftovers.get(key) is deletion:
-                self._drop_leftover(key)
-            yield
-        return deletion
-
-    def _drop_leftover(self, key: tuple[str, int]) -> bool:
-        """Drop a deleted topic's partition of this key, if any, so that a new topic's log can use its directory.
-
-        Return whether the checkpoint files may hold its offsets. Offsets of 0 are ignored, because they do no harm.
-        """
-        deletion = self._leftovers.pop(key, None)
-        if deletion is None:
-            return False
-        topic, partition = deletion.topic, key[1]
-        replica = deletion.replicas.pop(partition, None)
-        stale = replica is not None and (replica.log.recovery_point > 0 or replica.log.log_start_offset > 0)
-        if replica is not None:
-            replica.log.discard()
-            replica.release()
-        log_dir = self._directories.find(*key)
-        self._directories.forget(*key)
-        if log_dir is not None:
-            stale |= log_dir.forget_offsets(*key)
-            try:
-                if log_dir.disk.exists(log_dir.folder(*key)):
-                    aside = self._directories.set_aside(log_dir, *key, topic.topic_id, DELETE_SUFFIX)
-                    deletion.folders.setdefault(log_dir.disk, []).append(aside)
-            except OSError as error:
-                self._logger.error("cannot delete %s-%d from %s: %s", *key, log_dir.path, error)
-        deletion.stale |= stale
-        return stale
+            self._stop_opening((topic.name, partition))
+        return self._deletions.begin(topic)
 
     def _stop_opening(self, key: tuple[str, int]) -> None:
         work = self._opening.pop(key, None)
@@ -383,7 +338,7 @@ class Partitions:
         return lost
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
-        """Drop the logs of deleted topics, and apply new settings to the open ones.
+        """Drop the logs of deleted topics. Apply new leaders and settings to the open ones.
 
         The deleted logs are detached before this returns, so that no request finds them under the name of a new topic.
         The returned function does the rest. Return None if nothing is left to do.
@@ -391,17 +346,61 @@ class Partitions:
         dropping = [(topic, self.dropping(topic)) for topic in delta.deleted_topics]
         everywhere = delta.broker_configs_changed(self._node_id)
         changed = delta.after.topics_by_name if everywhere else [topic.name for topic in delta.changed_topics]
-        return partial(self._apply, dropping, changed) if dropping or changed else None
+        new = [topic.name for topic in (*delta.created_topics, *delta.changed_topics)]
+        brokers = delta.brokers_changed
+        return partial(self._apply, dropping, changed, new, brokers) if dropping or changed or new or brokers else None
 
-    async def _apply(self, dropping: Sequence[tuple[TopicInfo, Steps[Deletion]]], changed: Iterable[str]) -> None:
+    async def _apply(
+        self,
+        dropping: Sequence[tuple[TopicInfo, Steps[Deletion]]],
+        changed: Iterable[str],
+        new: Iterable[str],
+        brokers_changed: bool,
+    ) -> None:
         for topic, steps in dropping:
             await self._delete(topic, steps)
         turns = Turns()
         for name in changed:
             await turns.next()
             newest = self._cache.image.topic(name)
-            if newest is not None:
-                self._reconfigure(newest)
+            for partition in range(newest.partition_count if newest else 0):
+                replica = self._replicas.get((name, partition))
+                if replica is not None and newest is not None:
+                    await turns.next()
+                    replica.log.reconfigure(self._log_config(newest))
+                    self.roles.reconfigure(replica, newest)
+                    self.roles.apply(replica)
+        if brokers_changed:
+            for replica in tuple(self._replicas.values()):
+                await turns.next()
+                self.roles.brokers_changed(replica)
+        followed = [key for name in new for key in self._followed(name)]
+        if followed:
+            self._workers.spawn(self.open_all(followed), "open followed partitions")
+
+    async def registered(self, broker_epoch: int) -> None:
+        """Lead and follow as the broker that has this epoch. Call it after each registration, and when one ends."""
+        self.roles.broker_epoch = broker_epoch
+        turns = Turns()
+        for replica in tuple(self._replicas.values()):
+            await turns.next()
+            self.roles.apply(replica)
+
+    def _followed(self, name: str) -> Iterator[tuple[str, int]]:
+        """Yield the partitions of a topic that this broker must open, because it follows another leader."""
+        topic = self._cache.image.topic(name)
+        for partition in range(topic.partition_count if topic else 0):
+            if self._must_open((name, partition)) and not self.roles.leads(name, partition):
+                yield name, partition
+
+    async def open_all(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Open logs one after the other, and log the errors."""
+        for topic, partition in partitions:
+            try:
+                await self.open_in_turns(topic, partition)
+            except ProtocolError as error:  # each request for this log reports the error too
+                self._logger.error("%s", error)
+            await asyncio.sleep(0)
 
     async def _delete(self, topic: TopicInfo, steps: Steps[Deletion]) -> None:
         """Drop the partitions of a deleted topic, and schedule the removal of their directories."""
@@ -416,20 +415,8 @@ class Partitions:
         for disk, folders in dropped.folders.items():
             self._unlinker.folders(disk, folders, delay_ms)
 
-    def _reconfigure(self, topic: TopicInfo) -> None:
-        """Apply the current settings of a topic to its open logs."""
-        config, least = self._log_config(topic), self._min_insync_replicas(topic)
-        for partition in range(topic.partition_count):
-            replica = self._replicas.get((topic.name, partition))
-            if replica is not None:
-                replica.log.reconfigure(config)
-                replica.min_insync_replicas = min(least, len(topic.partitions[partition].replicas))
-
     def _log_config(self, topic: TopicInfo) -> LogConfig:
         return log_config(self._config.current, topic.configs)
-
-    def _min_insync_replicas(self, topic: TopicInfo) -> int:
-        return int(effective(self._config.current, topic.configs, "min.insync.replicas"))
 
     async def close(self) -> list[DataDirectory]:
         """Close all open logs. Return the online directories whose logs need no recovery at the next start.
@@ -439,12 +426,11 @@ class Partitions:
         """
         for key in tuple(self._opening):
             self._stop_opening(key)
-        for key in tuple(self._leftovers):  # at the next start, the owners of these directories would be unknown
-            self._drop_leftover(key)
+        self._deletions.complete_all()
         clean = set()
         for directory in self._directories.online:
             left = directory.found - self._replicas.keys()
-            if directory.clean or not any(self._is_ours(*key) for key in left):
+            if directory.clean or not any(self.roles.hosts(*key) for key in left):
                 clean.add(directory)
         for replica, error in (await close_logs(self._replicas.values(), self._workers)).items():
             self._logger.error("cannot close %r: %s", replica, error)
@@ -454,7 +440,7 @@ class Partitions:
     def offsets(self, directory: DataDirectory) -> LogOffsets:
         """Return the recovery point, log start offset and high watermark of each log in a directory.
 
-        A log that the broker has not opened keeps its checkpointed recovery point and log start offset.
+        A log that the broker has not opened keeps its checkpointed offsets.
         """
         logs = {
             key: replica.log for key, replica in self._replicas.items() if self._directories.find(*key) is directory
@@ -462,12 +448,15 @@ class Partitions:
         points, starts = directory.recovery_points, directory.start_offsets
         return LogOffsets(
             recovery_points={
-                **{key: point for key, point in points.items() if self._is_ours(*key)},
+                **{key: point for key, point in points.items() if self.roles.hosts(*key)},
                 **{key: log.recovery_point for key, log in logs.items()},
             },
             start_offsets={
-                **{key: offset for key, offset in starts.items() if self._is_ours(*key)},
+                **{key: offset for key, offset in starts.items() if self.roles.hosts(*key)},
                 **{key: log.log_start_offset for key, log in logs.items()},
             },
-            high_watermarks={key: log.high_watermark for key, log in logs.items()},
+            high_watermarks={
+                **{key: offset for key, offset in directory.high_watermarks.items() if self.roles.hosts(*key)},
+                **{key: log.high_watermark for key, log in logs.items()},
+            },
         )

@@ -1,0 +1,130 @@
+"""Decide which partitions this broker leads or follows, and begin and end its terms as leader.
+
+The newest metadata image decides, so a change may be applied late, twice, or together with the next one. A state that
+is older than the one already applied is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.topics import effective
+from oncelog.cluster.image import MetadataCache, MetadataImage
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.topics import NO_LEADER, PartitionInfo, TopicInfo
+
+
+class Roles:
+    """The roles of this broker's replicas."""
+
+    def __init__(self, cache: MetadataCache, config: DynamicConfig, node_id: int) -> None:
+        self._cache = cache
+        self._config = config
+        self.node_id = node_id
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        """The registration of this process. It leads partitions with several replicas only under this epoch."""
+        self.on_term_ended: Callable[[str, int], object] = _ignore
+        """Called after the end of a term, with topic and partition, and before the log follows another leader."""
+        self.on_changed: Callable[[Replica], object] = _ignore
+        """Called after each change of a replica's role or leader epoch."""
+        self._live_of: MetadataImage | None = None
+        self._live: dict[int, int] = {}
+
+    def hosts(self, topic: str, partition: int) -> bool:
+        """Return whether this broker has a replica of the partition."""
+        info = self._cache.image.partition(topic, partition)
+        return info is not None and (self.node_id == info.leader or self.node_id in info.replicas)
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """Return whether this broker leads the partition, according to the newest image."""
+        info = self._cache.image.partition(topic, partition)
+        return info is not None and self._is_leader(info)
+
+    def _is_leader(self, info: PartitionInfo) -> bool:
+        """Return whether the image makes this process the leader.
+
+        A process that starts again must be elected again: it may write other records at offsets that followers have.
+        With one replica, there are no followers.
+        """
+        return info.leader == self.node_id and (
+            len(info.replicas) <= 1 or info.leader_broker_epoch == self.broker_epoch
+        )
+
+    def apply(self, replica: Replica) -> None:
+        """Let the replica lead, follow, or do neither, as the newest image says."""
+        topic = self._cache.image.topic(replica.topic)
+        if topic is None or topic.topic_id != replica.topic_id or replica.offline or replica.log.closed:
+            return  # the deletion of the topic drops the replica
+        info = topic.partitions[replica.partition]
+        term, leads = replica.term, self._is_leader(info)
+        if info.state_version < (replica.state_version if term is None else term.state.version):
+            return
+        if term is not None:
+            if leads and info.leader_epoch == term.leader_epoch:
+                term.learned(_state(info))
+                return
+            self.end_term(replica)
+        elif not leads and (info.leader, info.leader_epoch) == (replica.leader, replica.leader_epoch):
+            replica.state_version = info.state_version
+            return
+        if leads:
+            replica.lead(
+                self.node_id,
+                info.replicas,
+                _state(info),
+                min_insync_replicas=self.min_insync_replicas(topic),
+                max_lag_ms=self._config.static.replica_lag_time_max_ms,
+                live=self.live(replica),
+                now_ms=steady_ms(),
+            )
+        else:
+            replica.follow(info.leader if info.leader != self.node_id else NO_LEADER, _state(info))
+        self.on_changed(replica)
+
+    def end_term(self, replica: Replica) -> None:
+        """End the replica's term, if there is one, and report it."""
+        if replica.end_term():
+            self.on_term_ended(replica.topic, replica.partition)
+
+    def min_insync_replicas(self, topic: TopicInfo) -> int:
+        """Return `min.insync.replicas` of the topic."""
+        return int(effective(self._config.current, topic.configs, "min.insync.replicas"))
+
+    def reconfigure(self, replica: Replica, topic: TopicInfo) -> None:
+        """Apply the current `min.insync.replicas` to the replica's term."""
+        term = replica.term
+        if term is not None:
+            term.min_insync_replicas = min(self.min_insync_replicas(topic), max(len(term.replicas), 1))
+            term.passed(steady_ms())
+
+    def brokers_changed(self, replica: Replica) -> None:
+        """Apply the brokers of the newest image to the replica's term."""
+        if replica.term is not None and len(replica.term.replicas) > 1:
+            replica.term.live_changed(self.live(replica), steady_ms())
+
+    def live(self, replica: Replica) -> Mapping[int, int]:
+        """Return the brokers that may join the in-sync replicas, with their broker epochs."""
+        image = self._cache.image
+        if self._live_of is not image:
+            self._live_of = image
+            self._live = {id_: info.epoch for id_, info in image.brokers.items() if not info.shutting_down}
+        key = replica.topic, replica.partition
+        if any(key in info.offline for info in image.brokers.values()):
+            return {id_: epoch for id_, epoch in self._live.items() if key not in image.brokers[id_].offline}
+        return self._live
+
+
+def steady_ms() -> int:
+    """Return the time of the event loop in ms. A change of the wall clock must not let followers lag."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+def _state(info: PartitionInfo) -> PartitionState:
+    return PartitionState(info.leader, info.leader_epoch, info.isr, info.state_version, info.leader_broker_epoch)
+
+
+def _ignore(*_arguments: object) -> None:
+    """Do nothing."""

@@ -1,0 +1,177 @@
+"""The newest metadata decides which partitions a broker leads, and under which epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
+from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.store import Set
+from oncelog.cluster.topic_nodes import write_topic
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.log.checkpoint import read_offset_checkpoint
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import Record, build_batch
+from support.broker_fixtures import NOW, BrokerStorage
+
+TOPIC = TopicInfo("t", UUID(int=5), (PartitionInfo(1, 0, (1, 2), (1, 2)),), {"min.insync.replicas": "2"})
+ALONE = TopicInfo("a", UUID(int=6), (PartitionInfo(1, 0, (1,), (1,)),))
+
+
+def batch() -> memoryview:
+    return memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")])))
+
+
+async def create(broker: Broker, topic: TopicInfo = TOPIC) -> None:
+    async with broker.loader.changing() as changes:
+        write_topic(changes, topic)
+
+
+async def change(broker: Broker, topic: str = "t", **fields: object) -> PartitionState:
+    """Write a new state of partition 0, as the controller does."""
+    path = state_path(topic, 0)
+    old = decode_state(broker.store.get(path))
+    async with broker.loader.changing() as changes:
+        changes.write([Set(path, encode_state(replace(old, **fields)), old.version)], path)  # type: ignore[arg-type]
+    return decode_state(broker.store.get(path))
+
+
+def found(broker: Broker, topic: str = "t") -> Replica:
+    return broker.partitions.find(topic, 0)
+
+
+def refused(broker: Broker, topic: str = "t") -> ErrorCode:
+    with pytest.raises(ProtocolError) as caught:
+        broker.partitions.find(topic, 0)
+    return caught.value.code
+
+
+def test_a_replicated_partition_commits_what_its_followers_have(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await create(broker)
+        replica = found(broker)
+        assert replica.term is not None
+        assert (replica.term.min_insync_replicas, replica.term.leader_epoch) == (2, 0)
+        replica.append(batch(), now_ms=NOW, all_replicas=True)
+        assert replica.log.high_watermark == 0
+        replica.term.fetched(2, 0, 1, log_start=0, now_ms=0)
+        assert replica.log.high_watermark == 1
+
+    storage.run_broker(life)
+
+
+def test_a_later_epoch_ends_the_term_and_begins_another(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await create(broker)
+        replica = found(broker)
+        outcomes: list[ErrorCode] = []
+        ended: list[tuple[str, int]] = []
+        broker.partitions.roles.on_term_ended = lambda topic, partition: ended.append((topic, partition))
+        replica.append(batch(), now_ms=NOW)
+        replica.when_committed(0, outcomes.append)
+        await change(broker, leader=2, leader_epoch=1)
+        assert (outcomes, ended, replica.term) == ([ErrorCode.NOT_LEADER_OR_FOLLOWER], [("t", 0)], None)
+        assert (replica.leader, replica.leader_epoch) == (2, 1)
+        assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not broker.partitions.leads("t", 0)
+        await change(broker, leader=1, leader_epoch=2)
+        assert found(broker) is replica
+        assert (replica.leader, replica.leader_epoch) == (-1, 2)
+        await change(broker, leader=1, leader_epoch=3)
+        assert replica.leader_epoch == 3
+        assert len(ended) == 2
+
+    storage.run_broker(life)
+
+
+def test_an_older_state_is_ignored(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await create(broker)
+        replica = found(broker)
+        stale = broker.metadata.image
+        await change(broker, leader=2, leader_epoch=1)
+        newest, broker.metadata.image = broker.metadata.image, stale
+        broker.partitions.roles.apply(replica)
+        assert (replica.term, replica.leader, replica.leader_epoch) == (None, 2, 1)
+        broker.metadata.image = newest
+
+    storage.run_broker(life)
+
+
+def test_the_term_adopts_changes_of_the_in_sync_replicas(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await create(broker)
+        replica = found(broker)
+        term = replica.term
+        replica.append(batch(), now_ms=NOW)
+        await change(broker, isr=(1,))
+        assert replica.term is term
+        assert term is not None
+        assert (term.isr, term.state.version, replica.log.high_watermark) == ({1}, 1, 0)  # 1 < min.insync.replicas
+
+    storage.run_broker(life)
+
+
+def test_a_process_leads_only_under_its_own_registration(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await create(broker)
+        await create(broker, ALONE)
+        await change(broker, leader_epoch=1, leader_broker_epoch=7)
+        assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await broker.partitions.registered(7)
+        replica = found(broker)
+        assert replica.leader_epoch == 1
+        await broker.partitions.registered(8)
+        assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await change(broker, leader_epoch=2, leader_broker_epoch=8)
+        assert found(broker) is replica
+        await change(broker, "a", leader_broker_epoch=3)
+        found(broker, "a")  # a single replica has no followers
+
+    storage.run_broker(life)
+
+
+def test_logs_of_followed_partitions_are_opened(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await create(broker, replace(TOPIC, partitions=(PartitionInfo(2, 0, (1, 2), (2,)),)))
+        while (replica := broker.partitions.hosted("t", 0)) is None:
+            await asyncio.sleep(0.01)
+        assert (replica.term, replica.leader, replica.leader_epoch) == (None, 2, 0)
+        await create(broker, replace(ALONE, partitions=(PartitionInfo(2, 0, (2,), (2,)),)))
+        await asyncio.sleep(0.05)
+        assert broker.partitions.hosted("a", 0) is None
+
+    storage.run_broker(life)
+
+
+def test_the_checkpointed_high_watermark_is_kept_over_a_restart(storage: BrokerStorage) -> None:
+    async def first(broker: Broker) -> None:
+        await create(broker)
+        replica = found(broker)
+        assert replica.term is not None
+        for _ in range(3):
+            replica.append(batch(), now_ms=NOW)
+        replica.term.fetched(2, 0, 2, log_start=0, now_ms=0)
+
+    async def second(broker: Broker) -> None:
+        replica = found(broker)
+        assert replica.term is not None
+        assert (replica.log.high_watermark, replica.log.log_end_offset) == (2, 3)
+        assert replica.term.exposed_high_watermark is None  # the last leader may have shown a higher one
+        replica.term.fetched(2, 0, 3, log_start=0, now_ms=0)
+        assert replica.term.exposed_high_watermark == 3
+
+    async def third(broker: Broker) -> None:
+        """Open no log: the broker keeps the checkpoints."""
+
+    storage.run_broker(first)
+    storage.run_broker(second)
+    storage.run_broker(third)
+    kept = [read_offset_checkpoint(storage.disk, f"{path}/{HIGH_WATERMARKS}") for path in storage.paths]
+    assert {("t", 0): 3} in kept
