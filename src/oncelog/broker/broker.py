@@ -25,6 +25,8 @@ from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
 from oncelog.broker.peers import Peers
+from oncelog.broker.replication import Replication
+from oncelog.broker.replication_isr import InSyncReplicas
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import Nodes
@@ -210,7 +212,34 @@ class Broker:
         )
         self.partitions.on_transaction_end = self.groups.transaction_completed
         self._resign = {CONSUMER_OFFSETS: self.groups.shell.resign, TRANSACTION_STATE: self.transactions.shell.resign}
-        self.partitions.roles.on_term_ended = self._term_ended
+        self._make_replication()
+
+    def _make_replication(self) -> None:
+        workers, roles = self.workers, self.partitions.roles
+        self.replication = Replication(
+            self.partitions,
+            self.peers,
+            self.config,
+            workers,
+            cut=lambda: self.server.abort_all(),
+            now_ms=self.now_ms,
+            logger=self.log,
+        )
+        self.in_sync = InSyncReplicas(
+            self.store,
+            self.partitions,
+            self.config,
+            workers,
+            session=lambda: self.registration.session,
+            logger=self.log,
+        )
+        roles.broker_epoch = lambda: self.registration.epoch
+        roles.on_term_ended = self._term_ended
+        roles.on_changed = self.replication.role_changed
+        roles.on_outside_fetch = self.in_sync.check
+        self.registration.when_lost.append(
+            lambda: workers.spawn(self.partitions.apply_roles(), "end terms without a session")
+        )
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -251,6 +280,7 @@ class Broker:
         await self.server.serve()
         for directory in self.directories.online:
             self.unlinker.folders(directory.disk, directory.deleted, 0)
+        self.in_sync.start()
         self.workers.spawn(self._warm_up(), "load coordinators")
         Housekeeping(
             self.partitions,

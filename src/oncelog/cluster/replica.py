@@ -152,6 +152,7 @@ class Replica:
         self.leader = leader
         self.leader_epoch = state.leader_epoch
         self.state_version = state.version
+        self.appended()  # recovery may have found records that must be synced
 
     def leading(self) -> Term:
         """Return the term. Raises NOT_LEADER_OR_FOLLOWER if this replica does not lead."""

@@ -445,6 +445,11 @@ class Server:
         for connection in tuple(self.connections):
             connection.abort()
 
+    def abort_all(self) -> None:
+        """Close all connections without sending the rest of their responses. Clients may connect again."""
+        for connection in tuple(self.connections):
+            connection.abort()
+
     def _stop_waiting(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)

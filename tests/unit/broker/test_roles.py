@@ -20,7 +20,9 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, BrokerStorage
 
-TOPIC = TopicInfo("t", UUID(int=5), (PartitionInfo(1, 0, (1, 2), (1, 2)),), {"min.insync.replicas": "2"})
+TOPIC = TopicInfo(
+    "t", UUID(int=5), (PartitionInfo(1, 0, (1, 2), (1, 2), leader_broker_epoch=0),), {"min.insync.replicas": "2"}
+)
 ALONE = TopicInfo("a", UUID(int=6), (PartitionInfo(1, 0, (1,), (1,)),))
 
 
@@ -124,10 +126,12 @@ def test_a_process_leads_only_under_its_own_registration(storage: BrokerStorage)
         await create(broker, ALONE)
         await change(broker, leader_epoch=1, leader_broker_epoch=7)
         assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        await broker.partitions.registered(7)
+        broker.partitions.roles.broker_epoch = lambda: 7
+        await broker.partitions.apply_roles()
         replica = found(broker)
         assert replica.leader_epoch == 1
-        await broker.partitions.registered(8)
+        broker.partitions.roles.broker_epoch = lambda: 8
+        await broker.partitions.apply_roles()
         assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await change(broker, leader_epoch=2, leader_broker_epoch=8)
         assert found(broker) is replica
@@ -160,6 +164,8 @@ def test_the_checkpointed_high_watermark_is_kept_over_a_restart(storage: BrokerS
         replica.term.fetched(2, 0, 2, log_start=0, now_ms=0)
 
     async def second(broker: Broker) -> None:
+        assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER  # this process is not elected yet
+        await change(broker, leader_epoch=1, leader_broker_epoch=1)
         replica = found(broker)
         assert replica.term is not None
         assert (replica.log.high_watermark, replica.log.log_end_offset) == (2, 3)

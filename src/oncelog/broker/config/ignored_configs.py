@@ -15,9 +15,8 @@ metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
 metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads.per.data.dir
 num.replica.alter.log.dirs.threads num.replica.fetchers offsets.load.buffer.size
 offsets.topic.compression.codec process.roles queued.max.request.bytes queued.max.requests
-replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes
-replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms replica.socket.receive.buffer.bytes
-replica.socket.timeout.ms request.timeout.ms security.inter.broker.protocol socket.receive.buffer.bytes
+replica.high.watermark.checkpoint.interval.ms replica.socket.receive.buffer.bytes
+request.timeout.ms security.inter.broker.protocol socket.receive.buffer.bytes
 socket.send.buffer.bytes transaction.state.log.load.buffer.size zookeeper.connect
 zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
 """
@@ -29,7 +28,6 @@ UNUSED = frozenset(
     {
         "log.flush.start.offset.checkpoint.interval.ms",
         "offsets.commit.timeout.ms",
-        "replica.lag.time.max.ms",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
     }

@@ -109,7 +109,19 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_insync_replicas: Int1 = 1
     unclean_leader_election_enable: bool = False
     replica_lag_time_max_ms: Long = 30_000
-    """No effect: there is a single broker."""
+    """The leader removes a follower from the in-sync replicas if it was not caught up for this time."""
+    replica_fetch_max_bytes: Int0 = 1024 * 1024
+    """Largest part of a partition that a follower fetches at once. A larger batch is fetched anyway."""
+    replica_fetch_response_max_bytes: Int0 = 10 * 1024 * 1024
+    """Largest response that a follower fetches. A larger first batch is fetched anyway."""
+    replica_fetch_min_bytes: Int = 1
+    """The leader waits for this many bytes before it answers a follower."""
+    replica_fetch_wait_max_ms: Int = 500
+    """The leader waits at most this time."""
+    replica_fetch_backoff_ms: Int0 = 1000
+    """Longest pause of a follower after an error. The first pause is shorter."""
+    replica_socket_timeout_ms: Int = 30_000
+    """Time that a follower waits for an answer, in addition to `replica.fetch.wait.max.ms`."""
     max_request_partition_size_limit: Int1 = 2000
     """The maximum number of partitions in one response to DescribeTopicPartitions."""
 

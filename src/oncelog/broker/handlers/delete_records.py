@@ -1,7 +1,8 @@
-"""DeleteRecords: move the start of partitions to a later offset (KIP-107)."""
+"""DeleteRecords: move the start of partitions to a later offset, also in the followers (KIP-107)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 
@@ -14,6 +15,7 @@ from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
 from oncelog.cluster.image import MetadataCache, MetadataImage
+from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_records import (
@@ -25,6 +27,8 @@ from oncelog.protocol.messages.delete_records import (
 
 _HIGH_WATERMARK = -1
 """The offset in a request that means: delete all committed records."""
+_POLL_S = 0.02
+"""How often a request looks whether the followers have deleted the records."""
 _NONE = -1
 """The low watermark in the result of a partition that has an error."""
 
@@ -42,8 +46,9 @@ async def handle(
     Kafka does not wait for the device. If the offset of a partition cannot be written, its error is
     KAFKA_STORAGE_ERROR: the records are deleted, but a crash may bring them back.
     """
+    end_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     response = DeleteRecordsResponse()
-    deleted: list[tuple[str, DeleteRecordsPartitionResult, DataDirectory | None]] = []
+    deleted: list[tuple[Replica, DeleteRecordsPartitionResult, DataDirectory | None]] = []
     turns = Turns()
     refused = RefusedItems()
     for topic in request.topics:
@@ -53,10 +58,9 @@ async def handle(
             answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             try:
                 ctx.authorize(Operation.DELETE, Resource.TOPIC, topic.name)
-                answer.low_watermark = _delete(
-                    cache.image, partitions, topic.name, wanted.partition_index, wanted.offset
-                )
-                deleted.append((topic.name, answer, directories.find(topic.name, wanted.partition_index)))
+                replica = _delete(cache.image, partitions, topic.name, wanted.partition_index, wanted.offset)
+                answer.low_watermark = replica.log.log_start_offset
+                deleted.append((replica, answer, directories.find(topic.name, wanted.partition_index)))
             except ProtocolError as error:
                 if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     refused.add("%s-%d: %s", topic.name, wanted.partition_index, error)
@@ -69,20 +73,39 @@ async def handle(
     # The periodic write would be too late: a crash before it would undo the deletion.
     written = await partitions.checkpoints.write()
     unwritten = RefusedItems()
-    for name, answer, log_dir in deleted:
+    for replica, answer, log_dir in deleted:
         await turns.next()
         if log_dir not in written:
-            unwritten.add("%s-%d", name, answer.partition_index)
+            unwritten.add("%s-%d", replica.topic, answer.partition_index)
             answer.error_code, answer.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, _NONE
+        else:
+            await _replicated(replica, answer, end_s)
     unwritten.log(logger, "cannot write the new start offset of a partition")
     return response
 
 
-def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition: int, offset: int) -> int:
-    """Move the start of a log, and return it. Housekeeping deletes the segments before it later, as in Kafka."""
+async def _replicated(replica: Replica, answer: DeleteRecordsPartitionResult, end_s: float) -> None:
+    """Wait until all live followers have deleted the records too. Answer REQUEST_TIMED_OUT after `end_s`."""
+    loop = asyncio.get_running_loop()
+    while True:
+        term = replica.term
+        if term is None:
+            answer.error_code, answer.low_watermark = ErrorCode.NOT_LEADER_OR_FOLLOWER, _NONE
+            return
+        if term.low_watermark >= answer.low_watermark:
+            return
+        if loop.time() >= end_s:
+            answer.error_code, answer.low_watermark = ErrorCode.REQUEST_TIMED_OUT, term.low_watermark
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition: int, offset: int) -> Replica:
+    """Move the start of a log, and return its replica. Housekeeping deletes the segments before it later."""
     if topic in INTERNAL_TOPICS and image.topic(topic) is not None:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"cannot delete records of the internal topic {topic}")
-    log = partitions.find(topic, partition).log
+    replica = partitions.find(topic, partition)
+    log = replica.log
     if log.config.compact and not log.config.delete:
         message = f"cannot delete records of {topic} by offset, because its cleanup.policy is compact"
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
@@ -92,7 +115,8 @@ def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition:
             ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {wanted} is invalid; use at least 0, or -1 for the high watermark"
         )
     log.advance_log_start(wanted)
-    return log.log_start_offset
+    replica.leading().deleted(log.log_start_offset)
+    return replica
 
 
 def bind(parts: Parts) -> Handler:

@@ -1,4 +1,8 @@
-"""Fetch: return the log's record batches up to the high watermark or the last stable offset (KIP-98, 227, 516)."""
+"""Fetch: return the log's record batches (KIP-98, 227, 516).
+
+Consumers get the batches up to the high watermark or the last stable offset. Followers get them up to the log end
+offset, and their fetches tell the leader's term which records they have.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,20 @@ from oncelog.broker.requests.fetch_sessions import (
     Key,
     partition_key,
 )
-from oncelog.broker.requests.operations import Operation, Resource
+from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
 from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.leader import DivergingEpoch
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
 from oncelog.net.unsent import LEAST_AT_ONCE, Unsent
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
@@ -47,7 +54,7 @@ _READ, _TOPIC = Operation.READ, Resource.TOPIC
 class _Read:
     """The result of reading one partition."""
 
-    __slots__ = ("aborted", "appended", "data", "end", "error", "held_back", "position", "replica")
+    __slots__ = ("aborted", "appended", "data", "diverging", "end", "error", "held_back", "position", "replica")
 
     def __init__(self, position: FetchPosition) -> None:
         self.position = position
@@ -57,6 +64,8 @@ class _Read:
         self.end = -1
         self.appended = 0
         self.aborted: list[tuple[int, int]] | None = None
+        self.diverging: DivergingEpoch | None = None
+        """Where the log of a follower diverges."""
         self.held_back = False
         """There is data, but no memory for it until other responses are sent (`queued.max.response.bytes`)."""
 
@@ -100,8 +109,18 @@ def check_leader_epoch(replica: Replica, epoch: int) -> None:
     raise ProtocolError(code, f"leader epoch {epoch} of the request is not the current one, {replica.leader_epoch}")
 
 
+def _follower(request: FetchRequest) -> tuple[int, int] | None:
+    """Return the id and the broker epoch of a follower, or None for a consumer."""
+    state = request.replica_state
+    broker = state.replica_id if state.replica_id >= 0 else request.replica_id
+    return (broker, state.replica_epoch) if broker >= 0 else None
+
+
 def _enough(reads: list[_Read], min_bytes: int) -> bool:
-    return any(read.error or read.held_back for read in reads) or sum(len(read.data) for read in reads) >= min_bytes
+    return (
+        any(read.error or read.held_back or read.diverging for read in reads)
+        or sum(len(read.data) for read in reads) >= min_bytes
+    )
 
 
 class _DelayedFetch:
@@ -112,7 +131,8 @@ class _DelayedFetch:
 
     def __init__(self, request: FetchRequest, reads: list[_Read]) -> None:
         self.replicas: list[Replica] = []
-        self._read_committed = request.isolation_level == _READ_COMMITTED
+        self._is_follower = _follower(request) is not None
+        self._read_committed = request.isolation_level == _READ_COMMITTED and not self._is_follower
         self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
         self._appended: dict[Replica, int] = {}
         self._ends: dict[Replica, int] = {}
@@ -124,7 +144,8 @@ class _DelayedFetch:
         """Return whether to read again, after an event of this replica."""
         if replica.term is None:
             return True
-        if replica.readable_end(self._read_committed) == self._ends[replica]:
+        end = replica.log.log_end_offset if self._is_follower else replica.readable_end(self._read_committed)
+        if end == self._ends[replica]:
             return False
         if self._read_committed or replica in self._unread:  # bytes that were appended before may be readable now
             return True
@@ -153,7 +174,9 @@ def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None
         high_watermark = log_start_offset = -1
         if read.replica is not None and not read.error:
             high_watermark, log_start_offset = read.replica.log.high_watermark, read.replica.log.log_start_offset
-        named = position.changed(read.error, high_watermark, log_start_offset, bool(read.data))
+        named = position.changed(
+            read.error, high_watermark, log_start_offset, bool(read.data) or read.diverging is not None
+        )
         if context.incremental and not named:
             yield
             continue
@@ -181,7 +204,7 @@ def _partition_data(read: _Read) -> PartitionData:
         )
     log = read.replica.log
     aborted = read.aborted
-    return PartitionData(
+    data = PartitionData(
         partition_index=read.position.partition,
         high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
@@ -191,6 +214,9 @@ def _partition_data(read: _Read) -> PartitionData:
         ),
         records=read.data,
     )
+    if read.diverging is not None:
+        data.diverging_epoch = EpochEndOffset(epoch=read.diverging.epoch, end_offset=read.diverging.end_offset)
+    return data
 
 
 class FetchHandler:
@@ -271,6 +297,8 @@ class FetchHandler:
                     asked.fetch_offset,
                     asked.partition_max_bytes,
                     asked.current_leader_epoch,
+                    asked.last_fetched_epoch,
+                    asked.log_start_offset,
                 )
 
     def _name_of(self, topic_id: UUID) -> str | None:
@@ -278,10 +306,15 @@ class FetchHandler:
         return info.name if info else None
 
     def _read_all(
-        self, request: FetchRequest, ctx: RequestContext, context: FetchContext
+        self, request: FetchRequest, ctx: RequestContext, context: FetchContext, *, again: bool = False
     ) -> Generator[None, None, list[_Read]]:
-        """Read each partition as far as the memory limit for unread responses allows, with a pause after each."""
+        """Read each partition as far as the memory limit for unread responses allows, with a pause after each.
+
+        With `again`, the request has been read before, and says nothing new about a follower's log.
+        """
+        follower = _follower(request)
         read_committed = request.isolation_level == _READ_COMMITTED
+        may_follow = follower is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)
         unsent = self._unsent()
         unsent.drop_draft(ctx.connection_id)
@@ -295,10 +328,15 @@ class FetchHandler:
             limit = min(left, max(available, LEAST_AT_ONCE)) if available > 0 else 0
             try:
                 name = position.topic or self._topic_of(position)
-                if name not in readable:
-                    ctx.authorize(_READ, _TOPIC, name)
-                    readable.add(name)
-                self._read_one(read, name, limit, read_committed, at_least_one=first)
+                if follower is not None:
+                    if not may_follow:
+                        raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "a follower needs CLUSTER_ACTION")
+                    self._read_for(read, name, limit, *follower, at_least_one=first, again=again)
+                else:
+                    if name not in readable:
+                        ctx.authorize(_READ, _TOPIC, name)
+                        readable.add(name)
+                    self._read_one(read, name, limit, read_committed, at_least_one=first)
             except ProtocolError as error:
                 read.error = error.code
             if read.data:
@@ -322,11 +360,52 @@ class FetchHandler:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
         return name
 
-    def _read_one(self, read: _Read, topic: str, left: int, read_committed: bool, *, at_least_one: bool) -> None:
-        position = read.position
+    def _find(self, topic: str, position: FetchPosition) -> Replica:
         replica = self._partitions.find(topic, position.partition)
         if position.topic_id.int not in (0, replica.topic_id.int):
             raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {topic!r} was created again with another id")
+        return replica
+
+    def _read_for(
+        self, read: _Read, topic: str, left: int, broker: int, epoch: int, *, at_least_one: bool, again: bool
+    ) -> None:
+        """Read one partition for a follower, and record which offsets it has."""
+        position = read.position
+        replica = self._find(topic, position)
+        term = replica.leading()
+        log = replica.log
+        offset = position.fetch_offset
+        diverging = term.check_fetch(
+            log,
+            current_leader_epoch=position.current_leader_epoch,
+            offset=offset,
+            last_fetched_epoch=position.last_fetched_epoch,
+        )
+        follower = term.follower(broker)
+        if follower is None:  # as in Kafka: either of the two brokers has old metadata
+            known = position.current_leader_epoch >= 0
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            raise ProtocolError(code, f"broker {broker} has no replica of {topic}-{position.partition}")
+        read.replica = replica
+        read.end = log.log_end_offset
+        read.appended = replica.bytes_appended
+        read.diverging = diverging
+        if diverging is not None:
+            return
+        limit = min(left, position.max_bytes)
+        if offset < read.end and (limit > 0 or at_least_one):
+            # Records at or after the high watermark may be truncated before the response is sent. To read a page of a
+            # mapped file that was truncated kills the process.
+            shared = read.end == log.high_watermark
+            read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=shared)
+        if not again:
+            term.fetched(broker, epoch, offset, log_start=position.log_start_offset, now_ms=steady_ms())
+            if broker not in term.isr:
+                self._partitions.roles.on_outside_fetch(replica)
+
+    def _read_one(self, read: _Read, topic: str, left: int, read_committed: bool, *, at_least_one: bool) -> None:
+        position = read.position
+        replica = self._find(topic, position)
         check_leader_epoch(replica, position.current_leader_epoch)
         read.replica = replica
         read.end = replica.readable_end(read_committed)
@@ -354,13 +433,13 @@ class FetchHandler:
         while await wait_until(
             missing.can_complete, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_disconnect
         ):
-            reads = await in_turns(self._read_all(request, ctx, context))
+            reads = await in_turns(self._read_all(request, ctx, context, again=True))
             if _enough(reads, request.min_bytes):
                 return await in_turns(_response(context, reads))
             missing.read_again(reads)
             del reads
             self._unsent().drop_draft(ctx.connection_id)
-        return await in_turns(_response(context, await in_turns(self._read_all(request, ctx, context))))
+        return await in_turns(_response(context, await in_turns(self._read_all(request, ctx, context, again=True))))
 
 
 def bind(parts: Parts) -> Handler:

@@ -6,7 +6,7 @@ from functools import partial
 
 from oncelog.broker.handlers.fetch import check_leader_epoch
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import Operation, Resource
+from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
@@ -42,7 +42,8 @@ async def handle(
 def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition, ctx: RequestContext) -> EpochEndOffset:
     found = EpochEndOffset(partition=asked.partition)
     try:
-        ctx.authorize(Operation.DESCRIBE, Resource.TOPIC, topic)
+        if not ctx.may(Operation.CLUSTER_ACTION, *CLUSTER):
+            ctx.authorize(Operation.DESCRIBE, Resource.TOPIC, topic)
         replica = partitions.find(topic, asked.partition)
         check_leader_epoch(replica, asked.current_leader_epoch)
     except ProtocolError as error:

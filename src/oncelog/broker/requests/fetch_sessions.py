@@ -45,6 +45,9 @@ class FetchPosition:
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    """The log start offset of a follower."""
     last_sent_high_watermark: int = -1
     last_sent_log_start_offset: int = -1
 
@@ -175,5 +178,7 @@ class FetchSessions:
                 known.fetch_offset = position.fetch_offset
                 known.max_bytes = position.max_bytes
                 known.current_leader_epoch = position.current_leader_epoch
+                known.last_fetched_epoch = position.last_fetched_epoch
+                known.log_start_offset = position.log_start_offset
         for key in forgotten:
             session.positions.pop(key, None)

@@ -371,20 +371,18 @@ class Partitions:
                     self.roles.reconfigure(replica, newest)
                     self.roles.apply(replica)
         if brokers_changed:
-            for replica in tuple(self._replicas.values()):
-                await turns.next()
-                self.roles.brokers_changed(replica)
+            await self.apply_roles()
         followed = [key for name in new for key in self._followed(name)]
         if followed:
             self._workers.spawn(self.open_all(followed), "open followed partitions")
 
-    async def registered(self, broker_epoch: int) -> None:
-        """Lead and follow as the broker that has this epoch. Call it after each registration, and when one ends."""
-        self.roles.broker_epoch = broker_epoch
+    async def apply_roles(self) -> None:
+        """Lead and follow as the newest image and the registration of this broker say."""
         turns = Turns()
         for replica in tuple(self._replicas.values()):
             await turns.next()
             self.roles.apply(replica)
+            self.roles.brokers_changed(replica)
 
     def _followed(self, name: str) -> Iterator[tuple[str, int]]:
         """Yield the partitions of a topic that this broker must open, because it follows another leader."""

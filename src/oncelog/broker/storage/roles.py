@@ -24,12 +24,14 @@ class Roles:
         self._cache = cache
         self._config = config
         self.node_id = node_id
-        self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        """The registration of this process. It leads partitions with several replicas only under this epoch."""
+        self.broker_epoch: Callable[[], int] = lambda: UNKNOWN_BROKER_EPOCH
+        """Returns the registration of this process. It leads partitions with several replicas only under this epoch."""
         self.on_term_ended: Callable[[str, int], object] = _ignore
         """Called after the end of a term, with topic and partition, and before the log follows another leader."""
         self.on_changed: Callable[[Replica], object] = _ignore
         """Called after each change of a replica's role or leader epoch."""
+        self.on_outside_fetch: Callable[[Replica], object] = _ignore
+        """Called after a follower has fetched that is not in sync."""
         self._live_of: MetadataImage | None = None
         self._live: dict[int, int] = {}
 
@@ -50,7 +52,7 @@ class Roles:
         With one replica, there are no followers.
         """
         return info.leader == self.node_id and (
-            len(info.replicas) <= 1 or info.leader_broker_epoch == self.broker_epoch
+            len(info.replicas) <= 1 or UNKNOWN_BROKER_EPOCH != info.leader_broker_epoch == self.broker_epoch()
         )
 
     def apply(self, replica: Replica) -> None:

@@ -1,0 +1,349 @@
+"""Fetch the records of the leaders that this broker follows, and append them to its own logs.
+
+There is one fetcher for each leading broker. It sends one Fetch at a time for all partitions that follow this broker,
+in a fetch session (KIP-227). `Following` (`cluster/follower.py`) decides what to do with the response for a partition.
+Source: Kafka's `ReplicaFetcherThread` and `AbstractFetcherThread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.peers import Failure, Peers, Purpose
+from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.workers import Workers
+from oncelog.cluster.follower import Append, Fetch, Fetched, Following, Restart, Signal, Truncate
+from oncelog.cluster.leader import DivergingEpoch
+from oncelog.cluster.replica import Replica
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from oncelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+MIN_BACKOFF_MS = 20
+"""The first pause after an error. The pause doubles up to `replica.fetch.backoff.ms`."""
+BYTES_A_TURN = 256 << 10
+"""The bytes to append before other requests have their turn."""
+_LATEST, _EARLIEST = -1, -2
+_FIRST = 0
+"""The session epoch of a Fetch that names all partitions and begins a session."""
+
+Key = tuple[str, int]
+
+
+class _Followed:
+    """One partition that follows the broker of a fetcher."""
+
+    __slots__ = ("backoff_ms", "fetch", "following", "replica", "retry_at")
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.following = Following(replica.leader, replica.leader_epoch, replica.log)
+        self.fetch: Fetch | None = None
+        """The part of the Fetch in flight."""
+        self.retry_at = 0.0
+        """The loop's time before which the partition is not fetched."""
+        self.backoff_ms = MIN_BACKOFF_MS
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the replica still follows the same leader in the same epoch."""
+        replica, following = self.replica, self.following
+        usable = replica.term is None and not (replica.offline or replica.log.closed)
+        return usable and (replica.leader, replica.leader_epoch) == (following.leader, following.leader_epoch)
+
+
+class _Session:
+    """A fetch session with the leader: what it knows already."""
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.epoch = _FIRST
+        self.sent: dict[tuple[UUID, int], Fetch] = {}
+
+    def request(self, wanted: Iterable[_Followed], max_bytes: int) -> tuple[list[FetchTopic], list[ForgottenTopic]]:
+        """Return the partitions that the leader does not know yet, and those that it must forget."""
+        if self.epoch == _FIRST:
+            self.sent.clear()
+        topics: dict[UUID, FetchTopic] = {}
+        left = dict.fromkeys(self.sent)
+        for followed in wanted:
+            fetch, replica = followed.fetch, followed.replica
+            assert fetch is not None
+            key = replica.topic_id, replica.partition
+            left.pop(key, None)
+            if self.sent.get(key) == fetch:
+                continue
+            self.sent[key] = fetch
+            topic = topics.setdefault(replica.topic_id, FetchTopic(topic_id=replica.topic_id, partitions=[]))
+            topic.partitions.append(
+                FetchPartition(
+                    partition=replica.partition,
+                    current_leader_epoch=fetch.leader_epoch,
+                    fetch_offset=fetch.offset,
+                    last_fetched_epoch=fetch.last_fetched_epoch,
+                    log_start_offset=fetch.log_start,
+                    partition_max_bytes=max_bytes,
+                )
+            )
+        forgotten: dict[UUID, ForgottenTopic] = {}
+        for topic_id, partition in left:
+            del self.sent[topic_id, partition]
+            gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
+            gone.partitions.append(partition)
+        return list(topics.values()), list(forgotten.values())
+
+    def answered(self, session_id: int) -> None:
+        """Record the session of a response."""
+        self.id = session_id
+        self.epoch = self.epoch % (2**31 - 1) + 1 if session_id else _FIRST
+
+
+class Replication:
+    """All fetchers of this broker."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        peers: Peers,
+        config: DynamicConfig,
+        workers: Workers,
+        *,
+        cut: Callable[[], None],
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes."""
+        self.partitions = partitions
+        self.peers = peers
+        self.config = config
+        self.workers = workers
+        self.cut = cut
+        self.now_ms = now_ms
+        self.logger = logger
+        self._fetchers: dict[int, _Fetcher] = {}
+
+    def role_changed(self, replica: Replica) -> None:
+        """Follow the leader of the replica from now on, and none before."""
+        for fetcher in self._fetchers.values():
+            fetcher.remove(replica)
+        if replica.leader >= 0:
+            if replica.leader not in self._fetchers:
+                fetcher = self._fetchers[replica.leader] = _Fetcher(self, replica.leader)
+                self.workers.spawn(fetcher.run(), f"fetch from broker {replica.leader}")
+            self._fetchers[replica.leader].add(replica)
+
+
+class _Fetcher:
+    """Fetch from one broker."""
+
+    def __init__(self, parts: Replication, leader: int) -> None:
+        self._parts = parts
+        self._leader = leader
+        self._followed: dict[Key, _Followed] = {}
+        self._session = _Session()
+        self._wake = asyncio.Event()
+        self._failed = False
+
+    def add(self, replica: Replica) -> None:
+        """Fetch for this replica."""
+        self._followed[replica.topic, replica.partition] = _Followed(replica)
+        replica.watch(self._wake.set)
+        self._wake.set()
+
+    def remove(self, replica: Replica) -> None:
+        """Do not fetch for this replica."""
+        known = self._followed.get((replica.topic, replica.partition))
+        if known is not None and known.replica is replica:
+            del self._followed[replica.topic, replica.partition]
+            replica.unwatch(self._wake.set)
+
+    async def run(self) -> None:
+        """Fetch until the broker stops."""
+        while True:
+            self._wake.clear()
+            wanted = self._wanted()
+            if not wanted:
+                await self._pause()
+            elif not await self._fetch(wanted):
+                self._delay(wanted)
+
+    def _wanted(self) -> list[_Followed]:
+        """Return the partitions to fetch now."""
+        now = asyncio.get_running_loop().time()
+        wanted = []
+        for followed in tuple(self._followed.values()):
+            replica = followed.replica
+            if not followed.is_current:
+                self.remove(replica)
+            elif followed.retry_at <= now and replica.stored_end >= replica.log.log_end_offset:
+                followed.fetch = followed.following.next_fetch()
+                if followed.fetch is not None:
+                    wanted.append(followed)
+        return wanted
+
+    async def _pause(self) -> None:
+        """Wait for a partition that can be fetched, as long as the next back-off lasts."""
+        now = asyncio.get_running_loop().time()
+        waits = [each.retry_at - now for each in self._followed.values() if each.retry_at > now]
+        try:
+            await asyncio.wait_for(self._wake.wait(), min(waits) if waits else None)
+        except TimeoutError:
+            return
+
+    def _delay(self, partitions: Iterable[_Followed]) -> None:
+        now = asyncio.get_running_loop().time()
+        longest = self._parts.config.static.replica_fetch_backoff_ms
+        for followed in partitions:
+            followed.retry_at = now + min(followed.backoff_ms, longest) / 1000
+            followed.backoff_ms = min(2 * followed.backoff_ms, max(longest, 1))
+
+    async def _fetch(self, wanted: list[_Followed]) -> bool:
+        """Send one Fetch, and process the response. Return False if the leader has not answered."""
+        parts, session = self._parts, self._session
+        config = parts.config.static
+        topics, forgotten = session.request(wanted, config.replica_fetch_max_bytes)
+        request = FetchRequest(
+            replica_state=ReplicaState(
+                replica_id=parts.partitions.roles.node_id, replica_epoch=parts.partitions.roles.broker_epoch()
+            ),
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=session.id,
+            session_epoch=session.epoch,
+            topics=topics,
+            forgotten_topics_data=forgotten,
+        )
+        timeout_ms = config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms
+        response = await parts.peers.request(self._leader, Purpose.FETCH, request, FetchResponse, timeout_ms)
+        problem = response.reason if isinstance(response, Failure) else ErrorCode(response.error_code).name
+        if isinstance(response, Failure) or response.error_code:
+            self._session = _Session()
+            if not self._failed:
+                parts.logger.warning("cannot fetch from broker %d: %s", self._leader, problem)
+            self._failed = True
+            return False
+        self._failed = False
+        session.answered(response.session_id)
+        asked = {(each.replica.topic_id, each.replica.partition): each for each in wanted}
+        truncated = False
+        appended = 0
+        for topic in response.responses:
+            for data in topic.partitions:
+                followed = asked.get((topic.topic_id, data.partition_index))
+                if followed is not None and followed.is_current:
+                    truncated |= await self._received(followed, data)
+                    appended += len(data.records or b"")
+                    if appended >= BYTES_A_TURN:
+                        appended = 0
+                        await asyncio.sleep(0)
+        if truncated:
+            # A recovery point above the truncation would let recovery skip records that are not on the device.
+            await parts.partitions.checkpoints.write()
+        return True
+
+    async def _received(self, followed: _Followed, data: PartitionData) -> bool:
+        """Process the response for one partition. Return whether its log was truncated."""
+        assert followed.fetch is not None
+        diverging = data.diverging_epoch
+        fetched = Fetched(
+            ErrorCode(data.error_code),
+            memoryview(data.records or b""),
+            data.high_watermark,
+            data.log_start_offset,
+            DivergingEpoch(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
+        )
+        action = followed.following.received(followed.fetch, fetched)
+        if action is Signal.ASK_RANGE:
+            bounds = await self._bounds(followed)
+            action = Signal.RETRY if bounds is None else followed.following.range_known(*bounds)
+            if not followed.is_current:
+                return False
+        replica = followed.replica
+        try:
+            if isinstance(action, Append):
+                self._append(followed, action)
+                followed.backoff_ms = MIN_BACKOFF_MS
+            elif isinstance(action, Truncate | Restart):
+                self._truncate(replica, action)
+                return True
+        except ProtocolError as error:
+            self._parts.logger.error("cannot replicate %r: %s", replica, error)
+            action = Signal.RETRY
+        if isinstance(action, Signal):
+            if action is not Signal.IGNORE:
+                self._parts.logger.info("%r: broker %d answered %s", replica, self._leader, fetched.error.name)
+            self._session.sent.pop((replica.topic_id, replica.partition), None)
+            self._delay([followed])
+        return False
+
+    def _append(self, followed: _Followed, action: Append) -> None:
+        """Append the leader's records, and apply its high watermark and log start offset. Raises ProtocolError."""
+        replica = followed.replica
+        log = replica.log
+        if action.records:
+            before = log.log_end_offset
+            epoch = followed.following.leader_epoch
+            log.append_as_follower(action.records, leader_epoch=epoch, now_ms=self._parts.now_ms())
+            if log.log_end_offset < before:  # the log had only a part of the leader's first batch
+                replica.truncated()
+            replica.bytes_appended += len(action.records)
+        log.advance_high_watermark(action.high_watermark)
+        log.advance_log_start(min(action.log_start, log.high_watermark))
+        if action.records:
+            replica.appended()
+
+    def _truncate(self, replica: Replica, action: Truncate | Restart) -> None:
+        """Truncate the log, or restart it. Raises ProtocolError."""
+        log = replica.log
+        self._parts.logger.info("%r: %r, as broker %d requires", replica, action, self._leader)
+        if action.offset < log.high_watermark or isinstance(action, Restart):
+            self._parts.cut()
+        if isinstance(action, Truncate):
+            log.truncate_to(action.offset, self._parts.now_ms())
+        else:
+            log.restart_at(action.offset, self._parts.now_ms())
+        replica.truncated()
+        self._parts.partitions.checkpoints.write_now()
+
+    async def _bounds(self, followed: _Followed) -> tuple[int, int] | None:
+        """Return the leader's log start and log end offsets, or None if it does not answer."""
+        found = []
+        for timestamp in (_EARLIEST, _LATEST):
+            asked = ListOffsetsPartition(
+                partition_index=followed.replica.partition,
+                current_leader_epoch=followed.following.leader_epoch,
+                timestamp=timestamp,
+            )
+            request = ListOffsetsRequest(
+                replica_id=self._parts.partitions.roles.node_id,
+                topics=[ListOffsetsTopic(name=followed.replica.topic, partitions=[asked])],
+            )
+            timeout_ms = self._parts.config.static.replica_socket_timeout_ms
+            response = await self._parts.peers.request(
+                self._leader, Purpose.FETCH, request, ListOffsetsResponse, timeout_ms
+            )
+            if isinstance(response, Failure):
+                return None
+            answer = response.topics[0].partitions[0]
+            if answer.error_code:
+                return None
+            found.append(answer.offset)
+        return found[0], found[1]
