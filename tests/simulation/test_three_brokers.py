@@ -1,0 +1,163 @@
+"""Three brokers with replicated partitions: what followers have, and what remains after a leader is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.replica_cluster import ReplicaCluster, values
+
+ALL = 1, 2, 3
+
+
+def test_followers_get_the_leaders_records() -> None:
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await cluster.create("t", ALL)
+        for number in range(10):
+            assert await cluster.append(1, "t", b"%d" % number) is ErrorCode.NONE
+        await cluster.agree("t", ALL)
+        follower = cluster.replica(3, "t")
+        assert follower is not None
+        assert values(follower.log) == [b"%d" % number for number in range(10)]
+        assert await cluster.append(2, "t", b"x") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    ReplicaCluster.run(scenario)
+
+
+def test_a_new_leader_has_all_acknowledged_records_and_the_old_one_truncates() -> None:
+    """`fast_failover`: the old leader has a record that no follower has, and must drop it."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await cluster.create("t", ALL, least=2)
+        for number in range(5):
+            await cluster.append(1, "t", b"%d" % number)
+        cluster.world.network.cut("broker-1", "broker-2")
+        cluster.world.network.cut("broker-1", "broker-3")
+        await cluster.append(1, "t", b"lost", acks=1)
+        await cluster.elect("t", 2, (2, 3))
+        assert await cluster.append(2, "t", b"5") is ErrorCode.NONE
+        cluster.world.network.heal("broker-1", "broker-2")
+        cluster.world.network.heal("broker-1", "broker-3")
+        await cluster.agree("t", ALL)
+        old = cluster.replica(1, "t")
+        assert old is not None
+        assert values(old.log) == [b"%d" % number for number in range(6)]
+        await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+
+    ReplicaCluster.run(scenario)
+
+
+def test_a_follower_that_lags_leaves_the_in_sync_replicas_and_returns() -> None:
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await cluster.create("t", ALL, least=2)
+        await cluster.append(1, "t", b"0")
+        cluster.world.brokers[3].pause()
+        assert await cluster.append(1, "t", b"1") is ErrorCode.NONE  # after broker 3 has left
+        assert cluster.state("t").isr == (1, 2)
+        cluster.world.brokers[3].resume()
+        await cluster.eventually(lambda: cluster.state("t").isr == (1, 2, 3))
+        await cluster.agree("t", ALL)
+
+    ReplicaCluster.run(scenario, replica_lag_time_max_ms=2000)
+
+
+def test_too_few_in_sync_replicas_reject_acks_all() -> None:
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await cluster.create("t", ALL, least=2)
+        await cluster.append(1, "t", b"0")
+        for number in (2, 3):
+            cluster.world.brokers[number].kill()
+        await cluster.append(1, "t", b"1", acks=1)
+        await cluster.eventually(lambda: cluster.state("t").isr == (1,))
+        assert await cluster.append(1, "t", b"2") is ErrorCode.NOT_ENOUGH_REPLICAS
+        leader = cluster.replica(1, "t")
+        assert leader is not None
+        assert (leader.log.high_watermark, leader.log.log_end_offset) == (1, 2)
+        for number in (2, 3):
+            await cluster.world.brokers[number].start()
+        await cluster.agree("t", ALL)
+        assert await cluster.append(1, "t", b"3") is ErrorCode.NONE
+
+    ReplicaCluster.run(scenario, replica_lag_time_max_ms=2000)
+
+
+TOPICS = {"a": (1, 2, 3), "b": (2, 3, 1), "c": (3, 1, 2)}
+FAULTS = 12
+
+
+async def write(cluster: ReplicaCluster, topic: str, rng: random.Random, acknowledged: list[bytes]) -> None:
+    """Write one record after the other to the leader, and note those that are acknowledged."""
+    number = 0
+    while True:
+        value = b"%s-%d" % (topic.encode(), number)
+        number += 1
+        leader = cluster.state(topic).leader
+        if leader not in cluster.infos[topic].replicas or rng.random() < 0.1:
+            leader = rng.choice(ALL)
+        if await cluster.produce(leader, topic, value) is ErrorCode.NONE:
+            acknowledged.append(value)
+        await asyncio.sleep(rng.uniform(0, 0.05))
+
+
+async def strike(cluster: ReplicaCluster, rng: random.Random) -> None:
+    """Kill, pause or cut off one broker, and undo it after a while."""
+    machine = cluster.world.brokers[rng.choice(ALL)]
+    fault = rng.choice(["kill", "pause", "cut", "cut one way"])
+    others = [each.name for each in cluster.world.brokers.values() if each is not machine]
+    others = others if rng.random() < 0.5 else others[:1]
+    if fault == "kill":
+        machine.kill()
+    elif fault == "pause":
+        machine.pause()
+    else:
+        for other in others:
+            cluster.world.network.cut(machine.name, other, both_ways=fault == "cut")
+    await asyncio.sleep(rng.choice([0.2, 2, 8]))
+    machine.resume()
+    cluster.world.network.heal()
+    await restart(cluster)
+    await asyncio.sleep(rng.choice([0, 0.5, 5]))
+
+
+async def restart(cluster: ReplicaCluster) -> None:
+    """Start the brokers that are dead, when their sessions have ended."""
+    for machine in cluster.world.brokers.values():
+        while not machine.alive:
+            try:
+                await machine.start()
+            except ProtocolError as error:
+                assert error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION  # noqa: PT017
+                machine.kill()
+                await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_acknowledged_records_survive_faults(seed: int) -> None:
+    async def scenario(cluster: ReplicaCluster) -> None:
+        rng = cluster.world.stream("faults")
+        control = asyncio.ensure_future(cluster.control())
+        acknowledged: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
+        for topic, replicas in TOPICS.items():
+            await cluster.create(topic, replicas, least=2)
+        writers = [asyncio.ensure_future(write(cluster, topic, rng, acknowledged[topic])) for topic in TOPICS]
+        for _ in range(FAULTS):
+            await strike(cluster, rng)
+        await asyncio.sleep(5)
+        for task in writers:
+            task.cancel()
+        await asyncio.gather(*writers, return_exceptions=True)
+        for topic in TOPICS:
+            await cluster.eventually(lambda topic=topic: set(cluster.state(topic).isr) == {1, 2, 3})
+            await cluster.agree(topic, ALL)
+            replica = cluster.replica(1, topic)
+            assert replica is not None
+            found = values(replica.log)
+            assert len(found) == len(set(found))
+            assert not set(acknowledged[topic]) - set(found)
+            assert len(acknowledged[topic]) > 100
+        control.cancel()
+
+    ReplicaCluster.run(scenario, seed=seed, replica_lag_time_max_ms=1000, broker_session_timeout_ms=2000)

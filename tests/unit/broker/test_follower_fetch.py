@@ -1,0 +1,245 @@
+"""Fetch, ListOffsets and DeleteRecords of replicated partitions, as followers and clients of the leader see them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.handlers import delete_records, fetch, list_offsets, offset_for_leader_epoch
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
+from oncelog.cluster.partition_state import decode_state, encode_state, state_path
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.store import Set
+from oncelog.cluster.topic_nodes import write_topic
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from oncelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from oncelog.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from oncelog.protocol.records import Record, build_batch
+from support.broker_fixtures import NOW, BrokerStorage
+
+ID = UUID(int=5)
+TOPIC = TopicInfo("t", ID, (PartitionInfo(1, 0, (1, 2, 3), (1, 2), leader_broker_epoch=0),))
+CONTEXT = RequestContext(ApiKey.FETCH, 17, 1, "", "", 1)
+LISTING = RequestContext(ApiKey.LIST_OFFSETS, 9, 1, "", "", 1)
+DELETING = RequestContext(ApiKey.DELETE_RECORDS, 2, 1, "", "", 1)
+FOLLOWER = 2
+MOST = 1 << 20
+
+
+async def leader(broker: Broker, epoch: int = 0) -> Replica:
+    """Return the replica, which leads in this epoch, with three records of the epochs before."""
+    async with broker.loader.changing() as changes:
+        write_topic(changes, TOPIC)
+    replica = broker.partitions.find("t", 0)
+    for _ in range(3):
+        replica.append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
+    if epoch:
+        path = state_path("t", 0)
+        old = decode_state(broker.store.get(path))
+        async with broker.loader.changing() as changes:
+            changes.write([Set(path, encode_state(replace(old, leader_epoch=epoch)), old.version)], path)
+    return replica
+
+
+def request(
+    offset: int, *, broker: int = FOLLOWER, broker_epoch: int = 0, wait_ms: int = 0, **fields: int
+) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=MOST, log_start_offset=0, **fields)
+    return FetchRequest(
+        replica_state=ReplicaState(replica_id=broker, replica_epoch=broker_epoch),
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        topics=[FetchTopic(topic_id=ID, partitions=[partition])],
+    )
+
+
+def fetched(broker: Broker, asked: FetchRequest, context: RequestContext = CONTEXT) -> PartitionData:
+    answer = fetch.bind(broker.parts)(asked, context)
+    assert isinstance(answer, FetchResponse)
+    return answer.responses[0].partitions[0]
+
+
+def test_a_follower_reads_beyond_the_high_watermark_which_its_next_fetch_advances(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker)
+        assert (replica.log.high_watermark, replica.log.log_end_offset) == (0, 3)
+        found = fetched(broker, request(0, current_leader_epoch=0))
+        assert (found.error_code, found.high_watermark) == (0, 0)
+        assert isinstance(found.records, bytes)  # a copy: the records may be truncated before they are sent
+        assert len(found.records) == replica.log.size_bytes
+        consumer = fetched(broker, request(0, broker=-1))
+        assert (consumer.error_code, consumer.records) == (0, b"")
+        assert fetched(broker, request(3, current_leader_epoch=0, last_fetched_epoch=0)).high_watermark == 3
+        assert fetched(broker, request(0, broker=-1)).records
+
+    storage.run_broker(life)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (request(0, current_leader_epoch=4), ErrorCode.FENCED_LEADER_EPOCH),
+        (request(0, current_leader_epoch=6), ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (request(4, current_leader_epoch=5), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (request(0, current_leader_epoch=5, broker=9), ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (request(0, broker=9), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (request(0, current_leader_epoch=5, broker=FOLLOWER), ErrorCode.NONE),
+    ],
+)
+def test_errors_of_a_followers_fetch(storage: BrokerStorage, asked: FetchRequest, code: ErrorCode) -> None:
+    async def life(broker: Broker) -> None:
+        await leader(broker, epoch=5)
+        assert fetched(broker, asked).error_code == code
+
+    storage.run_broker(life)
+
+
+def test_a_fetch_of_a_replaced_process_does_not_count(storage: BrokerStorage) -> None:
+    """`fetch_from_the_dead` (KAFKA-15221)."""
+
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker)
+        assert fetched(broker, request(1, broker_epoch=2, last_fetched_epoch=0)).error_code == 0
+        late = fetched(broker, request(3, broker_epoch=1, last_fetched_epoch=0))
+        assert (late.error_code, replica.log.high_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
+
+    storage.run_broker(life)
+
+
+def test_a_diverging_fetch_gets_the_end_of_the_epoch_and_does_not_count(storage: BrokerStorage) -> None:
+    """`diverging_fetch_counts_not` (KAFKA-13141)."""
+
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker, epoch=5)
+        found = fetched(broker, request(3, current_leader_epoch=5, last_fetched_epoch=4))
+        assert (found.error_code, found.records, replica.log.high_watermark) == (0, b"", 0)
+        assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 3)
+
+    storage.run_broker(life)
+
+
+def test_a_follower_waits_for_records(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker)
+        answer = fetch.bind(broker.parts)(request(3, last_fetched_epoch=0, wait_ms=20_000), CONTEXT)
+        assert isinstance(answer, Awaitable)
+        task = asyncio.ensure_future(answer)
+        await asyncio.sleep(0.05)
+        replica.append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
+        found = (await asyncio.wait_for(task, 5)).responses[0].partitions[0]
+        assert (found.high_watermark, len(found.records)) == (3, replica.log.size_bytes // 4)
+
+    storage.run_broker(life)
+
+
+def test_the_end_of_the_term_answers_a_waiting_follower(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker)
+        answer = fetch.bind(broker.parts)(request(3, last_fetched_epoch=0, wait_ms=20_000), CONTEXT)
+        task = asyncio.ensure_future(answer)
+        await asyncio.sleep(0.05)
+        broker.partitions.roles.end_term(replica)
+        found = (await asyncio.wait_for(task, 5)).responses[0].partitions[0]
+        assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    storage.run_broker(life)
+
+
+class NoClusterAction:
+    """Deny what only brokers may do."""
+
+    def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+        return operation is not Operation.CLUSTER_ACTION
+
+
+def test_only_brokers_may_fetch_as_followers(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker)
+        context = replace(CONTEXT, authorizer=NoClusterAction())
+        found = fetched(broker, request(3, last_fetched_epoch=0), context)
+        assert (found.error_code, replica.log.high_watermark) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
+
+    storage.run_broker(life)
+
+
+async def listed(broker: Broker, replica_id: int) -> tuple[int, int]:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    topics = [ListOffsetsTopic(name="t", partitions=[asked])]
+    answer = await list_offsets.bind(broker.parts)(ListOffsetsRequest(replica_id=replica_id, topics=topics), LISTING)
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.offset
+
+
+def test_a_new_leader_hides_its_end_from_consumers_until_its_epoch_has_begun(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await leader(broker, epoch=5)
+        assert await listed(broker, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        assert await listed(broker, FOLLOWER) == (0, 3)
+        fetched(broker, request(3, last_fetched_epoch=0))
+        assert await listed(broker, -1) == (0, 3)
+
+    storage.run_broker(life)
+
+
+def test_followers_ask_for_the_end_of_an_epoch_without_permission_for_the_topic(storage: BrokerStorage) -> None:
+    class OnlyClusterAction:
+        def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+            return operation is Operation.CLUSTER_ACTION
+
+    async def life(broker: Broker) -> None:
+        await leader(broker, epoch=5)
+        asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=5, leader_epoch=3)
+        topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
+        context = RequestContext(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, 1, "", "", 1, authorizer=OnlyClusterAction())
+        answer = await offset_for_leader_epoch.bind(broker.parts)(OffsetForLeaderEpochRequest(topics=topics), context)
+        found = answer.topics[0].partitions[0]
+        assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 3)
+
+    storage.run_broker(life)
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_delete_records_waits_for_the_followers(storage: BrokerStorage, deletes: bool) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker)
+        assert replica.term is not None
+        fetched(broker, request(3, last_fetched_epoch=0))
+        replica.term.live_changed({2: 0}, 0)
+        wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
+        timeout_ms = 20_000 if deletes else 100
+        work = delete_records.bind(broker.parts)(DeleteRecordsRequest(topics=[wanted], timeout_ms=timeout_ms), DELETING)
+        task = asyncio.ensure_future(work)
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        if deletes:
+            replica.term.fetched(2, 0, 3, log_start=2, now_ms=0)
+        found = (await asyncio.wait_for(task, 5)).topics[0].partitions[0]
+        timed_out = ErrorCode.REQUEST_TIMED_OUT, 0
+        assert (found.error_code, found.low_watermark) == ((0, 2) if deletes else timed_out)
+
+    storage.run_broker(life)
