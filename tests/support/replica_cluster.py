@@ -65,7 +65,8 @@ class ReplicaCluster:
         async def main(world: World) -> None:
             cluster = ReplicaCluster(world)
             for number in (1, 2, 3):
-                await world.start_broker(number, **settings)
+                machine = await world.start_broker(number, **settings)
+                machine.disk.map_bytes = 1  # all reads are live pages, so a truncation under one kills the process
             await scenario(cluster)
             for machine in world.brokers.values():
                 if machine.alive:
@@ -154,14 +155,19 @@ class ReplicaCluster:
             topic_data=[TopicProduceData(name=topic, topic_id=topic_id, partition_data=[partition])],
         )
         try:
-            if number not in self._connections or self._connections[number].closed:
-                self._connections[number] = await connect(
-                    f"broker-{number}", PORT, client_id="test", connect_timeout_ms=1000
-                )
-            response = await self._connections[number].call(request, timeout_ms=timeout_ms + 2000)
+            connection = await self.connection(number)
+            response = await connection.call(request, timeout_ms=timeout_ms + 2000)
         except ConnectionLostError:
             return None
         return ErrorCode(response.responses[0].partition_responses[0].error_code)
+
+    async def connection(self, number: int) -> ClientConnection:
+        """Return an open connection to a broker. Raises ConnectionLostError."""
+        if number not in self._connections or self._connections[number].closed:
+            self._connections[number] = await connect(
+                f"broker-{number}", PORT, client_id="test", connect_timeout_ms=1000
+            )
+        return self._connections[number]
 
     async def control(self) -> None:
         """Elect leaders as the controller does, until cancelled."""
