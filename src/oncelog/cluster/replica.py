@@ -19,6 +19,9 @@ from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.log.validate import ValidBatches
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
+_COORDINATOR = Origin.COORDINATOR
+"""A constant, because each append needs it."""
+
 
 class Flush(Protocol):
     """Sync logs outside the event loop, and report through `Replica.synced`."""
@@ -187,8 +190,8 @@ class Replica:
         if fewer replicas are in sync than the topic requires. For `verified` and `guard`, see `Log.start_verification`.
         Raises ProtocolError with Kafka's code if the append is rejected. In this case, nothing is appended.
         """
-        term = self.leading()
-        if (all_replicas or origin is Origin.COORDINATOR) and term.under_min_isr:
+        term = self.term or self.leading()
+        if (all_replicas or origin is _COORDINATOR) and term.under_min_isr:
             raise self._not_enough(term)
         result = self.log.append_as_leader(
             records,

@@ -258,7 +258,9 @@ class ProduceHandler:
                     refused = refused or RefusedItems()
                     message = partition.error_message
                     refused.add("%s-%d: %s", target.topic, target.data.index, message)
-                elif replica is not None and target.last_offset >= _acknowledged_end(replica, all_replicas):
+                elif replica is not None and target.last_offset >= (
+                    replica.log.high_watermark if all_replicas else replica.stored_end
+                ):
                     late.append((target, replica, partition))
                 partitions.append(partition)
                 for _ in range(NEW_LOG_ITEMS if creates else 1):
@@ -284,16 +286,16 @@ class ProduceHandler:
     ) -> ProduceResponse:
         """Answer when the records are committed, or with acks=1 synced, or when the request's timeout expires.
 
-        If a partition is not ready by then, its error is REQUEST_TIMED_OUT, although its records were appended. If too
-        few replicas are in sync when the records are committed, it is NOT_ENOUGH_REPLICAS_AFTER_APPEND (Kafka's
-        `DelayedProduce`).
+        If a partition is not ready by then, its error is REQUEST_TIMED_OUT, although its records were appended
+        (Kafka's `DelayedProduce`). So it is if too few replicas are in sync, because the high watermark stops then
+        (KIP-966). NOT_ENOUGH_REPLICAS_AFTER_APPEND does not occur.
         """
         all_replicas = request.acks == ALL
         loop = asyncio.get_running_loop()
         waits: list[asyncio.Future[ErrorCode]] = [loop.create_future() for _ in late]
         for outcome, (target, replica, _) in zip(waits, late, strict=True):
             if all_replicas:
-                replica.when_committed(target.last_offset, partial(_resolve_committed, outcome, replica))
+                replica.when_committed(target.last_offset, partial(_resolve_once, outcome))
             else:
                 replica.when_stored(target.last_offset, partial(_resolve_once, outcome))
         timer = loop.call_later(max(request.timeout_ms, 0) / 1000, _time_out, waits)
@@ -331,18 +333,6 @@ def _release_records(admitted: Admitted) -> None:
     """Release the request's records. They are in the log, and the wait for their sync may be long."""
     for target in admitted.targets():
         target.data.records = target.validated = None
-
-
-def _acknowledged_end(replica: Replica, all_replicas: bool) -> int:
-    """Return the offset before which records need no wait."""
-    return replica.log.high_watermark if all_replicas else replica.stored_end
-
-
-def _resolve_committed(outcome: asyncio.Future[ErrorCode], replica: Replica, code: ErrorCode) -> None:
-    term = replica.term
-    if code is ErrorCode.NONE and term is not None and term.under_min_isr:
-        code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    _resolve_once(outcome, code)
 
 
 def _resolve_once(outcome: asyncio.Future[ErrorCode], code: ErrorCode) -> None:
