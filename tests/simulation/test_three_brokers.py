@@ -142,12 +142,14 @@ async def write(cluster: ReplicaCluster, topic: str, rng: random.Random, acknowl
 
 
 async def strike(cluster: ReplicaCluster, rng: random.Random) -> None:
-    """Kill, pause or cut off one broker, and undo it after a while."""
+    """Kill, crash, pause or cut off one broker, and undo it after a while."""
     machine = cluster.world.brokers[rng.choice(ALL)]
-    fault = rng.choice(["kill", "pause", "cut", "cut one way"])
+    fault = rng.choice(["kill", "crash", "pause", "cut", "cut one way"])
     others = [each.name for each in cluster.world.brokers.values() if each is not machine]
     others = others if rng.random() < 0.5 else others[:1]
-    if fault == "kill":
+    if fault == "crash" and all(len(cluster.state(topic).isr) == 3 for topic in TOPICS):
+        machine.crash()  # with fewer in sync, the records of this machine may be the only ones
+    elif fault in ("crash", "kill"):
         machine.kill()
     elif fault == "pause":
         machine.pause()

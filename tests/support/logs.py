@@ -103,8 +103,8 @@ def max_timestamp(log: Log) -> tuple[int, int, int] | None:
     return None if step is None or found is None else (*found, step.epoch)
 
 
-def leading_replica(topic: str, log: Log, *, flush: Flush | None = None) -> Replica:
+def leading_replica(topic: str, log: Log, *, epoch: int = 0, flush: Flush | None = None) -> Replica:
     """Return the only replica of a partition, which leads."""
     replica = Replica(topic, 0, UUID(int=1), log, flush=flush)
-    replica.lead(1, [1], PartitionState(1, 0, (1,), 0))
+    replica.lead(1, [1], PartitionState(1, epoch, (1,), 0))
     return replica

@@ -243,3 +243,18 @@ def test_delete_records_waits_for_the_followers(storage: BrokerStorage, deletes:
         assert (found.error_code, found.low_watermark) == ((0, 2) if deletes else timed_out)
 
     storage.run_broker(life)
+
+
+def test_a_waiting_consumer_gets_records_that_a_follower_commits(storage: BrokerStorage) -> None:
+    """They were in the log when the consumer began to wait, so no new bytes arrive."""
+
+    async def life(broker: Broker) -> None:
+        await leader(broker)
+        task = asyncio.ensure_future(fetch.bind(broker.parts)(request(0, broker=-1, wait_ms=20_000), CONTEXT))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        fetched(broker, request(3, last_fetched_epoch=0))
+        found = (await asyncio.wait_for(task, 5)).responses[0].partitions[0]
+        assert (found.high_watermark, bool(found.records)) == (3, True)
+
+    storage.run_broker(life)
