@@ -165,11 +165,12 @@ class Replica:
         return self.term
 
     def truncated(self) -> None:
-        """Record that the log was truncated. What was synced before counts only up to the new end."""
-        end = self.log.log_end_offset
+        """Record that the log was truncated or restarted. What was synced before counts only up to the new end."""
+        log = self.log
+        end = log.log_end_offset
         self.truncations += 1
-        self.synced_offset = min(self.synced_offset, end)
-        self.stored_end = min(self.stored_end, end)
+        self.synced_offset = end if end == log.log_start_offset else min(self.synced_offset, end)
+        self.appended()
 
     # --- appends ---
     def append(

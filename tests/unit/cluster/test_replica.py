@@ -139,3 +139,6 @@ def test_a_truncation_takes_back_what_was_synced() -> None:
     log.truncate_to(1, NOW)
     replica.truncated()
     assert (replica.synced_offset, replica.stored_end, replica.truncations) == (1, 1, 1)
+    log.restart_at(7, NOW)
+    replica.truncated()
+    assert (replica.synced_offset, replica.stored_end, replica.truncations) == (7, 7, 2)
