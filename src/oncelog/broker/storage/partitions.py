@@ -363,13 +363,9 @@ class Partitions:
         for name in changed:
             await turns.next()
             newest = self._cache.image.topic(name)
-            for partition in range(newest.partition_count if newest else 0):
-                replica = self._replicas.get((name, partition))
-                if replica is not None and newest is not None:
-                    await turns.next()
-                    replica.log.reconfigure(self._log_config(newest))
-                    self.roles.reconfigure(replica, newest)
-                    self.roles.apply(replica)
+            for replica in [] if newest is None else self._reconfigure(newest):
+                await turns.next()
+                self.roles.apply(replica)
         if brokers_changed:
             await self.apply_roles()
         followed = [key for name in new for key in self._followed(name)]
@@ -412,6 +408,16 @@ class Partitions:
         delay_ms = self._config.current.log_segment_delete_delay_ms
         for disk, folders in dropped.folders.items():
             self._unlinker.folders(disk, folders, delay_ms)
+
+    def _reconfigure(self, topic: TopicInfo) -> list[Replica]:
+        """Apply the current settings of a topic to its open logs, without a pause. Return their replicas."""
+        config, least = self._log_config(topic), self.roles.min_insync_replicas(topic)
+        found = [self._replicas.get((topic.name, partition)) for partition in range(topic.partition_count)]
+        replicas = [replica for replica in found if replica is not None]
+        for replica in replicas:
+            replica.log.reconfigure(config)
+            self.roles.reconfigure(replica, least)
+        return replicas
 
     def _log_config(self, topic: TopicInfo) -> LogConfig:
         return log_config(self._config.current, topic.configs)

@@ -95,11 +95,12 @@ class Roles:
         """Return `min.insync.replicas` of the topic."""
         return int(effective(self._config.current, topic.configs, "min.insync.replicas"))
 
-    def reconfigure(self, replica: Replica, topic: TopicInfo) -> None:
-        """Apply the current `min.insync.replicas` to the replica's term."""
+    @staticmethod
+    def reconfigure(replica: Replica, least: int) -> None:
+        """Apply a new `min.insync.replicas` to the replica's term."""
         term = replica.term
         if term is not None:
-            term.min_insync_replicas = min(self.min_insync_replicas(topic), max(len(term.replicas), 1))
+            term.min_insync_replicas = min(least, max(len(term.replicas), 1))
             term.passed(steady_ms())
 
     def brokers_changed(self, replica: Replica) -> None:
