@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,31 @@ from oncelog.cluster.image import MetadataDelta
 from oncelog.cluster.partition_state import decode_state, encode_state, state_path
 from oncelog.cluster.store import Set
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.coordinator.partitioning import partition_for
+from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from oncelog.protocol.messages.fetch import FetchRequest
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from oncelog.protocol.messages.produce import ProduceRequest
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from oncelog.protocol.schema import Message
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from oncelog.sim.world import PORT, World
+from support.raw_client import RETRIABLE, RETRY_S, RawWriter, RefusedError
 
 LISTENER = "PLAINTEXT"
+PARTITIONS = 6
+"""The number of partitions of each internal topic."""
 
 
 class PeerWorld:
@@ -43,13 +65,16 @@ class PeerWorld:
             await self.world.start_broker(node_id, **settings)
             await self.register(node_id)
         for name in (CONSUMER_OFFSETS, TRANSACTION_STATE):
-            await self.create(name, [1 + index % len(self.ids) for index in range(6)], {"cleanup.policy": "compact"})
+            await self.create(
+                name, [1 + index % len(self.ids) for index in range(PARTITIONS)], {"cleanup.policy": "compact"}
+            )
 
     async def restart(self, node_id: int) -> None:
         """Kill a broker, start it, elect it again under the next leader epochs, and register it."""
         machine = self.world.brokers[node_id]
         if machine.alive:
             machine.kill()
+        if node_id in self.registered:
             await self.forget(node_id)
         for topic in tuple(self.broker(next(each for each in self.ids if each != node_id)).metadata.image.topics()):
             for index, info in enumerate(topic.partitions):
@@ -100,6 +125,18 @@ class PeerWorld:
         await self.publish()
         return topic.topic_id
 
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the leader of a partition in the tree."""
+        return decode_state(self.world.store.get(state_path(topic, partition))).leader
+
+    def coordinator(self, topic: str, key: str) -> int:
+        """Return the broker that coordinates a group or a transactional id."""
+        return self.leader(topic, partition_for(key, PARTITIONS))
+
+    def id_on(self, topic: str, broker: int) -> str:
+        """Return a group or transactional id that this broker coordinates."""
+        return next(name for name in map("id-{}".format, range(1000)) if self.coordinator(topic, name) == broker)
+
     def write_leader(self, topic: str, partition: int, leader: int) -> None:
         """Elect a leader, or -1 for none, under the next leader epoch. `publish` tells the brokers."""
         store = self.world.store
@@ -107,6 +144,91 @@ class PeerWorld:
         state = decode_state(store.get(path))
         new = replace(state, leader=leader, leader_epoch=state.leader_epoch + 1)
         ChangeLog(store).write([Set(path, encode_state(new), state.version)], f"/brokers/topics/{topic}")
+
+
+class RoutedWriter(RawWriter):
+    """A writer that sends each request to the broker that the tree names for it."""
+
+    def __init__(self, peers: PeerWorld, transactional_id: str, timeout_ms: int = 60_000) -> None:
+        super().__init__("", 0, transactional_id, timeout_ms)
+        self._peers = peers
+        self._connections: dict[int, ClientConnection] = {}
+        self.topics: dict[UUID, str] = {}
+        """The names of the topics that the writer uses, by id."""
+
+    async def start(self) -> None:
+        """Start a new session. When this returns, the predecessor's transaction is ended."""
+        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
+        response = await self.call(request)
+        self._become(response.producer_id, response.producer_epoch)
+
+    async def call(
+        self, request: Message, error_of: Callable[[Any], int] = lambda r: r.error_code, version: int | None = None
+    ) -> Any:
+        """Send a request until the response has no retriable error. Raises RefusedError for other errors."""
+        while True:
+            broker = self._broker_of(request)
+            try:
+                connection = self._connections.get(broker)
+                if connection is None or connection.closed:
+                    host = f"broker-{broker}"
+                    connection = await connect(host, PORT, request_timeout_ms=2000, connect_timeout_ms=500)
+                    self._connections[broker] = connection
+                response = await connection.call(request, version)
+            except ConnectionLostError:
+                await asyncio.sleep(RETRY_S)
+                continue
+            code = error_of(response)
+            if not code:
+                return response
+            if code not in RETRIABLE:
+                raise RefusedError(request, code)
+            await asyncio.sleep(RETRY_S)
+
+    def _broker_of(self, request: Message) -> int:
+        if isinstance(request, TxnOffsetCommitRequest):
+            return self._peers.coordinator(CONSUMER_OFFSETS, request.group_id)
+        if isinstance(request, OffsetFetchRequest):
+            return self._peers.coordinator(CONSUMER_OFFSETS, request.groups[0].group_id)
+        if isinstance(request, ProduceRequest):
+            topic = request.topic_data[0]
+            return self._peers.leader(self.topics[topic.topic_id], topic.partition_data[0].index)
+        if isinstance(request, FetchRequest):
+            wanted = request.topics[0]
+            return self._peers.leader(self.topics[wanted.topic_id], wanted.partitions[0].partition)
+        return self._peers.coordinator(TRANSACTION_STATE, self.transactional_id)
+
+    async def state(self) -> str:
+        """Return the state of the transactional id."""
+        request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        response = await self.call(request, lambda r: r.transaction_states[0].error_code)
+        return str(response.transaction_states[0].transaction_state)
+
+    async def commit_offset(self, group: str, topic: str, offset: int) -> None:
+        """Commit the offset of partition 0 of a topic in the transaction."""
+        partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[partition])],
+        )
+        await self.call(request, lambda r: r.topics[0].partitions[0].error_code)
+
+    async def committed_offset(self, group: str, topic: str) -> int:
+        """Return the committed offset of partition 0 of a topic, or -1. Wait until no transaction may change it."""
+        wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])], require_stable=True
+        )
+
+        def error_of(response: Any) -> int:
+            code: int = response.groups[0].error_code or response.groups[0].topics[0].partitions[0].error_code
+            return ErrorCode.NOT_COORDINATOR if code == ErrorCode.UNSTABLE_OFFSET_COMMIT else code
+
+        response = await self.call(request, error_of, 9)
+        return int(response.groups[0].topics[0].partitions[0].committed_offset)
 
 
 def with_brokers(

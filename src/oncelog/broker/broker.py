@@ -192,7 +192,9 @@ class Broker:
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, workers, logger)
         self.transactions = TransactionService(
             self.metadata,
+            self.store,
             self.partitions,
+            self.peers,
             self.new_logs,
             self.producer_ids,
             config,

@@ -77,6 +77,8 @@ class Peers:
         self, cache: MetadataCache, workers: Workers, *, node_id: int, listener: str, logger: logging.Logger
     ) -> None:
         """`listener` is the name of the listener that brokers use (`inter.broker.listener.name`)."""
+        self.node_id = node_id
+        """The id of this broker."""
         self._cache = cache
         self._workers = workers
         self._client_id = f"broker-{node_id}"

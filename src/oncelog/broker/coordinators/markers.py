@@ -1,18 +1,27 @@
-"""Write the transaction markers that coordinators decide on, and retry until each partition has its marker."""
+"""Write the transaction markers that coordinators decide on, and retry until each partition has its marker.
+
+This broker appends the markers of its own partitions. It sends the others to the brokers that lead them. An attempt
+whose outcome is unknown is repeated: a second marker changes nothing in a partition that has the first one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from oncelog.broker.coordinators.marker_outbox import MarkerOutbox
 from oncelog.broker.coordinators.shell import CoordinatorShell
+from oncelog.broker.peers import Peers
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.partition_state import state_path
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.coordinator.effects import Markers
 from oncelog.coordinator.transactions.coordinator import TransactionCoordinator
 from oncelog.coordinator.transactions.decisions import MarkerResult, marker_result
@@ -33,7 +42,9 @@ class MarkerWriter:
         self,
         shell: CoordinatorShell[TransactionCoordinator],
         cache: MetadataCache,
+        store: MetadataStore,
         partitions: Partitions,
+        peers: Peers,
         new_logs: NewLogs,
         workers: Workers,
         *,
@@ -42,7 +53,10 @@ class MarkerWriter:
     ) -> None:
         self._shell = shell
         self._cache = cache
+        self._store = store
         self._partitions = partitions
+        self._peers = peers
+        self._outbox = MarkerOutbox(peers, workers)
         self._new_logs = new_logs
         self._workers = workers
         self._now_ms = now_ms
@@ -73,26 +87,65 @@ class MarkerWriter:
             await asyncio.sleep(0)
 
     def _write_some(self, markers: Markers, backoff_ms: int) -> None:
-        if self._closed:
+        """Write a few markers: here, through other brokers, or later if a partition has no leader."""
+        if self._closed or not self._are_needed(markers):
             return
+        own: list[Partition] = []
+        away: dict[int, list[Partition]] = {}
+        unknown: list[Partition] = []
+        leaderless: list[Partition] = []
+        for each in markers.partitions:
+            info = self._cache.image.partition(*each)
+            if info is None:
+                unknown.append(each)
+            elif info.leader == self._peers.node_id:
+                own.append(each)
+            elif self._peers.knows(info.leader):
+                away.setdefault(info.leader, []).append(each)
+            else:
+                leaderless.append(each)
+        if own:
+            self._write_own(_only(markers, own), backoff_ms)
+        for broker, theirs in away.items():
+            part = _only(markers, theirs)
+            self._outbox.send(broker, part, partial(self._markers_written, part, backoff_ms))
+        if leaderless:
+            part = _only(markers, leaderless)
+            self._markers_written(part, backoff_ms, dict.fromkeys(leaderless, ErrorCode.LEADER_NOT_AVAILABLE))
+        if unknown:
+            self._workers.spawn(self._find_deleted(_only(markers, unknown), backoff_ms), "find deleted partitions")
+
+    def _are_needed(self, markers: Markers) -> bool:
+        shard = self._shard(markers)
+        return shard is not None and shard.needs(markers)
+
+    def _shard(self, markers: Markers) -> TransactionCoordinator | None:
         try:
-            coordinator_partition = self._shell.partition_for(markers.transactional_id)
-            shard = self._shell.shard(coordinator_partition)
+            return self._shell.shard(self._shell.partition_for(markers.transactional_id))
         except ProtocolError as error:
             self._logger.info("leaving the markers of %r to its new coordinator: %s", markers.transactional_id, error)
-            return
-        if not shard.needs(markers):
-            return
-        deleted = {partition for partition in markers.partitions if self._is_deleted(partition)}
-        results = {
-            partition: self._write_marker(markers, partition)
-            for partition in markers.partitions
-            if partition not in deleted
-        }
-        written = [partition for partition, code in results.items() if code is ErrorCode.NONE]
+            return None
+
+    async def _find_deleted(self, markers: Markers, backoff_ms: int) -> None:
+        """Ask the tree which of the unknown partitions are deleted. The image may be older than a partition.
+
+        Without the marker, a transaction may only complete if the partition no longer exists.
+        """
+        try:
+            existing = await self._workers.offload(_existing, self._store, markers.partitions)
+        except StoreError as error:
+            self._logger.warning("cannot look up the partitions of %r: %r", markers.transactional_id, error)
+            existing = set(markers.partitions)
+        deleted = set(markers.partitions) - existing
+        self._markers_written(
+            markers, backoff_ms, dict.fromkeys(existing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), deleted
+        )
+
+    def _write_own(self, markers: Markers, backoff_ms: int) -> None:
+        results = {each: self._write_marker(markers, each) for each in markers.partitions}
+        written = [each for each, code in results.items() if code is ErrorCode.NONE]
         self._partitions.when_committed(
-            written,
-            lambda lost: self._markers_written(coordinator_partition, markers, results | lost, deleted, backoff_ms),
+            written, lambda lost: self._markers_written(markers, backoff_ms, results | lost)
         )
 
     def _replica(self, partition: Partition) -> Replica | None:
@@ -103,35 +156,25 @@ class MarkerWriter:
 
     def _markers_written(
         self,
-        coordinator_partition: int,
         markers: Markers,
-        results: dict[Partition, ErrorCode],
-        deleted: set[Partition],
         backoff_ms: int,
+        results: dict[Partition, ErrorCode],
+        deleted: frozenset[Partition] | set[Partition] = frozenset(),
     ) -> None:
         """Report the written markers to the coordinator, and retry the others later."""
-        try:
-            shard = self._shell.shard(coordinator_partition)
-        except ProtocolError as error:
-            self._logger.info("leaving the markers of %r to its new coordinator: %s", markers.transactional_id, error)
+        shard = None if self._closed else self._shard(markers)
+        if shard is None:
             return
-        self._shell.apply(
-            coordinator_partition, shard.markers_written(markers, results, self._now_ms(), deleted=deleted)
-        )
+        effects = shard.markers_written(markers, results, self._now_ms(), deleted=deleted)
+        self._shell.apply(self._shell.partition_for(markers.transactional_id), effects)
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in results.values():
             return
         # A partition that knows a later epoch rejects the marker. The other partitions still need theirs.
-        rest = tuple(partition for partition, error in results.items() if marker_result(error) is MarkerResult.RETRY)
+        rest = [each for each, error in results.items() if marker_result(error) is MarkerResult.RETRY]
         if rest:
             asyncio.get_running_loop().call_later(
-                backoff_ms / 1000,
-                self._write_markers,
-                replace(markers, partitions=rest),
-                min(2 * backoff_ms, _MAX_BACKOFF_MS),
+                backoff_ms / 1000, self._write_markers, _only(markers, rest), min(2 * backoff_ms, _MAX_BACKOFF_MS)
             )
-
-    def _is_deleted(self, partition: Partition) -> bool:
-        return self._cache.image.partition(*partition) is None
 
     def _write_marker(self, markers: Markers, partition: Partition) -> ErrorCode:
         try:
@@ -154,3 +197,12 @@ class MarkerWriter:
             )
             return error.code
         return ErrorCode.NONE
+
+
+def _only(markers: Markers, partitions: Sequence[Partition]) -> Markers:
+    return markers if len(partitions) == len(markers.partitions) else replace(markers, partitions=tuple(partitions))
+
+
+def _existing(store: MetadataStore, partitions: Sequence[Partition]) -> set[Partition]:
+    """Return the partitions that exist in the tree. Blocks. Raises StoreError."""
+    return {each for each in partitions if store.exists(state_path(*each))}

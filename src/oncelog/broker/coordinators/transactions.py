@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Protocol
 
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.markers import MarkerWriter
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
+from oncelog.broker.coordinators.verification import RemoteCoordinators
+from oncelog.broker.peers import Peers
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import counted
 from oncelog.broker.workers import Workers
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
+from oncelog.cluster.store import MetadataStore
 from oncelog.coordinator.transactions.coordinator import (
     TransactionConfig,
     TransactionCoordinator,
@@ -49,13 +54,30 @@ _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
 Partition = tuple[str, int]
 
 
+class AddPartitions(Protocol):
+    """A function that asks a coordinator. See `TransactionService.add_partitions`."""
+
+    def __call__(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[Partition],
+        *,
+        verify_only: bool,
+    ) -> Awaitable[dict[Partition, ErrorCode]]:
+        """Return an error for each partition."""
+
+
 class TransactionService:
     """Answer the requests of transactional producers. Errors are returned in the form of each API."""
 
     def __init__(
         self,
         cache: MetadataCache,
+        store: MetadataStore,
         partitions: Partitions,
+        peers: Peers,
         new_logs: NewLogs,
         producer_ids: ProducerIdBlocks,
         config: BrokerConfig,
@@ -84,7 +106,11 @@ class TransactionService:
             now_ms=now_ms,
             logger=logger,
         )
-        self._markers = MarkerWriter(self.shell, cache, partitions, new_logs, workers, now_ms=now_ms, logger=logger)
+        self._peers = peers
+        self._remote = RemoteCoordinators(peers, workers)
+        self._markers = MarkerWriter(
+            self.shell, cache, store, partitions, peers, new_logs, workers, now_ms=now_ms, logger=logger
+        )
         self.shell.on_markers = self._markers.write
 
     def _make_shard(self, partition: int) -> TransactionCoordinator:
@@ -192,6 +218,7 @@ class TransactionService:
     ) -> dict[Partition, ErrorCode]:
         """Return an error for each partition that is not in the transaction; `implicit` (KIP-890) adds them first.
 
+        The coordinator may be on another broker. If it cannot be reached, the errors are retriable.
         If the markers of the producer's previous transaction are still being written, wait a short time. As in Kafka's
         `AddPartitionsToTxnManager`, PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH, which producers expect in responses
         to Produce and TxnOffsetCommit.
@@ -199,14 +226,28 @@ class TransactionService:
         wanted = tuple(partitions)
         waited_ms = 0
         while True:
-            results = await self.add_partitions(
-                transactional_id, producer_id, producer_epoch, wanted, verify_only=not implicit
-            )
+            add = self._coordinator(transactional_id)
+            if isinstance(add, ErrorCode):
+                return dict.fromkeys(wanted, add)
+            results = await add(transactional_id, producer_id, producer_epoch, wanted, verify_only=not implicit)
             concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in results.values()
             if not (implicit and concurrent and waited_ms < _ADD_RETRY_MAX_MS):
                 return {partition: _FENCED_AS.get(code, code) for partition, code in results.items()}
             await asyncio.sleep(_ADD_RETRY_MS / 1000)
             waited_ms += _ADD_RETRY_MS
+
+    def _coordinator(self, transactional_id: str) -> AddPartitions | ErrorCode:
+        """Return the function that asks the coordinator, here or on another broker, or the error if there is none."""
+        try:
+            partition = self.shell.partition_for(transactional_id)
+        except ProtocolError as error:
+            return error.code
+        info = self._cache.image.partition(TRANSACTION_STATE, partition)
+        if info is not None and info.leader == self._peers.node_id:
+            return self.add_partitions
+        if info is None or not self._peers.knows(info.leader):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return partial(self._remote.add_partitions, info.leader)
 
     async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """List the transactions of this broker's coordinators that pass the filters."""
