@@ -67,6 +67,11 @@ class BrokerStub:
         self.log = open_log(self.disk, config)
         self.replica = leading_replica(TOPIC, self.log)
         self.leading = True
+        self.epoch = 0
+        """The leader epoch in the metadata."""
+        self.commit_timeout_ms = 30_000
+        self.made: list[int] = []
+        """The epochs for which the shell has made coordinators."""
         self.fails: list[Exception] = []
         self.asked: Callable[[], None] = lambda: None
 
@@ -79,18 +84,36 @@ class BrokerStub:
     async def open_in_turns(self, topic: str, partition: int) -> None:
         """Do nothing: the log is open."""
 
+    def make(self, epoch: int) -> Remembering:
+        self.made.append(epoch)
+        return Remembering()
+
+    def elect(self, shell: CoordinatorShell[Remembering], epoch: int) -> Awaitable[None]:
+        """Tell the shell that this broker leads under a later epoch. Return what loads the partition."""
+        self.epoch = epoch
+        topic = SimpleNamespace(name=TOPIC)
+        delta: Any = SimpleNamespace(deleted_topics=(), created_topics=(), changed_topics=(topic,))
+        load = shell.metadata_changed(delta)
+        assert load is not None
+        return load()
+
     def run(self, life: Callable[[CoordinatorShell[Remembering]], Awaitable[None]]) -> None:
         async def main() -> None:
             tasks: list[asyncio.Future[None]] = []
             workers: Any = SimpleNamespace(spawn=lambda work, name: tasks.append(asyncio.ensure_future(work)))
-            cache: Any = SimpleNamespace(image=SimpleNamespace(topic=lambda name: SimpleNamespace(partition_count=1)))
+            image = SimpleNamespace(
+                topic=lambda name: SimpleNamespace(partition_count=1),
+                partition=lambda name, index: SimpleNamespace(leader_epoch=self.epoch),
+            )
+            cache: Any = SimpleNamespace(image=image)
             partitions: Any = SimpleNamespace(
                 get=self.get, open_in_turns=self.open_in_turns, leads=lambda topic, partition: self.leading
             )
             shell = CoordinatorShell(
                 TOPIC,
-                lambda partition: Remembering(),
+                self.make,
                 decode,
+                commit_timeout_ms=self.commit_timeout_ms,
                 cache=cache,
                 partitions=partitions,
                 workers=workers,

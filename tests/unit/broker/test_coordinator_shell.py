@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from oncelog.broker.coordinators import shell as coordinators
-from oncelog.broker.coordinators.shell import CoordinatorShell, split
-from oncelog.cluster.replica import Replica
+from oncelog.broker.coordinators.record_batches import split
+from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.log.cleaning.batches import emptied
 from oncelog.log.config import LogConfig
@@ -143,7 +142,7 @@ def test_retry_ends_if_the_partition_is_led_elsewhere(monkeypatch: pytest.Monkey
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
         stub.leading = False
-        while shell._retries:
+        while shell._terms:
             await asyncio.sleep(0.001)
         assert not list(shell.shards())
 
@@ -197,40 +196,6 @@ def test_no_batch_exceeds_its_maximum(size: int) -> None:
     parts = list(split(rows, 700))
     assert [row for part in parts for row in part] == rows
     assert all(len(build_batch(part)) <= 700 for part in parts if len(part) > 1)
-
-
-def test_answer_without_records_waits_for_earlier_records() -> None:
-    """With several replicas, the records are appended but not committed yet, so no client may see them."""
-    stub = BrokerStub()
-
-    async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        held: list[Callable[[ErrorCode], None]] = []
-
-        class Lagging:
-            """A replica without its `when_committed`. A compiled class cannot be extended."""
-
-            def __init__(self, replica: Replica) -> None:
-                self._replica = replica
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self._replica, name)
-
-            def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
-                assert offset == 0
-                held.append(callback)
-
-        stub.replica = cast(Replica, Lagging(leading_replica(TOPIC, stub.log)))
-        write = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
-        read = asyncio.ensure_future(shell.request(0, say("read")))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert (write.done(), read.done(), len(held)) == (False, False, 2)
-        for callback in held:
-            callback(ErrorCode.NONE)
-        assert (await write, await read) == ("written", "read")
-
-    stub.run(life)
 
 
 def test_read_waits_until_its_data_is_committed() -> None:
@@ -291,7 +256,7 @@ def test_rejected_request_is_answered_at_once() -> None:
         for _ in range(3):
             with pytest.raises(ProtocolError, match="of yesterday"):
                 await shell.request(0, refuse)
-        assert not shell._waiting.get(0)
+        assert not shell._terms[0].waiting
 
     stub.run(life)
 
@@ -354,3 +319,178 @@ def empty(stub: BrokerStub, index: int) -> None:
     content[:] = b"".join(batches)
     stub.log = open_log(stub.disk)
     stub.replica = leading_replica(TOPIC, stub.log)
+
+
+# -- terms -------------------------------------------------------------------------------------------------------------
+
+
+NO_SYNC: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
+
+
+def lagging(stub: BrokerStub, epoch: int = 0) -> None:
+    """Give the stub a replica whose records are committed when the test says so."""
+    stub.replica = leading_replica(TOPIC, stub.log, epoch=epoch, flush=NO_SYNC)
+
+
+async def refusal(request: asyncio.Future[Any]) -> ErrorCode:
+    with pytest.raises(ProtocolError) as caught:
+        await request
+    return caught.value.code
+
+
+def test_end_of_a_term_rejects_its_requests() -> None:
+    """`coordinator_term`: the record is truncated, another one gets its offset, and is committed (KAFKA-20634)."""
+    stub = BrokerStub(LogConfig(flush_messages=1))
+    lagging(stub)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        marked: list[Any] = []
+        shell.on_markers = marked.extend
+        former = stub.replica
+
+        def write(shard: Remembering, token: Any) -> Effects:
+            effects = say("written", record("t", 7))(shard, token)
+            effects.markers.append(cast(Any, "marker"))
+            return effects
+
+        request = asyncio.ensure_future(shell.request(0, write))
+        read = asyncio.ensure_future(shell.request(0, say("read")))
+        await asyncio.sleep(0)
+        load = stub.elect(shell, 1)
+        assert await refusal(request) is ErrorCode.NOT_COORDINATOR
+        assert await refusal(read) is ErrorCode.NOT_COORDINATOR
+        stub.log.truncate_to(0, NOW)
+        append(stub.log, build_batch([Record(0, NOW, *encoded(record("t", 8)))]))
+        stub.log.flush()
+        former.synced(1)
+        lagging(stub, 1)
+        stub.replica.synced(1)
+        await load
+        assert not marked
+        assert await shell.read(0, lambda shard: shard.seen) == [("t", 8)]
+        assert stub.made == [0, 1]
+
+    stub.run(life)
+
+
+def test_loss_of_records_ends_the_term() -> None:
+    """The coordinator has replayed them, so it must not serve other requests."""
+    stub = BrokerStub(LogConfig(flush_messages=1))
+    lagging(stub)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        request = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
+        await asyncio.sleep(0)
+        stub.replica.fail()
+        assert await refusal(request) is ErrorCode.NOT_COORDINATOR
+        assert not list(shell.shards())
+
+    stub.run(life)
+
+
+def test_load_of_a_former_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
+    stub = BrokerStub()
+    for number in range(5):
+        append(stub.log, build_batch([Record(0, NOW, *encoded(record("t", number)))]))
+    stub.replica.synced(5)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        first = asyncio.ensure_future(shell.load())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        with pytest.raises(ProtocolError) as caught:
+            shell.shard(0)
+        assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        second = asyncio.ensure_future(stub.elect(shell, 1))
+        stub.replica = leading_replica(TOPIC, stub.log, epoch=1)
+        await first
+        assert not list(shell.shards())
+        await second
+        assert stub.made == [0, 1]
+        ((_, shard),) = shell.shards()
+        assert [offset for _, offset in shard.seen] == [0, 1, 2, 3, 4]
+
+    stub.run(life)
+
+
+def test_order_of_elections_does_not_matter() -> None:
+    """A resignation may arrive after the next term has begun (KAFKA-10614)."""
+    stub = BrokerStub()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        stub.replica = leading_replica(TOPIC, stub.log, epoch=2)
+        await stub.elect(shell, 2)
+        shell.resign(0, 1)
+        assert await shell.request(0, say("here")) == "here"
+        shell.resign(0, 2)
+        assert not list(shell.shards())
+
+    stub.run(life)
+
+
+def test_partition_is_loaded_when_its_log_has_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of an older epoch would be appended otherwise."""
+    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    stub = BrokerStub()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        await stub.elect(shell, 1)
+        assert not list(shell.shards())
+        stub.replica = leading_replica(TOPIC, stub.log, epoch=1)
+        while not list(shell.shards()):
+            await asyncio.sleep(0.001)
+        assert stub.made == [0, 1]
+
+    stub.run(life)
+
+
+def test_leader_that_steps_down_rejects_requests() -> None:
+    stub = BrokerStub()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        stub.leading = False
+        await stub.elect(shell, 1)
+        with pytest.raises(ProtocolError) as caught:
+            shell.shard(0)
+        assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+    stub.run(life)
+
+
+def test_replica_of_another_epoch_gets_no_records() -> None:
+    """The replica may know the next term before the coordinator."""
+    stub = BrokerStub()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        stub.replica = leading_replica(TOPIC, stub.log, epoch=1)
+        request = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
+        assert await refusal(request) is ErrorCode.NOT_COORDINATOR
+        assert stub.log.log_end_offset == 0
+
+    stub.run(life)
+
+
+def test_wait_for_the_commit_is_bounded() -> None:
+    stub = BrokerStub(LogConfig(flush_messages=1))
+    stub.commit_timeout_ms = 10
+    lagging(stub)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        request = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
+        assert await refusal(request) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (
+            await refusal(asyncio.ensure_future(shell.request(0, say("read")))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
+        stub.log.flush()
+        stub.replica.synced(1)
+        assert await shell.read(0, lambda shard: shard.seen) == [("t", 7)]
+
+    stub.run(life)

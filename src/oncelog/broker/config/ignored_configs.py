@@ -27,7 +27,6 @@ WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
 UNUSED = frozenset(
     {
         "log.flush.start.offset.checkpoint.interval.ms",
-        "offsets.commit.timeout.ms",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
     }

@@ -222,7 +222,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_retention_check_interval_ms: Long1 = 600_000
     """Time between two checks for expired offsets."""
     offsets_commit_timeout_ms: Int1 = 5_000
-    """No effect: there is no other replica to wait for."""
+    """Maximum time until the records of a request to a group are committed."""
     offsets_topic_num_partitions: Int1 = 50
     """Partitions of `__consumer_offsets`, when it is created."""
     offsets_topic_replication_factor: Short1 = 3

@@ -122,6 +122,7 @@ class GroupService:
             lambda _: GroupCoordinator(settings, new_uuid),
             decode_record,
             steady=True,
+            commit_timeout_ms=config.static.offsets_commit_timeout_ms,
             cache=cache,
             partitions=partitions,
             workers=workers,
@@ -130,17 +131,18 @@ class GroupService:
         )
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
-        """Load coordinators of a new topic, and delete the offsets of deleted topics.
+        """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.
 
         All deletions begin before this returns, because a group may soon commit offsets of a new topic with the same
         name.
         """
+        load = self.shell.metadata_changed(delta)
         deletions = [
             (index, shard, shard.delete_topic_offsets(topic.name, topic.topic_id))
             for topic in delta.deleted_topics
             for index, shard in self.shell.shards()
         ]
-        return partial(self._delete_offsets, deletions) if deletions else self.shell.metadata_changed(delta)
+        return partial(self._apply, deletions, load) if deletions else load
 
     # -- membership -------------------------------------------------------------------------------------------------
 
@@ -370,6 +372,15 @@ class GroupService:
         for index, shard in self.shell.shards():
             if index == partition:
                 shard.replay_end_transaction(producer_id, producer_epoch, commit)
+
+    async def _apply(
+        self,
+        deletions: Iterable[tuple[int, GroupCoordinator, Iterable[CoordinatorRecord | None]]],
+        load: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        await self._delete_offsets(deletions)
+        if load is not None:
+            await load()
 
     async def _delete_offsets(
         self, deletions: Iterable[tuple[int, GroupCoordinator, Iterable[CoordinatorRecord | None]]]

@@ -1,8 +1,9 @@
 """The shell around coordinators: append the records that they return, replay them, and reply after the commit.
 
-One `CoordinatorShell` serves one internal topic. Each partition has one coordinator ("shard"). A shard gets records
-only through `replay`, both while its partition is loaded and while it serves requests. Source: Kafka's
-`CoordinatorRuntime`.
+One `CoordinatorShell` serves one internal topic. Each partition that this broker leads has a `Term` with a coordinator
+("shard"). A shard gets records only through `replay`, both while its partition is loaded and while it serves requests.
+A new leader epoch is a new term, with a new shard: the old one may have replayed records that were never committed.
+Source: Kafka's `CoordinatorRuntime`.
 """
 
 from __future__ import annotations
@@ -10,35 +11,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from oncelog.broker.coordinators.record_batches import DecodeRecord, Shard, encode, replay, replay_batch
+from oncelog.broker.coordinators.term import Term
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
-from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
+from oncelog.coordinator.effects import Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.coordinator.timers import Now
 from oncelog.log.log import Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
-from oncelog.protocol.records import (
-    HEADER_SIZE,
-    BatchHeader,
-    Record,
-    build_batch,
-    decode_control,
-    decode_records,
-    iter_batches,
-)
-from oncelog.protocol.schema import encode_versioned
+from oncelog.protocol.records import iter_batches
 
 LOAD_BYTES = 256 << 10
 """Bytes of an internal topic that are loaded in one step, before other requests have their turn."""
-
-RECORD_OVERHEAD = 21
-"""The maximum size of a record besides key and value: length, attributes, deltas, lengths, number of headers."""
 
 RETRY_MS = 1000
 RETRY_MAX_MS = 60_000
@@ -58,25 +47,6 @@ APPEND_ERRORS = {
 """Maps the error of an append to the error that a coordinator's client gets (Kafka's `TransactionStateManager`)."""
 
 
-class Shard(Protocol):
-    """One coordinator: a state machine over the records of one partition."""
-
-    def replay(self, record: CoordinatorRecord, /, *, producer_id: int | None = None, producer_epoch: int = -1) -> None:
-        """Apply one record of the log. If it has a producer id, it is part of that producer's transaction."""
-
-    def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool, /) -> None:
-        """Apply a transaction marker of the log."""
-
-    def loaded(self, now: Any, /) -> Effects:
-        """Return the effects that are due after the partition was replayed. `now` comes from the shell's `now`."""
-
-    def deadline(self) -> int | None:
-        """Return when `tick` is due, in ms on the shell's clock. Return None if no deadline is pending."""
-
-    def tick(self, now: Any, /) -> Effects:
-        """Return the effects of deadlines that have passed."""
-
-
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
 
@@ -88,17 +58,21 @@ class CoordinatorShell(Generic[S]):
         self,
         topic: str,
         make_shard: Callable[[int], S],
-        decode_record: Callable[[bytes, bytes | None], CoordinatorRecord | None],
+        decode_record: DecodeRecord,
         on_markers: Callable[[list[Markers]], None] | None = None,
         *,
         steady: bool = False,
+        commit_timeout_ms: int = 30_000,
         cache: MetadataCache,
         partitions: Partitions,
         workers: Workers,
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        """`make_shard(partition)` returns an empty coordinator. `decode_record` returns None for an unknown key type.
+        """`make_shard(epoch)` returns an empty coordinator for a leader epoch.
+
+        `decode_record` returns None for an unknown key type. If the records of a request are not committed within
+        `commit_timeout_ms`, its error is COORDINATOR_NOT_AVAILABLE, although they may be committed later.
 
         If `steady` is set, deadlines are on the event loop's clock, and coordinators get both times (`Now`). Otherwise
         they are on the wall clock, because they come from records (timeouts of transactions).
@@ -109,17 +83,12 @@ class CoordinatorShell(Generic[S]):
         self._now_ms = now_ms
         self._logger = logger
         self._steady = steady
+        self._commit_timeout_ms = commit_timeout_ms
         self.topic = topic
         self.on_markers = on_markers
         self._make_shard = make_shard
         self._decode_record = decode_record
-        self._shards: dict[int, S] = {}
-        self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
-        self._waiting: dict[int, set[asyncio.Future[Any]]] = {}
-        self._loading: set[int] = set()
-        self._failed: set[int] = set()
-        self._retries: dict[int, asyncio.TimerHandle] = {}
-        self._written: dict[int, int] = {}
+        self._terms: dict[int, Term[S]] = {}
 
     # -- which shard ------------------------------------------------------------------------------------------------
 
@@ -136,10 +105,10 @@ class CoordinatorShell(Generic[S]):
         Raises COORDINATOR_LOAD_IN_PROGRESS while the partition is being loaded. Raises NOT_COORDINATOR if it could not
         be loaded (as in Kafka), or if this broker does not lead it.
         """
-        shard = self._shards.get(partition)
-        if shard is not None:
-            return shard
-        if partition in self._retries:
+        term = self._terms.get(partition)
+        if term is not None and term.shard is not None:
+            return term.shard
+        if term is not None and term.retry is not None:
             raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"this broker could not load {self.topic}-{partition}")
         if self._partitions.leads(self.topic, partition):
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is still loading")
@@ -147,7 +116,9 @@ class CoordinatorShell(Generic[S]):
 
     def shards(self) -> Iterator[tuple[int, S]]:
         """Yield each loaded coordinator as (partition, coordinator), sorted by partition."""
-        yield from sorted(self._shards.items())
+        for partition, term in sorted(self._terms.items()):
+            if term.shard is not None:
+                yield partition, term.shard
 
     def check_loaded(self) -> None:
         """Raise COORDINATOR_LOAD_IN_PROGRESS if a partition that this broker leads is not loaded yet.
@@ -156,11 +127,9 @@ class CoordinatorShell(Generic[S]):
         """
         info = self._cache.image.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
-            if (
-                partition not in self._shards
-                and partition not in self._failed
-                and self._partitions.leads(self.topic, partition)
-            ):
+            term = self._terms.get(partition)
+            ready = term is not None and (term.shard is not None or term.failed)
+            if not ready and self._partitions.leads(self.topic, partition):
                 raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is not loaded")
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -184,7 +153,7 @@ class CoordinatorShell(Generic[S]):
         shard = self.shard(partition)
         token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         effects = operation(shard, token)
-        waiting = self._waiting.setdefault(partition, set())
+        waiting = self._terms[partition].waiting
         waiting.add(token)
         token.add_done_callback(waiting.discard)
         self.apply(partition, effects, producer=producer, guard=guard)
@@ -201,8 +170,9 @@ class CoordinatorShell(Generic[S]):
 
     async def settled(self) -> None:
         """Wait until the state that earlier reads may have returned is committed, in all coordinators."""
-        for partition in tuple(self._shards):
-            if partition in self._shards:
+        for partition, _ in tuple(self.shards()):
+            term = self._terms.get(partition)
+            if term is not None and term.shard is not None:
                 await self.read(partition, lambda _: None)
 
     def apply(
@@ -214,90 +184,93 @@ class CoordinatorShell(Generic[S]):
         guard: int | None = None,
     ) -> None:
         """Append and replay the records. Send the replies and markers after the records are committed."""
+        term = self._terms.get(partition)
+        if term is None or term.shard is None:
+            self._refuse(effects, self._not_coordinator(partition))
+            return
+        replica = self._replica(term)
+        if replica is None:  # the broker has just stopped leading the partition: `resign` follows
+            self._refuse(effects, self._not_coordinator(partition))
+            return
         if effects.records:
-            replica = self._partitions.get(self.topic, partition)
             try:
-                if replica is None:
-                    raise ProtocolError(ErrorCode.NOT_COORDINATOR, self._not_coordinator(partition))
-                last_offset = self._append(replica, effects.records, producer, guard)
+                term.written = self._append(replica, effects, producer, guard)
             except ProtocolError as error:
                 refusal = Refusal.of(error)
                 self._logger.warning("cannot append to %s-%d: %s", self.topic, partition, refusal.message)
-                self._refuse(partition, effects, refusal)
+                self._refuse(effects, refusal)
+                self._arm(term)
                 return
             except Exception as error:  # for example, a record cannot be encoded: nothing was appended
                 self._logger.exception("cannot append to %s-%d", self.topic, partition)
-                self._refuse(partition, effects, Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+                self._refuse(effects, Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+                self._arm(term)
                 return
-            shard = self._shards[partition]
             try:
                 for record in effects.records:
-                    _replay(shard, record, producer)
+                    replay(term.shard, record, producer)
             except Exception as error:  # noqa: BLE001 - `_load_again` logs it
-                self._load_again(partition, error)
+                self._load_again(term, error)
                 return
-            self._written[partition] = last_offset
-            replica.when_committed(last_offset, partial(self._committed, partition, effects))
+        if replica.log.high_watermark > term.written:
+            self._deliver(effects)
         else:
-            self._deliver_in_turn(partition, effects)
-        self._arm(partition)
+            self._deliver_later(replica, term, effects)
+        self._arm(term)
 
     def apply_if_served(self, partition: int, shard: S, effects: Effects) -> None:
         """Apply effects of a shard, unless this broker has given it up or loaded it again in the meantime."""
-        if self._shards.get(partition) is shard:
+        term = self._terms.get(partition)
+        if term is not None and term.shard is shard:
             self.apply(partition, effects)
 
-    def _refuse(self, partition: int, effects: Effects, refusal: Refusal) -> None:
-        """Answer with an error instead of the effects' replies."""
+    def _replica(self, term: Term[S]) -> Replica | None:
+        """Return the replica if this broker leads the partition under the term's epoch."""
+        try:
+            replica = self._partitions.get(self.topic, term.partition)
+        except ProtocolError:
+            return None
+        return replica if replica is not None and replica.leader_epoch == term.epoch else None
+
+    @staticmethod
+    def _refuse(effects: Effects, refusal: Refusal) -> None:
+        """Answer with an error instead of the effects' replies, unless they are answered."""
         for reply in effects.replies:
             if not reply.token.done():
                 reply.token.set_result(refusal)
-        self._arm(partition)
 
-    def _deliver_in_turn(self, partition: int, effects: Effects) -> None:
-        """Deliver effects without records after all earlier records are committed, because a reply may show them."""
-        replica = self._partitions.get(self.topic, partition) if partition in self._written else None
-        if replica is None:
-            self._deliver(effects)
-        else:
-            replica.when_committed(self._written[partition], partial(self._committed, partition, effects))
-
-    def _append(
-        self,
-        replica: Replica,
-        records: list[CoordinatorRecord],
-        producer: tuple[int, int] | None,
-        guard: int | None,
-    ) -> int:
+    def _append(self, replica: Replica, effects: Effects, producer: tuple[int, int] | None, guard: int | None) -> int:
         now_ms = self._now_ms()
-        rows = [
-            Record(
-                0,
-                now_ms,
-                encode_versioned(record.key, record.key_version),
-                None if record.value is None else encode_versioned(record.value, record.value_version),
-            )
-            for record in records
-        ]
-        producer_id, producer_epoch = producer or (-1, -1)
-        batches = bytearray()
-        for part in split(rows, replica.log.config.max_message_bytes):
-            batches += build_batch(
-                part, producer_id=producer_id, producer_epoch=producer_epoch, transactional=producer is not None
-            )
+        batches = encode(effects.records, producer, replica.log.config.max_message_bytes, now_ms)
         result = replica.append(memoryview(batches), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
         return result.last_offset
 
-    def _committed(self, partition: int, effects: Effects, error: ErrorCode) -> None:
-        if error is ErrorCode.NONE:
-            self._deliver(effects)
-        else:  # the log was deleted or has failed, and this coordinator with it
-            message = f"{self._not_coordinator(partition)}: {error.name}"
-            self._refuse(partition, effects, Refusal(ErrorCode.NOT_COORDINATOR, message))
+    def _deliver_later(self, replica: Replica, term: Term[S], effects: Effects) -> None:
+        """Deliver effects after all records until now are committed. A reply without records may show earlier ones."""
+        delay_s = self._commit_timeout_ms / 1000
+        too_late = asyncio.get_running_loop().call_later(delay_s, self._too_late, term, effects)
 
-    def _not_coordinator(self, partition: int) -> str:
-        """Return the message for requests whose coordinator was closed."""
-        return f"this broker no longer coordinates {self.topic}-{partition}"
+        def committed(error: ErrorCode) -> None:
+            too_late.cancel()
+            if self._terms.get(term.partition) is not term:  # another leader may have written the offset again
+                self._refuse(effects, self._not_coordinator(term.partition))
+            elif error is ErrorCode.NONE:
+                self._deliver(effects)
+            else:  # the coordinator has replayed records that are lost
+                self._logger.info("records of %s-%d are lost: %s", self.topic, term.partition, error.name)
+                self._refuse(effects, self._not_coordinator(term.partition))
+                self.resign(term.partition)
+
+        replica.when_committed(term.written, committed)
+
+    def _too_late(self, term: Term[S], effects: Effects) -> None:
+        message = f"records of {self.topic}-{term.partition} were not committed within {self._commit_timeout_ms} ms"
+        self._refuse(effects, Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+
+    def _not_coordinator(self, partition: int) -> Refusal:
+        """Return the error for requests whose coordinator was closed."""
+        message = f"this broker no longer coordinates {self.topic}-{partition}"
+        return Refusal(ErrorCode.NOT_COORDINATOR, message)
 
     def _deliver(self, effects: Effects) -> None:
         for reply in effects.replies:
@@ -316,37 +289,52 @@ class CoordinatorShell(Generic[S]):
     def _steady_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
-    def _arm(self, partition: int) -> None:
-        shard = self._shards.get(partition)
-        deadline = None if shard is None else shard.deadline()
-        armed = self._timers.get(partition)
-        if armed is not None:
-            if deadline is not None and armed[0] <= deadline:
+    def _arm(self, term: Term[S]) -> None:
+        if term.shard is None or self._terms.get(term.partition) is not term:
+            return
+        deadline = term.shard.deadline()
+        if term.timer is not None:
+            if deadline is not None and term.timer[0] <= deadline:
                 return  # it fires early enough, and `_tick` sets the next timer
-            armed[1].cancel()
-            del self._timers[partition]
+            term.timer[1].cancel()
+            term.timer = None
         if deadline is not None:
             now_ms = self._steady_ms() if self._steady else self._now_ms()
             delay = max(0, deadline - now_ms) / 1000
-            self._timers[partition] = deadline, asyncio.get_running_loop().call_later(delay, self._tick, partition)
+            term.timer = deadline, asyncio.get_running_loop().call_later(delay, self._tick, term)
 
-    def _tick(self, partition: int) -> None:
-        del self._timers[partition]
-        shard = self._shards.get(partition)
-        if shard is None:
+    def _tick(self, term: Term[S]) -> None:
+        term.timer = None
+        if term.shard is None or self._terms.get(term.partition) is not term:
             return
         try:
-            effects = shard.tick(self.now())
+            effects = term.shard.tick(self.now())
         except Exception as error:  # noqa: BLE001 - `_load_again` logs it
-            self._load_again(partition, error)
+            self._load_again(term, error)
             return
-        self.apply(partition, effects)
+        self.apply(term.partition, effects)
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
-        """Return `load` for the caller to run if the topic of the coordinators was created, otherwise None."""
-        return self.load if any(topic.name == self.topic for topic in delta.created_topics) else None
+        """Resign the partitions that this broker leads no longer, or under a later epoch.
+
+        Return `load` for the caller to run if the topic of the coordinators has changed, otherwise None.
+        """
+        if any(topic.name == self.topic for topic in delta.deleted_topics):
+            for partition in tuple(self._terms):
+                self.resign(partition)
+        if all(topic.name != self.topic for topic in (*delta.created_topics, *delta.changed_topics)):
+            return None
+        for partition, term in tuple(self._terms.items()):
+            if self._epoch(partition) != term.epoch:
+                self.resign(partition)
+        return self.load
+
+    def _epoch(self, partition: int) -> int | None:
+        """Return the leader epoch of a partition that this broker leads, otherwise None."""
+        info = self._cache.image.partition(self.topic, partition)
+        return None if info is None or not self._partitions.leads(self.topic, partition) else info.leader_epoch
 
     async def load(self) -> None:
         """Load every partition of the topic that this broker leads and that is not loaded yet.
@@ -356,54 +344,79 @@ class CoordinatorShell(Generic[S]):
         """
         info = self._cache.image.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
-            if partition not in self._retries:
-                await self._try_to_load(partition, RETRY_MS)
-                await asyncio.sleep(0)
+            await self.load_partition(partition)
+            await asyncio.sleep(0)
 
-    async def _try_to_load(self, partition: int, retry_ms: int) -> None:
-        self._retries.pop(partition, None)
-        if partition in self._shards or partition in self._loading:
+    async def load_partition(self, partition: int) -> None:
+        """Load a partition if this broker leads it. If it was loaded under an older epoch, resign that term first."""
+        epoch = self._epoch(partition)
+        term = self._terms.get(partition)
+        if term is not None and term.epoch != epoch:
+            self.resign(partition)
+            term = None
+        if epoch is None:
             return
-        self._loading.add(partition)
-        try:
-            await self._load_partition(partition)
-            self._failed.discard(partition)
-        except Exception:  # a disk error or an invalid record: the other partitions are served anyway
-            self._shards.pop(partition, None)
-            self._failed.add(partition)
-            self._logger.exception(
-                "cannot load the coordinator of %s-%d; retrying in %d s", self.topic, partition, retry_ms // 1000
-            )
-            self._load_later(partition, retry_ms)
-        finally:
-            self._loading.discard(partition)
+        if term is None:
+            term = self._terms[partition] = Term(partition, epoch)
+        if term.retry is None:
+            await self._try_to_load(term, RETRY_MS)
 
-    def _load_later(self, partition: int, retry_ms: int) -> None:
+    async def _try_to_load(self, term: Term[S], retry_ms: int) -> None:
+        term.retry = None
+        if term.shard is not None or term.loading or self._terms.get(term.partition) is not term:
+            return
+        if self._epoch(term.partition) != term.epoch:
+            self.resign(term.partition, term.epoch)
+            return
+        term.loading = True
+        try:
+            await self._load(term)
+            term.failed = False
+        except Exception:  # a disk error or an invalid record: the other partitions are served anyway
+            if self._terms.get(term.partition) is not term:
+                return
+            term.shard = None
+            self._logger.exception(
+                "cannot load the coordinator of %s-%d; retrying in %d s", self.topic, term.partition, retry_ms // 1000
+            )
+            self._load_later(term, retry_ms)
+        finally:
+            term.loading = False
+
+    def _load_later(self, term: Term[S], retry_ms: int) -> None:
         later = min(2 * retry_ms, RETRY_MAX_MS)
 
         def try_again() -> None:
             self._workers.spawn(
-                self._try_to_load(partition, later), f"load the coordinator of {self.topic}-{partition}"
+                self._try_to_load(term, later), f"load the coordinator of {self.topic}-{term.partition}"
             )
 
-        self._retries[partition] = asyncio.get_running_loop().call_later(retry_ms / 1000, try_again)
+        term.failed = True
+        term.retry = asyncio.get_running_loop().call_later(retry_ms / 1000, try_again)
 
-    def _load_again(self, partition: int, error: Exception) -> None:
+    def _load_again(self, term: Term[S], error: Exception) -> None:
         """Load a coordinator again from its log, because its `replay` or `tick` has failed."""
-        self._logger.error("the coordinator of %s-%d failed; loading it again", self.topic, partition, exc_info=error)
-        self.resign(partition)
-        self._load_later(partition, RETRY_MS)
+        name = f"{self.topic}-{term.partition}"
+        self._logger.error("the coordinator of %s failed; loading it again", name, exc_info=error)
+        self.resign(term.partition)
+        again = self._terms[term.partition] = Term(term.partition, term.epoch)
+        self._load_later(again, RETRY_MS)
 
-    async def _load_partition(self, partition: int) -> None:
+    async def _load(self, term: Term[S]) -> None:
         """Rebuild a shard from its partition, then apply the effects that its `loaded` returns.
 
-        The shard reads the log in parts. Other requests have their turn between two parts, and the log may grow.
+        The shard reads the log in parts. Other requests have their turn between two parts, and the log may grow. If the
+        term ends meanwhile, drop the shard.
         """
-        await self._partitions.open_in_turns(self.topic, partition)
-        replica = self._partitions.get(self.topic, partition)
-        if replica is None or not self._partitions.leads(self.topic, partition):
+        await self._partitions.open_in_turns(self.topic, term.partition)
+        replica = self._partitions.get(self.topic, term.partition)
+        if self._terms.get(term.partition) is not term:
             return
-        shard = self._make_shard(partition)
+        if replica is None or replica.leader_epoch != term.epoch:
+            raise ProtocolError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log does not have leader epoch {term.epoch} yet"
+            )
+        shard = self._make_shard(term.epoch)
         log = replica.log
         offset = log.log_start_offset
         while offset < log.log_end_offset:
@@ -411,79 +424,32 @@ class CoordinatorShell(Generic[S]):
             if not data:  # compaction has removed all records up to the end
                 break
             for header, view in iter_batches(data):
-                await self._replay_batch(shard, header, view)
+                await replay_batch(shard, self._decode_record, header, view)
                 offset = header.next_offset
             await asyncio.sleep(0)
+            if self._terms.get(term.partition) is not term:
+                return
             if replica.offline or log.closed:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was closed while it was loading")
-        self._shards[partition] = shard
-        self._written[partition] = log.log_end_offset - 1  # may not be committed yet, and replies wait for it
-        self.apply(partition, shard.loaded(self.now()))
+        term.shard = shard
+        term.written = log.log_end_offset - 1  # may not be committed yet, and replies wait for it
+        self.apply(term.partition, shard.loaded(self.now()))
 
-    async def _replay_batch(self, shard: S, header: BatchHeader, view: memoryview) -> None:
-        """Replay one batch into a shard that does not serve requests yet. The loop serves other requests in between."""
-        if header.is_control:
-            if header.count:  # an emptied marker needs no replay: compaction has removed its transaction too
-                commit, _ = decode_control(view)
-                shard.replay_end_transaction(header.producer_id, header.producer_epoch, commit)
-            return
-        producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
-        turns = Turns()
-        for record in decode_records(view):
-            await turns.next()
-            if record.key is None:
-                continue
-            decoded = self._decode_record(record.key, record.value)
-            if decoded is not None:
-                _replay(shard, decoded, producer)
+    def resign(self, partition: int, epoch: int | None = None) -> None:
+        """Give up a partition, and answer NOT_COORDINATOR to the requests that wait for its coordinator.
 
-    def resign(self, partition: int) -> None:
-        """Give up a partition and answer NOT_COORDINATOR to the requests that wait for its coordinator."""
-        self._shards.pop(partition, None)
-        self._written.pop(partition, None)
-        self._failed.discard(partition)
-        retry = self._retries.pop(partition, None)
-        if retry is not None:
-            retry.cancel()
-        self._arm(partition)
-        refusal = Refusal(ErrorCode.NOT_COORDINATOR, self._not_coordinator(partition))
-        for token in self._waiting.pop(partition, set()).copy():
-            if not token.done():
-                token.set_result(refusal)
+        With `epoch`, ignore the call if a later term has begun.
+        """
+        term = self._terms.get(partition)
+        if term is not None and (epoch is None or term.epoch <= epoch):
+            del self._terms[partition]
+            term.end(self._not_coordinator(partition))
 
     def close(self) -> None:
         """Stop all timers, and drop the coordinators. Nothing is appended from now on."""
-        for _, timer in self._timers.values():
-            timer.cancel()
-        for retry in self._retries.values():
-            retry.cancel()
-        self._retries.clear()
-        self._timers.clear()
-        self._shards.clear()
-
-
-def split(records: list[Record], max_bytes: int) -> Iterator[list[Record]]:
-    """Yield the records in parts that each fit into a batch of `max_bytes`. A larger record is a part of its own.
-
-    All parts are appended in one write. If a crash keeps only the first parts, no client has been answered yet.
-    """
-    part: list[Record] = []
-    size = HEADER_SIZE
-    for record in records:
-        length = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-        if part and size + length > max_bytes:
-            yield part
-            part, size = [], HEADER_SIZE
-        part.append(record)
-        size += length
-    yield part
-
-
-def _replay(shard: Shard, record: CoordinatorRecord, producer: tuple[int, int] | None) -> None:
-    if producer is None:
-        shard.replay(record)
-    else:
-        shard.replay(record, producer_id=producer[0], producer_epoch=producer[1])
+        for term in self._terms.values():
+            term.stop()
+        self._terms.clear()
 
 
 async def _while_connected(token: asyncio.Future[Any], on_disconnect: list[Callable[[], None]]) -> Any:

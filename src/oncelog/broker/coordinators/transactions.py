@@ -113,14 +113,12 @@ class TransactionService:
         )
         self.shell.on_markers = self._markers.write
 
-    def _make_shard(self, partition: int) -> TransactionCoordinator:
-        replica = self._partitions.get(TRANSACTION_STATE, partition)
-        assert replica is not None
+    def _make_shard(self, epoch: int) -> TransactionCoordinator:
         self._settings.transaction_version = self._cache.image.feature_level(TRANSACTION_VERSION)
-        return TransactionCoordinator(replica.leader_epoch, self._producer_ids.ids, self._settings)
+        return TransactionCoordinator(epoch, self._producer_ids.ids, self._settings)
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
-        """Load the coordinators of a new topic. Apply another `transaction.version` to new transactions.
+        """Follow the leaders of the coordinators' topic. Apply another `transaction.version` to new transactions.
 
         All coordinators share the settings, those that are loading too. An open transaction keeps its client's version.
         """

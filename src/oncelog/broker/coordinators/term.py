@@ -1,0 +1,47 @@
+"""The time during which this broker coordinates one partition, under one leader epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Generic, TypeVar
+
+from oncelog.protocol.errors import Refusal
+
+S = TypeVar("S")
+
+
+class Term(Generic[S]):
+    """The coordinator of a partition under a leader epoch, with the requests that wait for it."""
+
+    __slots__ = ("epoch", "failed", "loading", "partition", "retry", "shard", "timer", "waiting", "written")
+
+    def __init__(self, partition: int, epoch: int) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        self.shard: S | None = None
+        """The coordinator, or None until it is loaded."""
+        self.loading = False
+        self.failed = False
+        """Whether the last attempt to load has failed."""
+        self.written = -1
+        """The offset of the last record that replies may depend on."""
+        self.waiting: set[asyncio.Future[Any]] = set()
+        self.timer: tuple[int, asyncio.TimerHandle] | None = None
+        """The deadline for which the timer is set, and the timer."""
+        self.retry: asyncio.TimerHandle | None = None
+        """The timer of the next attempt to load."""
+
+    def stop(self) -> None:
+        """Cancel the timers."""
+        if self.timer is not None:
+            self.timer[1].cancel()
+        if self.retry is not None:
+            self.retry.cancel()
+        self.timer = self.retry = None
+
+    def end(self, refusal: Refusal) -> None:
+        """Cancel the timers, and reject the requests that wait."""
+        self.stop()
+        for token in self.waiting.copy():
+            if not token.done():
+                token.set_result(refusal)
