@@ -11,8 +11,12 @@ import pytest
 from oncelog.broker.peers import Purpose
 from oncelog.cluster import topic_nodes
 from oncelog.cluster.changes import ChangeLog
+from oncelog.coordinator.partitioning import partition_for
 from oncelog.net.connection import connect
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -22,7 +26,7 @@ from oncelog.protocol.messages.write_txn_markers import (
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from oncelog.sim.world import PORT
-from support.peer_world import PeerWorld, RoutedWriter, with_brokers
+from support.peer_world import PARTITIONS, PeerWorld, RoutedWriter, with_brokers
 from support.raw_client import RefusedError
 
 E = ErrorCode
@@ -345,6 +349,80 @@ def test_many_verifications_share_requests(monkeypatch: pytest.MonkeyPatch) -> N
         assert await writers[0].read_committed(topic, 0) == 40 * [b"x"]
 
     with_brokers(scenario)
+
+
+# -- coordinators ------------------------------------------------------------------------------------------------------
+
+
+def test_coordinator_uses_the_epoch_of_its_term() -> None:
+    """A marker of a former coordinator is fenced."""
+
+    async def scenario(peers: PeerWorld) -> None:
+        writer, topic = await begin(peers, [2])
+        await write(peers, writer, topic, 0)
+        await peers.restart(1)
+        await writer.end(commit=True)
+        await until(writer, "CompleteCommit")
+        marker = WritableTxnMarker(
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            transaction_result=True,
+            coordinator_epoch=0,
+            transaction_version=2,
+            topics=[WritableTxnMarkerTopic(name="out", partition_indexes=[0])],
+        )
+        response = await ask(peers, 2, WriteTxnMarkersRequest(markers=[marker]))
+        code = response.markers[0].topics[0].partitions[0].error_code
+        assert code == E.TRANSACTION_COORDINATOR_FENCED
+
+    with_brokers(scenario)
+
+
+def test_requests_to_a_former_coordinator_are_rejected() -> None:
+    async def scenario(peers: PeerWorld) -> None:
+        writer, topic = await begin(peers, [2])
+        await write(peers, writer, topic, 0)
+        index = partition_for(writer.transactional_id, PARTITIONS)
+        peers.write_leader(TRANSACTION_STATE, index, 2)
+        await peers.publish()
+        request = EndTxnRequest(
+            transactional_id=writer.transactional_id,
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            committed=True,
+        )
+        assert (await ask(peers, 1, request)).error_code == E.NOT_COORDINATOR
+        assert (await ask(peers, 2, request)).error_code == E.INVALID_PRODUCER_ID_MAPPING  # its log is empty
+
+    with_brokers(scenario)
+
+
+def test_lists_show_the_coordinators_of_one_broker() -> None:
+    async def scenario(peers: PeerWorld) -> None:
+        names = [peers.id_on(TRANSACTION_STATE, broker) for broker in peers.ids]
+        for name in names:
+            await RoutedWriter(peers, name).start()
+        for broker, name in zip(peers.ids, names, strict=True):
+            response = await ask(peers, broker, ListTransactionsRequest())
+            assert [found.transactional_id for found in response.transaction_states] == [name]
+
+    with_brokers(scenario, 3)
+
+
+def test_producer_ids_of_all_brokers_differ() -> None:
+    """The brokers need several blocks each, at the same time."""
+
+    async def scenario(peers: PeerWorld) -> None:
+        request = InitProducerIdRequest(transactional_id=None)
+        connections = [await connect(f"broker-{broker}", PORT) for broker in peers.ids]
+        answers = await asyncio.gather(*(each.send(request) for _ in range(1500) for each in connections))
+        found = [answer.producer_id for answer in answers if answer.error_code == E.NONE]
+        assert len(set(found)) == len(found) == 4500
+        assert max(found) < 10_000
+        for each in connections:
+            each.close()
+
+    with_brokers(scenario, 3)
 
 
 # -- brokers that die --------------------------------------------------------------------------------------------------
