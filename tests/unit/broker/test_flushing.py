@@ -14,6 +14,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
+from oncelog.broker.handlers import write_txn_markers
 from oncelog.broker.handlers.list_offsets import bind as list_offsets
 from oncelog.broker.handlers.produce import bind as produce
 from oncelog.broker.handlers.write_txn_markers import bind as handle_markers
@@ -340,6 +341,22 @@ def test_operators_marker_is_answered_after_its_sync(tmp_path: Path) -> None:
             ErrorCode.KAFKA_STORAGE_ERROR,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
+
+    live(tmp_path, life, log_flush_interval_messages="1")
+
+
+def test_wait_for_the_commit_of_a_marker_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that cannot commit must not hold back the results of the others."""
+    monkeypatch.setattr(write_txn_markers, "COMMIT_TIMEOUT_S", 0.01)
+
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.topics.create("t", partitions=1)
+        disk.gate.clear()
+        answer = write_markers(broker, 0, 1)
+        assert codes(await answer) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        disk.gate.set()
+        monkeypatch.undo()
+        assert codes(await write_markers(broker, 0)) == [0]
 
     live(tmp_path, life, log_flush_interval_messages="1")
 

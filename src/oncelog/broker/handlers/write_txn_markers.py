@@ -12,7 +12,7 @@ from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import ITEMS_A_TURN, Turns
+from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -25,6 +25,9 @@ from oncelog.protocol.messages.write_txn_markers import (
 
 _NOT_THE_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
+
+COMMIT_TIMEOUT_S = 10.0
+"""The maximum time to wait for commits. A coordinator waits longer for the response, which has other markers too."""
 
 Partition = tuple[str, int]
 Errors = dict[int, dict[Partition, ErrorCode]]
@@ -40,7 +43,7 @@ async def handle(
 
     Wait until the markers are committed, as a Produce with acks=all does. If `flush.messages` requires a sync, this
     includes the sync. If a marker is never committed, its error is KAFKA_STORAGE_ERROR, or UNKNOWN_TOPIC_OR_PARTITION
-    if the topic is deleted meanwhile.
+    if the topic is deleted meanwhile. If it is not committed in time, its error is REQUEST_TIMED_OUT.
     """
     if not ctx.may(Operation.ALTER, *CLUSTER):
         ctx.authorize(Operation.CLUSTER_ACTION, *CLUSTER)
@@ -60,30 +63,29 @@ async def handle(
 
 
 async def _committed(partitions: Partitions, errors: Errors) -> Lost:
-    """Wait until all appended markers are committed or lost. Return an error for each lost one."""
+    """Wait until all appended markers are committed or lost. Return an error for each that is not committed."""
     turns = Turns()
-    appended: dict[Partition, None] = {}
+    waiting: set[Partition] = set()
     for of_producer in errors.values():
         for where, error in of_producer.items():
             await turns.next()
             if error is ErrorCode.NONE:
-                appended[where] = None
-    written = sorted(appended)
-    waits: list[asyncio.Future[Lost]] = []
-    for first in range(0, len(written), ITEMS_A_TURN):
-        waits.append(asyncio.get_running_loop().create_future())
-        partitions.when_committed(written[first : first + ITEMS_A_TURN], partial(_resolve, waits[-1]))
-        if first + ITEMS_A_TURN < len(written):
-            await asyncio.sleep(0)
+                waiting.add(where)
     lost: Lost = {}
-    for committed in waits:
-        lost |= committed.result() if committed.done() else await committed
-    return lost
+    all_done = asyncio.get_running_loop().create_future()
 
+    def ended(where: Partition, found: Lost) -> None:
+        waiting.discard(where)
+        lost.update(found)
+        if not waiting and not all_done.done():
+            all_done.set_result(None)
 
-def _resolve(committed: asyncio.Future[Lost], lost: Lost) -> None:
-    if not committed.done():  # it is cancelled when the connection is closed
-        committed.set_result(lost)
+    for where in sorted(waiting):
+        await turns.next()
+        partitions.when_committed([where], partial(ended, where))
+    if waiting:
+        await asyncio.wait({all_done}, timeout=COMMIT_TIMEOUT_S)
+    return lost | dict.fromkeys(waiting, ErrorCode.REQUEST_TIMED_OUT)
 
 
 async def _response(errors: Errors, lost: Lost) -> WriteTxnMarkersResponse:
