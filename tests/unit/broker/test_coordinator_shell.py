@@ -463,8 +463,9 @@ def test_leader_that_steps_down_rejects_requests() -> None:
     stub.run(life)
 
 
-def test_replica_of_another_epoch_gets_no_records() -> None:
-    """The replica may know the next term before the coordinator."""
+def test_replica_of_another_epoch_gets_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replica may know the next term before the coordinator, which follows without a further change."""
+    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
@@ -473,6 +474,8 @@ def test_replica_of_another_epoch_gets_no_records() -> None:
         request = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
         assert await refusal(request) is ErrorCode.NOT_COORDINATOR
         assert stub.log.log_end_offset == 0
+        await stub.elect(shell, 1)
+        assert await shell.request(0, say("here")) == "here"
 
     stub.run(life)
 

@@ -189,8 +189,9 @@ class CoordinatorShell(Generic[S]):
             self._refuse(effects, self._not_coordinator(partition))
             return
         replica = self._replica(term)
-        if replica is None:  # the broker has just stopped leading the partition: `resign` follows
+        if replica is None:  # the broker has just stopped leading the partition under this epoch
             self._refuse(effects, self._not_coordinator(partition))
+            self._load_again(term, None)
             return
         if effects.records:
             try:
@@ -394,10 +395,11 @@ class CoordinatorShell(Generic[S]):
         term.failed = True
         term.retry = asyncio.get_running_loop().call_later(retry_ms / 1000, try_again)
 
-    def _load_again(self, term: Term[S], error: Exception) -> None:
-        """Load a coordinator again from its log, because its `replay` or `tick` has failed."""
-        name = f"{self.topic}-{term.partition}"
-        self._logger.error("the coordinator of %s failed; loading it again", name, exc_info=error)
+    def _load_again(self, term: Term[S], error: Exception | None) -> None:
+        """Load a coordinator again from its log. With `error`, its `replay` or `tick` has failed."""
+        if error is not None:
+            name = f"{self.topic}-{term.partition}"
+            self._logger.error("the coordinator of %s failed; loading it again", name, exc_info=error)
         self.resign(term.partition)
         again = self._terms[term.partition] = Term(term.partition, term.epoch)
         self._load_later(again, RETRY_MS)
