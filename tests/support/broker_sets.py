@@ -27,8 +27,11 @@ class Clock:
 class Brokers:
     """Brokers in one event loop, with one store, or with one for each broker on the same file."""
 
-    def __init__(self, folder: Path, store: MetadataStore | None = None) -> None:
+    def __init__(
+        self, folder: Path, store: MetadataStore | None = None, now_ms: Callable[[], int] = lambda: NOW
+    ) -> None:
         self.running: dict[int, Broker] = {}
+        self._now_ms = now_ms
         self._folder = folder
         self._store = store
 
@@ -40,7 +43,7 @@ class Brokers:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         store = self._store or SqliteStore(str(self._folder / "metadata.sqlite"))
-        return Broker(load(given), disk=OsDisk(), store=store, now_ms=lambda: NOW, boot_id=boot_id)
+        return Broker(load(given), disk=OsDisk(), store=store, now_ms=self._now_ms, boot_id=boot_id)
 
     async def start(self, node_id: int, **options: str) -> Broker:
         broker = self.make(node_id, **options)
