@@ -77,7 +77,7 @@ async def break_things(peers: PeerWorld, rng: random.Random) -> None:
             case 0 | 1:
                 machine.kill()
                 if rng.random() < 0.5:
-                    await peers.forget(victim)
+                    await peers.expire(victim)
                 await asyncio.sleep(rng.uniform(0, 3))
                 await peers.restart(victim)
             case 2:
@@ -107,7 +107,7 @@ async def scenario(world: World) -> int:
         world.brokers[node_id].resume()
     world.network.heal()
     for node_id in peers.ids:
-        if not world.brokers[node_id].alive or node_id not in peers.registered:
+        if not world.brokers[node_id].alive:
             await peers.restart(node_id)
     await asyncio.sleep(60)
     for flow in flows:
@@ -122,9 +122,9 @@ async def scenario(world: World) -> int:
     return sum(flow.fenced for flow in flows)
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", range(0, 30, 10))
 def test_transactions_over_brokers_are_atomic(first: int) -> None:
-    for seed in range(first, first + 20):
+    for seed in range(first, first + 10):
         try:
             World(seed).run(scenario, limit_s=3600)
         except BaseException as error:

@@ -164,13 +164,14 @@ def test_marker_waits_for_a_leader() -> None:
         writer, topic = await begin(peers, [1, 2])
         await write(peers, writer, topic, 0)
         await write(peers, writer, topic, 1)
-        peers.write_leader("out", 1, -1)
-        await peers.publish(1)
+        peers.world.brokers[2].kill()
+        await peers.expire(2)
+        await asyncio.sleep(1)
+        assert peers.leader("out", 1) == -1
         await writer.end(commit=True)
         await asyncio.sleep(500)
         assert await writer.state() == "PrepareCommit"
-        peers.write_leader("out", 1, 2)
-        await peers.publish()
+        await peers.restart(2)
         await until(writer, "CompleteCommit")
         assert await writer.read_committed(topic, 1) == [b"x"]
 
@@ -310,7 +311,7 @@ def test_produce_is_retriable_while_the_coordinator_is_away() -> None:
         peers.world.brokers[1].kill()
         response = await ask(peers, 2, produce(writer, topic))
         assert response.responses[0].partition_responses[0].error_code == E.NOT_ENOUGH_REPLICAS
-        await peers.forget(1)
+        await peers.expire(1)
         response = await ask(peers, 2, produce(writer, topic))
         assert response.responses[0].partition_responses[0].error_code == E.NOT_ENOUGH_REPLICAS
         await peers.restart(1)
@@ -360,6 +361,9 @@ def test_coordinator_uses_the_epoch_of_its_term() -> None:
     async def scenario(peers: PeerWorld) -> None:
         writer, topic = await begin(peers, [2])
         await write(peers, writer, topic, 0)
+        peers.world.brokers[1].kill()
+        await peers.expire(1)
+        await asyncio.sleep(1)
         await peers.restart(1)
         await writer.end(commit=True)
         await until(writer, "CompleteCommit")
@@ -439,7 +443,7 @@ def test_transaction_ends_after_a_broker_was_killed(victim: int) -> None:
             await write(peers, writer, topic, 0, b"%d" % number)
             await writer.commit_offset(group, "out", number)
             peers.world.brokers[victim].kill()
-            await peers.forget(victim)
+            await peers.expire(victim)
             ending = asyncio.ensure_future(writer.end(commit=commit))
             await asyncio.sleep(3)
             await peers.restart(victim)

@@ -50,8 +50,9 @@ def test_unknown_broker_is_a_failure() -> None:
 
 def test_broker_without_the_listener_is_a_failure() -> None:
     async def scenario(peers: PeerWorld) -> None:
-        peers.registered[2] = replace(peers.registered[2], endpoints={"OTHER": Endpoint("broker-2", 9092)})
-        await peers.publish()
+        cache = peers.broker(1).metadata
+        other = replace(cache.image.brokers[2], endpoints={"OTHER": Endpoint("broker-2", 9092)})
+        cache.image = replace(cache.image, brokers={**cache.image.brokers, 2: other})
         assert await ask(peers) == Failure("broker 2 is not registered")
 
     with_brokers(scenario)
@@ -119,7 +120,7 @@ def test_connection_to_a_former_process_is_closed() -> None:
         waiting = ask(peers, timeout_ms=60_000)
         await asyncio.sleep(1)
         assert not waiting.done()
-        await peers.register(2)
+        await peers.expire(2)
         failure = await waiting
         assert isinstance(failure, Failure)
         assert failure.sent
