@@ -33,6 +33,17 @@ if not os.path.exists(checkpoint):
         wrong.option("kafka.default.api.timeout.ms", 500).load().count()
     except Exception as error:
         print(oncelog.spark.cause(error), flush=True)
+
+    def write(batch, number):
+        sink = batch.select("value").write.format("oncelog").mode("append").options(**to, topic=f"{name}-each")
+        sink.option("transactionalIdPrefix", f"{name}-each").save()
+
+    each = spark.readStream.format("oncelog").options(**to, subscribe=name, startingOffsets="earliest").load()
+    each = each.writeStream.foreachBatch(write).option("checkpointLocation", f"{checkpoint}-each").start()
+    try:
+        each.awaitTermination(120)
+    except Exception as error:
+        print(oncelog.spark.cause(error), flush=True)
 copy = spark.readStream.format("oncelog").options(**to, subscribe=name, startingOffsets="earliest")
 copy = copy.option("maxOffsetsPerTrigger", 20).load().select("value").writeStream.format("oncelog")
 copy = copy.options(**to, topic=f"{name}-out", transactionalIdPrefix=f"{name}-sink", checkpointLocation=checkpoint)
@@ -61,7 +72,7 @@ def run(driver: ManagedProcess, checkpoint: Path, batch: str | None) -> list[str
 
 @pytest.mark.timeout(900)
 def test_query_whose_server_is_killed_loses_and_duplicates_nothing(server: Server, name: str, tmp_path: Path) -> None:
-    for topic in (name, f"{name}-out"):
+    for topic in (name, f"{name}-out", f"{name}-each"):
         create(server.bootstrap, topic, 2)
     checkpoint = tmp_path / "checkpoint"
     env = {key: text for key, text in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
@@ -71,6 +82,8 @@ def test_query_whose_server_is_killed_loses_and_duplicates_nothing(server: Serve
     for batch in ("1", "3", None):
         said += run(ManagedProcess([*command, str(ROWS)], tmp_path, f"until-{batch}", env), checkpoint, batch)
     assert any(f"topic '{name}-typo' does not exist" in line for line in said)
+    assert any("this write runs inside foreachBatch" in line for line in said)
+    assert not values(server.bootstrap, f"{name}-each")
     seen = values(server.bootstrap, f"{name}-out")
     assert sorted(map(int, seen)) == list(range(ROWS))
     assert set(seen.values()) == {1}

@@ -10,7 +10,16 @@ import pytest
 
 from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotDecidedError
 from oncelog.spark.writing import sink as product
-from oncelog.spark.writing.sink import BATCH_ID, CALL, QUERY_ID, BatchSink, SinkMessage
+from oncelog.spark.writing.sink import (
+    BATCH_ID,
+    CALL,
+    CONNECT_OPERATION,
+    CONNECT_PLAN,
+    OF_A_STREAM,
+    QUERY_ID,
+    BatchSink,
+    SinkMessage,
+)
 from spark.judges import create, open_producers, values
 from spark.micro_batches import SCHEMA, FakeTaskContext
 from spark.test_sink_in_spark import cause_line
@@ -33,6 +42,7 @@ class Writes:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.bootstrap, self.topic = bootstrap, topic
         self.hidden: str | None = None
+        self.extra: dict[str, str] = {}
         create(bootstrap, topic)
 
     def begin(self, call: Call | None, rows: list[str], prefix: str = "", **options: str) -> Callable[[], None]:
@@ -47,7 +57,7 @@ class Writes:
         writer.__getstate__()
         context = FakeTaskContext(0, 0, 0, 0, "")
         known = {} if call is None else properties(call)
-        context.properties = {name: text for name, text in known.items() if name != self.hidden}
+        context.properties = {name: text for name, text in known.items() if name != self.hidden} | self.extra
         FakeTaskContext.current = context
         batch = pa.RecordBatch.from_pydict({"key": rows, "value": rows})
         message = writer.write(iter([batch]))
@@ -129,6 +139,31 @@ def test_commit_replayed_before_its_decision_is_written_once(writes: Writes) -> 
         first()
     second()
     assert writes.seen() == {"row": 1}
+
+
+PLAN = "Spark Connect - plan { root { cached_remote_relation {"
+
+
+@pytest.mark.parametrize(
+    ("known", "rejected"),
+    [
+        ({OF_A_STREAM: "200", CONNECT_OPERATION: "1", CONNECT_PLAN: PLAN}, True),
+        ({CONNECT_OPERATION: "1", CONNECT_PLAN: PLAN}, False),
+        ({CONNECT_PLAN: PLAN}, True),
+        ({CONNECT_PLAN: "Spark Connect - plan { root {"}, False),
+    ],
+    ids=["Connect", "Connect-checkpoint", "older-Connect", "older-Connect-outside"],
+)
+def test_call_that_spark_does_not_report_is_rejected(writes: Writes, known: dict[str, str], rejected: bool) -> None:
+    """Spark Connect reports neither query nor batch. A replay would be written twice."""
+    writes.extra = known
+    if rejected:
+        with pytest.raises(MisuseError, match=r"inside foreachBatch .* set the options txnAppId"):
+            writes.write(None, ["one"])
+        assert not writes.seen()
+    writes.write(None, ["two"], txnAppId="app", txnVersion="1")
+    writes.write(None, ["two"], txnAppId="app", txnVersion="1")
+    assert writes.seen() == {"two": 1}
 
 
 def test_replay_with_other_rows_is_rejected(writes: Writes) -> None:

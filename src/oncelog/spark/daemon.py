@@ -1,8 +1,9 @@
 """PySpark's daemon with imports done before it forks: `spark.python.daemon.module=oncelog.spark.daemon`.
 
-Spark plans and commits each micro-batch in Python processes that its daemons fork. PySpark's own daemon imports nothing
-beforehand, because pandas and pyarrow start threads. So each process compiles PySpark from its zip again. The modules
-imported here start no threads: those of PySpark and oncelog that need no Arrow.
+PySpark's own daemon imports nothing beforehand, because pandas and pyarrow start threads. So each process that it forks
+compiles PySpark from its zip again. The modules imported here start no threads: those of PySpark and oncelog that need
+no Arrow. PySpark 4.0 to 4.3 use this daemon for the workers of tasks only. Other processes, such as those that plan and
+commit, come from `pyspark.daemon`.
 """
 
 from __future__ import annotations

@@ -44,6 +44,10 @@ QUERY_ID = "sql.streaming.queryId"
 CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id")
 """The properties that name one call of a foreachBatch function: the application, and the execution of the micro-batch,
 which Spark numbers within the application. A replay is another execution or another application."""
+OF_A_STREAM = "spark.sql.streaming.internal.stateStore.partitions"
+"""A setting that Spark gives only to the session of a streaming query. Tasks have the settings of their session."""
+CONNECT_OPERATION, CONNECT_PLAN = "spark.connect.operation_id", "callSite.long"
+"""Properties of Spark Connect's tasks: since 4.3, the operation; and the beginning of its plan as text."""
 ABANDON_MS = 5_000
 
 
@@ -201,15 +205,29 @@ def each_source(topic: str) -> Source | None:
     if context is None:
         return None
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-    if query is None and batch is None:
+    if query is None and batch is None and not _in_unknown_call(context):
         return None
     call = [context.getLocalProperty(name) for name in CALL]
     if query is None or batch is None or None in call:
         raise MisuseError(
-            "this write runs inside foreachBatch, but Spark does not report the query and the batch to its tasks; set "
-            "the options txnAppId (a name) and txnVersion (the batch's number)"
+            "this write runs inside foreachBatch (or writes a DataFrame from checkpoint(), in Spark Connect before "
+            "4.3), but Spark does not report the query and the batch to its tasks; set the options txnAppId (a name) "
+            "and txnVersion (the batch's number)"
         )
     return Source(EACH, query, int(batch), call="/".join(map(str, call)), topic=topic)
+
+
+def _in_unknown_call(context: TaskContext) -> bool:
+    """Return whether a task without a query's properties runs inside foreachBatch nevertheless.
+
+    In Spark Connect, the server runs the function's writes as operations of their own. Before 4.3, they run in the
+    user's session, and only their plan shows that they write rows of the server.
+    """
+    if context.getLocalProperty(OF_A_STREAM) is not None:
+        return True
+    if context.getLocalProperty(CONNECT_OPERATION) is not None:
+        return False
+    return "cached_remote_relation" in (context.getLocalProperty(CONNECT_PLAN) or "")
 
 
 class BatchSink(Writer, DataSourceArrowWriter):
