@@ -443,6 +443,24 @@ def test_failed_refresh_is_logged_and_retried_after_a_pause(
     asyncio.run(go())
 
 
+def test_malformed_token_does_not_replace_a_valid_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [("t1", 60), ("a b", 60), ("t3", 60)]
+
+    def provider() -> tuple[str, float]:
+        token, life = given.pop(0)
+        return token, time.time() + life
+
+    async def go() -> None:
+        login = TokenLogin(Callback(provider), {})
+        assert await used(login) == "t1"
+        aged(monkeypatch, 58)
+        assert await used(login) == "t1"
+        aged(monkeypatch, 61)
+        assert await used(login) == "t3"
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("life", [float("nan"), float("inf"), 1e300, -5])
 def test_token_with_a_senseless_life_is_not_kept(life: float) -> None:
     with endpoint(200, {"access_token": "abc", "expires_in": life}) as (url, asked):

@@ -77,12 +77,12 @@ class Calls:
         call = object()
 
         def counted() -> T:
+            self._running.add(call)
             try:
                 return function()
             finally:
                 self._running.discard(call)
 
-        self._running.add(call)
         return await in_thread(counted)
 
 
@@ -125,11 +125,7 @@ class TokenLogin:
         A token of which 80 % of the life have passed is used, and a new one is requested in the background. After 95 %,
         wait for the new token. If the source returns none, for any reason, use the old token while it is valid.
         """
-        token = await self._valid_token()
-        try:
-            return OAuthBearer(token, self._extensions)
-        except ValueError as error:
-            raise LoginRejectedError(str(error)) from None
+        return OAuthBearer(await self._valid_token(), self._extensions)
 
     async def _valid_token(self) -> str:
         now = monotonic()
@@ -160,8 +156,11 @@ class TokenLogin:
         try:
             async with asyncio.timeout(self._calls.timeout_s * 2**hung):
                 token, life = await self._source(self._calls)
+            OAuthBearer(token, self._extensions)
         except TimeoutError:
             raise self._late() from None
+        except ValueError as error:  # the token or an extension is malformed
+            raise LoginRejectedError(str(error)) from None
         life = life if 0 < life < MAX_LIFE_S else 0.0  # it may be negative, infinite or no number
         self._token = token
         self._refresh_at, self._late_at = begun + REFRESH_AT * life, begun + LATE_AT * life
