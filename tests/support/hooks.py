@@ -21,6 +21,7 @@ LONGEST = (
     "tests/features/test_transaction_timeouts.py",
     "tests/clients/test_prepared_transactions.py",
     "tests/features/test_log_compaction.py",
+    "tests/unit/testing/test_plugin.py",
     "conformance/test_logins.py",
     "conformance/test_kafka_python_suite.py",
     "conformance/test_foreign_clients.py",

@@ -110,10 +110,11 @@ class Broker:
     def _command(self) -> list[str]:
         command = [sys.executable, "-P", "-m", "oncelog", "up", "--fault-signals", "--parent-pid", str(os.getpid())]
         command += ["--ephemeral"] if self._data is None else ["--data", os.fspath(self._data)]
-        listeners = self.settings.get("listeners", "")
-        port = int(self._bootstrap.rpartition(":")[2] or self._port)
-        if not listeners or (self._bootstrap and "," not in listeners):
-            command += ["--port", str(port)]
+        single = "," not in self.settings.get("listeners", "") and "advertised.listeners" not in self.settings
+        if self._bootstrap and single:
+            command += ["--port", self._bootstrap.rpartition(":")[2]]
+        elif "listeners" not in self.settings:
+            command += ["--port", str(self._port)]
         for topic in self._topics:
             command += ["--topic", topic]
         for key, value in self.settings.items():
@@ -171,7 +172,8 @@ class Broker:
         pid, deadline = self._read_pid(), time.monotonic() + self._timeout
         while pid is not None and _exists(pid):
             if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(POLL_S)
         if self._data is None and (found := FOLDERS.search(self._log_bytes())) is not None:
             shutil.rmtree(os.fsdecode(found[1]), ignore_errors=True)

@@ -171,6 +171,14 @@ def test_stop_of_a_broker_whose_supervisor_was_killed() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("settings", [{}, {"listeners": "PLAINTEXT://127.0.0.1:0"}])
+def test_address_stays_the_same_after_stop_and_start(settings: dict[str, str]) -> None:
+    with Broker(settings) as broker:
+        address = broker.bootstrap_servers
+        broker.stop()
+        assert broker.start().bootstrap_servers == address
+
+
 def test_module_needs_no_pytest() -> None:
     program = "import sys; sys.modules['pytest'] = None; import oncelog.testing"
     subprocess.run([sys.executable, "-c", program], check=True)

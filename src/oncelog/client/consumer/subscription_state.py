@@ -165,7 +165,7 @@ class SubscriptionState:
         """Raise UsageError if no partition has been assigned yet. A later assignment may be empty."""
         if not self._ever_assigned:
             raise errors.UsageError(
-                "no partition is assigned yet, and poll() assigns those of a subscription; seek in the listener "
+                "no partition is assigned yet: poll() assigns those of a subscription; seek in the listener "
                 "on_assigned, or call assign() first"
             )
 

@@ -41,14 +41,13 @@ def decode(
 
     The next poll returns the remaining records. If the first batch is damaged, raise CorruptRecordError. If a format
     cannot read the first value, raise BadRecordError. Other errors of a format are raised unchanged. Records before an
-    error are returned in an earlier table. Call `count` with the topics and numbers of the records that are returned.
+    error are returned in an earlier table. Call `count` with the topics and numbers of the returned records.
     """
     started = [(fetch, fetch.position) for fetch in fetches]
     moved: dict[TopicPartition, tuple[int, int]] = {}
     tables: list[pa.Table] = []
-    topics: list[str] = []
-    left = TABLE_BYTES
-    waiting = list(reversed(fetches))
+    counted: list[tuple[str, int]] = []
+    left, waiting = TABLE_BYTES, list(reversed(fetches))
     try:
         while waiting and left > 0:
             fetch = waiting[-1]
@@ -70,7 +69,7 @@ def decode(
                 break  # a format without a fixed type may produce another schema
             moved[fetch.tp] = after, fetch.last_epoch if after >= fetch.end else -1
             tables.append(table)
-            topics.append(fetch.tp[0])
+            counted.append((fetch.tp[0], len(table)))
             if after < fetch.end:
                 fetch.go_to(after)
             else:
@@ -82,8 +81,8 @@ def decode(
         subscription.give_back(reversed(fetches))
         raise
     subscription.give_back(waiting)
-    for topic, table in zip(topics, tables, strict=True):
-        count(topic, len(table))
+    for topic, number in counted:
+        count(topic, number)
     for tp, (consumed, epoch) in moved.items():
         state = subscription.partitions[tp]
         state.consumed, state.consumed_epoch = consumed, epoch

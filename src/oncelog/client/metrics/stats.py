@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from threading import Lock
 from typing import Final, NamedTuple
 
 WINDOW_S: Final = 30.0
@@ -134,7 +133,8 @@ class Windows:
         self._start = clock()
         self._end = self._start + WINDOW_S
         self._stats: dict[Stat, None] = {}
-        self._rolling = Lock()
+        self._turn = [True]
+        """A thread that begins a window takes the item, and then returns it. Others do not wait for it."""
 
     def stat(self) -> Stat:
         """Create a `Stat`."""
@@ -163,11 +163,16 @@ class Windows:
         return now
 
     def _roll(self, now: float) -> None:
-        with self._rolling:
-            if now < self._end:
-                return  # another thread has begun the window
+        try:
+            self._turn.pop()
+        except IndexError:
+            return  # another thread begins the window
+        try:
             passed = (now - self._start) // WINDOW_S
-            self._start += passed * WINDOW_S
-            for stat in self._stats.copy():
-                stat.begin_window(self._start, skipped=passed > 1)
-            self._end = self._start + WINDOW_S
+            if passed:  # otherwise another thread has begun it meanwhile
+                self._start += passed * WINDOW_S
+                for stat in self._stats.copy():
+                    stat.begin_window(self._start, skipped=passed > 1)
+                self._end = self._start + WINDOW_S
+        finally:
+            self._turn.append(True)
