@@ -15,7 +15,8 @@ from typing import TypeVar
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
-from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError, connect
+from oncelog.net.connection import ClientConnection, NoCommonVersionError, connect
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.schema import Message
 
 MAX_IN_FLIGHT = 100
