@@ -238,7 +238,7 @@ class Broker:
         roles.broker_epoch = lambda: self.registration.epoch
         roles.on_term_ended = self._term_ended
         roles.on_changed = self.replication.role_changed
-        roles.on_outside_fetch = self.in_sync.check
+        roles.on_isr_change_due = self.in_sync.check
         self.registration.when_lost.append(
             lambda: workers.spawn(self.partitions.apply_roles(), "end terms without a session")
         )

@@ -186,6 +186,7 @@ class Term:
 
         For `stored_end`, see `appended`.
         `live` maps the brokers that may join the ISR to their broker epochs. Exclude brokers that are shutting down.
+        A member that is not in it leaves the ISR. If it is empty, the live brokers are unknown.
         `advanced` gets each new high watermark before the waits for it finish. It sets the log's high watermark.
         """
         self.broker = broker
@@ -346,8 +347,9 @@ class Term:
         return IsrProposal(state, epochs)
 
     def _lags(self, member: int) -> bool:
+        """Return whether a member must leave the ISR: it does not keep up, or it is dead or shutting down."""
         follower = self._followers.get(member)
-        return follower is None or not self._keeps_up(follower)
+        return follower is None or not self._keeps_up(follower) or (bool(self._live) and member not in self._live)
 
     def _keeps_up(self, follower: Follower) -> bool:
         return follower.log_end == self.log_end or self._now_ms - follower.caught_up_ms <= self._max_lag_ms

@@ -111,6 +111,21 @@ def test_member_that_lags_leaves_after_the_maximum_lag() -> None:
     assert (term.high_watermark, set(term.isr), term.state.version) == (10, {1, 2}, 8)
 
 
+def test_member_that_is_dead_or_shutting_down_leaves_at_once() -> None:
+    """Otherwise, producers with acks=all wait for the maximum lag after each death of a follower."""
+    term = new_term()
+    fetched(term, 2, 10)
+    fetched(term, 3, 10)
+    term.appended(12)
+    fetched(term, 2, 12)
+    assert not term.live_changed({1: 0, 2: 0}, 0)
+    proposal = term.proposal()
+    assert proposal is not None
+    assert proposal.state.isr == (1, 2)
+    assert term.confirmed(8)
+    assert term.high_watermark == 12
+
+
 @pytest.mark.parametrize(("offset", "epoch", "joins"), [(9, 0, False), (10, 0, True), (10, 4, False)])
 def test_member_joins_from_the_start_of_the_epoch(offset: int, epoch: int, joins: bool) -> None:
     """The high watermark of a new leader may be too low (KAFKA-7128). The registration must be known."""

@@ -401,7 +401,7 @@ class FetchHandler:
         if not again:
             term.fetched(broker, epoch, offset, log_start=position.log_start_offset, now_ms=steady_ms())
             if broker not in term.isr:
-                self._partitions.roles.on_outside_fetch(replica)
+                self._partitions.roles.on_isr_change_due(replica)
 
     def _read_one(self, read: _Read, topic: str, left: int, read_committed: bool, *, at_least_one: bool) -> None:
         position = read.position

@@ -30,8 +30,8 @@ class Roles:
         """Called after the end of a term, with topic and partition, and before the log follows another leader."""
         self.on_changed: Callable[[Replica], object] = _ignore
         """Called after each change of a replica's role or leader epoch."""
-        self.on_outside_fetch: Callable[[Replica], object] = _ignore
-        """Called after a follower has fetched that is not in sync."""
+        self.on_isr_change_due: Callable[[Replica], object] = _ignore
+        """Called when the in-sync replicas may have to change: a follower has caught up, or a broker has died."""
         self._live_of: MetadataImage | None = None
         self._live: dict[int, int] = {}
 
@@ -107,6 +107,7 @@ class Roles:
         """Apply the brokers of the newest image to the replica's term."""
         if replica.term is not None and len(replica.term.replicas) > 1:
             replica.term.live_changed(self.live(replica), steady_ms())
+            self.on_isr_change_due(replica)
 
     def live(self, replica: Replica) -> Mapping[int, int]:
         """Return the brokers that may join the in-sync replicas, with their broker epochs."""
