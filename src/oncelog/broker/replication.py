@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -202,10 +203,9 @@ class _Fetcher:
         """Wait for a partition that can be fetched, as long as the next back-off lasts."""
         now = asyncio.get_running_loop().time()
         waits = [each.retry_at - now for each in self._followed.values() if each.retry_at > now]
-        try:
-            await asyncio.wait_for(self._wake.wait(), min(waits) if waits else None)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(waits) if waits else None):  # wait_for can swallow a cancellation
+                await self._wake.wait()
 
     def _delay(self, partitions: Iterable[_Followed]) -> None:
         now = asyncio.get_running_loop().time()

@@ -141,7 +141,8 @@ def test_no_key_is_both_known_and_without_effect() -> None:
 
 def test_keys_without_use_on_one_broker_are_checked_and_logged() -> None:
     assert set(keys()) >= UNUSED
-    assert load({"offsets.commit.timeout.ms": "5"}).warnings == ("offsets.commit.timeout.ms has no effect in oncelog",)
+    name = "log.flush.start.offset.checkpoint.interval.ms"
+    assert load({name: "5"}).warnings == (f"{name} has no effect in oncelog",)
     with pytest.raises(ConfigError, match=r"transaction\.state\.log\.min\.isr must be at least 1"):
         load({"transaction.state.log.min.isr": "0"})
 

@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.brokers import Endpoint, broker_path, read_registrations
+from oncelog.cluster.brokers import (
+    CONTROLLER,
+    BrokerInfo,
+    Endpoint,
+    broker_path,
+    encode_broker,
+    encode_controller,
+    read_registrations,
+)
 from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
 from oncelog.cluster.store import Set
 from oncelog.cluster.store_memory import MemoryStore
@@ -111,12 +120,16 @@ def test_change_of_the_registration_survives_the_end_of_the_session(tmp_path: Pa
 
 def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path) -> None:
     store = MemoryStore(lambda: NOW)
-    others = PartitionState(2, 0, (2,), 0), PartitionState(2, 0, (2, 1), 1)
+    others = PartitionState(2, 0, (2,), 0, 0), PartitionState(2, 0, (2, 1), 1, 0)
     lost = []
+    prepare(store)
+    controller = store.open_session("broker-2", 60_000)  # another broker leads the partition, and changes nothing
+    store.create(CONTROLLER, encode_controller(2), session=controller)
+    store.create(broker_path(2), encode_broker(BrokerInfo(0)), session=controller)
 
     async def body(brokers: Brokers) -> None:
         broker = await brokers.start(1)
-        await broker.topics.create("t")
+        await broker.topics.create("t", assignment=[(1,)])
         append(broker.partitions.find("t", 0))
         path = state_path("t", 0)
         ChangeLog(store).write([Set(path, encode_state(others[1]))], path)

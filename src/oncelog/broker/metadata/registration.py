@@ -164,7 +164,8 @@ class Registration:
         failing = False
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), RETRY_S if failing else pause_s)
+                async with asyncio.timeout(RETRY_S if failing else pause_s):  # wait_for can swallow a cancellation
+                    await self._wake.wait()
             self._wake.clear()
             try:
                 await self._renew()
