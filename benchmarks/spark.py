@@ -2,11 +2,11 @@
 
 scripts/bench --spark [--quick] [--rounds N] [--json FILE] [--preload]
 
-Ours runs on the PySpark of this environment. The connector runs on PySpark 4.1.3 in an environment of its own; that is
-the newest version that exists both as a wheel and as a jar. Both run two tasks at a time. The connector's sink is
-at-least-once. Each round starts both Sparks and alternates their order. The table shows medians over all repeats
-(`warm`: without the first of each round). The cost of the first read without compiled code is measured in a separate
-Spark. With `--preload`, our Spark uses `spark.python.daemon.module=oncelog.spark.daemon`.
+Ours runs on the PySpark of this environment, or on the one that PYTHONPATH names. The connector runs on PySpark 4.1.3
+in an environment of its own; that is the newest version that exists both as a wheel and as a jar. Both run two tasks at
+a time. The connector's sink is at-least-once. Each round starts both Sparks and alternates their order. The table shows
+medians over all repeats (`warm`: without the first of each round). The cost of the first read without compiled code is
+measured in a separate Spark. With `--preload`, our Spark uses `spark.python.daemon.module=oncelog.spark.daemon`.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class World:
 
 def _results(command: list[str], folder: Path, empty: bool) -> Iterator[tuple[str, float]]:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)} if empty else dict(os.environ)
+    if command[0] != sys.executable:
+        environment.pop("PYTHONPATH", None)  # it may name another PySpark for ours
     with (
         (folder / "stderr").open("w") as said,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment) as process,
