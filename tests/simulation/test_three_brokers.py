@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,42 @@ def test_a_new_leader_has_all_acknowledged_records_and_the_old_one_truncates() -
         assert old is not None
         assert values(old.log) == [b"%d" % number for number in range(6)]
         await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+
+    ReplicaCluster.run(scenario)
+
+
+def test_partitions_that_have_moved_away_cause_no_more_fetches() -> None:
+    """The former leader answers with errors for them until its fetch session forgets them."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await cluster.create("stays", ALL)
+        moving = [f"moves-{number}" for number in range(6)]
+        for topic in moving:
+            await cluster.create(topic, ALL)
+            await cluster.append(1, topic, b"0")
+        loader = cluster.broker(3).loader
+        publish = loader._publish
+
+        async def late() -> Any:
+            await asyncio.sleep(0.5)  # the former leader knows of the elections before the follower
+            return await publish()
+
+        loader._publish = late  # type: ignore[method-assign]
+        for topic in moving:
+            await cluster.elect(topic, 2, ALL)
+        await asyncio.sleep(5)
+        fetches = 0
+        peers = cluster.broker(3).peers
+        original = peers.request
+
+        async def counted(broker: int, *arguments: Any) -> Any:
+            nonlocal fetches
+            fetches += broker == 1
+            return await original(broker, *arguments)
+
+        peers.request = counted  # type: ignore[method-assign,assignment]
+        await asyncio.sleep(5)
+        assert 0 < fetches <= 20  # each waits for 500 ms
 
     ReplicaCluster.run(scenario)
 

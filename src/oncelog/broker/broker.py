@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from uuid import UUID
 
@@ -263,8 +263,11 @@ class Broker:
         port = found.advertised_port or self.server.ports[listener]
         return Endpoint(found.advertised_host or found.host, port, found.protocol)
 
-    async def start(self) -> None:
-        """Read the metadata, open the log directories and accept requests. Coordinators load in the background."""
+    async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Read the metadata, open the log directories and accept requests. Coordinators load in the background.
+
+        `prepare` runs when the other brokers know this one, and before it accepts requests.
+        """
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
         await self.workers.offload(self.registration.open)
@@ -279,6 +282,8 @@ class Broker:
         await self.registration.register(endpoints, clean=self.directories.clean, offline=self._offline())
         await self.loader.catch_up()
         await self.controller.start()
+        if prepare is not None:
+            await prepare()
         await self.server.serve()
         for directory in self.directories.online:
             self.unlinker.folders(directory.disk, directory.deleted, 0)
@@ -369,7 +374,7 @@ class Broker:
         try:
             await self.registration.update(shutting_down=True)
             for _ in range(HANDOVER_POLLS):
-                await self.loader.catch_up()
+                await self.loader.refresh()
                 if not led_elsewhere(self.metadata.image, self.node_id):
                     break
                 await asyncio.sleep(SHARED_POLL_S)
@@ -408,6 +413,8 @@ class Broker:
             directory.check(self.cluster_id)
         check_all_unchanged(self.directories, self.store)
         self.loader.load()
+        if self.config.static.lost_log_dirs:
+            log_dir_registry.check_no_copies(self.metadata.image, self.node_id)
         self._admit_settings()
 
     def _open_directories(self) -> None:

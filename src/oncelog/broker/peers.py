@@ -168,7 +168,7 @@ class Peers:
         host, port, _ = link.endpoint
         try:
             link.connection = await connect(host, port, client_id=self._client_id, connect_timeout_ms=CONNECT_MS)
-        except ConnectionLostError as error:
+        except (ConnectionLostError, ValueError) as error:  # ValueError: an address that cannot be encoded
             link.problem = str(error)
             link.retry_at = asyncio.get_running_loop().time() + link.backoff_ms / 1000
             link.backoff_ms = min(2 * link.backoff_ms, BACKOFF_MAX_MS)

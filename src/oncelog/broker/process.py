@@ -306,8 +306,7 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
                 most_clients=clients,
                 boot_id=_boot_id(),
             )
-            await broker.start()
-            await _join(broker, launch, stop)
+            await broker.start(lambda: _join(broker, launch, stop))
         except Exception as error:
             if os.environ.get(TRACE_VARIABLE):
                 raise

@@ -182,8 +182,15 @@ class _Fetcher:
             wanted = self._wanted()
             if not wanted:
                 await self._pause()
-            elif not await self._fetch(wanted):
-                self._delay(wanted)
+            else:
+                try:
+                    answered = await self._fetch(wanted)
+                except Exception:
+                    self._parts.logger.exception("the fetch from broker %d failed", self._leader)
+                    self._session = _Session()
+                    answered = False
+                if not answered:
+                    self._delay(wanted)
 
     def _wanted(self) -> list[_Followed]:
         """Return the partitions to fetch now."""
@@ -233,7 +240,7 @@ class _Fetcher:
         )
         timeout_ms = config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms
         response = await parts.peers.request(self._leader, Purpose.FETCH, request, FetchResponse, timeout_ms)
-        problem = response.reason if isinstance(response, Failure) else ErrorCode(response.error_code).name
+        problem = response.reason if isinstance(response, Failure) else ErrorCode.of(response.error_code).name
         if isinstance(response, Failure) or response.error_code:
             self._session = _Session()
             if not self._failed:
@@ -255,7 +262,8 @@ class _Fetcher:
                         appended = 0
                         await asyncio.sleep(0)
         if truncated:
-            # A recovery point above the truncation would let recovery skip records that are not on the device.
+            # A recovery point above the truncation would let recovery skip records that are not on the device. Nothing
+            # is appended to these logs before the next Fetch.
             await parts.partitions.checkpoints.write()
         return True
 
@@ -264,7 +272,7 @@ class _Fetcher:
         assert followed.fetch is not None
         diverging = data.diverging_epoch
         fetched = Fetched(
-            ErrorCode(data.error_code),
+            ErrorCode.of(data.error_code),
             memoryview(data.records or b""),
             data.high_watermark,
             data.log_start_offset,
@@ -290,7 +298,6 @@ class _Fetcher:
         if isinstance(action, Signal):
             if action is not Signal.IGNORE:
                 self._parts.logger.info("%r: broker %d answered %s", replica, self._leader, fetched.error.name)
-            self._session.sent.pop((replica.topic_id, replica.partition), None)
             self._delay([followed])
         return False
 
@@ -301,9 +308,14 @@ class _Fetcher:
         if action.records:
             before = log.log_end_offset
             epoch = followed.following.leader_epoch
-            log.append_as_follower(action.records, leader_epoch=epoch, now_ms=self._parts.now_ms())
-            if log.log_end_offset < before:  # the log had only a part of the leader's first batch
-                replica.truncated()
+            try:
+                log.append_as_follower(action.records, leader_epoch=epoch, now_ms=self._parts.now_ms())
+            except ProtocolError:
+                replica.appended()  # the log may have a part of the records
+                raise
+            finally:
+                if log.log_end_offset < before:  # the log had only a part of the leader's first batch
+                    replica.truncated()
             replica.bytes_appended += len(action.records)
         log.advance_high_watermark(action.high_watermark)
         log.advance_log_start(min(action.log_start, log.high_watermark))
@@ -321,7 +333,6 @@ class _Fetcher:
         else:
             log.restart_at(action.offset, self._parts.now_ms())
         replica.truncated()
-        self._parts.partitions.checkpoints.write_now()
 
     async def _bounds(self, followed: _Followed) -> tuple[int, int] | None:
         """Return the leader's log start and log end offsets, or None if it does not answer."""

@@ -86,8 +86,13 @@ class InSyncReplicas:
                 replica, term, proposal = self._writes.popleft()
                 if term.over:
                     continue
-                if not await self._write(replica, term, proposal):
-                    await asyncio.sleep(RETRY_MS / 1000)
+                if term.state.version == proposal.state.version:  # otherwise, the image has shown a later state
+                    live = self._partitions.roles.live(replica)
+                    if any(live.get(broker) != epoch for broker, epoch in proposal.joining):  # it has died meanwhile
+                        term.refused()
+                        await asyncio.sleep(0)
+                    elif not await self._write(replica, term, proposal):
+                        await asyncio.sleep(RETRY_MS / 1000)
                 self.check(replica)
 
     async def _write(self, replica: Replica, term: Term, proposal: IsrProposal) -> bool:
@@ -101,10 +106,12 @@ class InSyncReplicas:
         try:
             await self._workers.offload(lambda: self._changes.write(operations, path, session=session))
         except OutcomeUnknownError:
-            term.unknown()
+            if term.state.version == state.version:
+                term.unknown()
         except StoreError as error:
             self._logger.info("%r: the in-sync replicas %s were not written: %r", replica, state.isr, error)
-            term.refused()
+            if term.state.version == state.version:  # otherwise, the term may already have another proposal
+                term.refused()
         else:
             self._logger.info("%r: the in-sync replicas are now %s", replica, state.isr)
             if not term.over:  # the image may have told the term already
@@ -116,6 +123,7 @@ class InSyncReplicas:
             return False
         if replica.term is term and not term.learned(newest):
             self._partitions.roles.end_term(replica)
+            replica.state_version = max(replica.state_version, newest.version)
         return newest.version > state.version
 
     def _read(self, path: str) -> PartitionState:

@@ -141,6 +141,7 @@ class Replica:
         term, self.term = self.term, None
         if term is None:
             return False
+        self.state_version = max(self.state_version, term.state.version)  # an older image must not begin it again
         term.end()
         stored, self._stored_waits = self._stored_waits, []
         for _, _, wait in sorted(stored, key=_position):
@@ -249,25 +250,30 @@ class Replica:
 
     # --- waits ---
 
-    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None) -> None:
         """Call `callback` with NONE when the high watermark is above `offset`, perhaps before this returns.
 
         If the term ends before that, call it with the reason: KAFKA_STORAGE_ERROR for a failed log directory,
-        UNKNOWN_TOPIC_OR_PARTITION for a deleted topic, otherwise NOT_LEADER_OR_FOLLOWER.
+        UNKNOWN_TOPIC_OR_PARTITION for a deleted topic, otherwise NOT_LEADER_OR_FOLLOWER. If other code has run since
+        the append, pass its `term`: after its end, another record may be at `offset`.
         """
-        if self.log.high_watermark > offset:
+        if term is not None and term is not self.term:
+            callback(self._why_lost())
+        elif self.log.high_watermark > offset:
             callback(ErrorCode.NONE)
         elif self.term is None:
             callback(self._why_lost())
         else:
             self.term.wait(offset, partial(self._ended, callback))
 
-    def when_stored(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+    def when_stored(self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None) -> None:
         """Call `callback` with NONE when the record at `offset` is stored here as `flush.messages` requires.
 
-        The followers need not have it. The errors are those of `when_committed`.
+        The followers need not have it. `term` and the errors are those of `when_committed`.
         """
-        if self.stored_end > offset:
+        if term is not None and term is not self.term:
+            callback(self._why_lost())
+        elif self.stored_end > offset:
             callback(ErrorCode.NONE)
         elif self.term is None:
             callback(self._why_lost())

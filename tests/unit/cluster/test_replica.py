@@ -142,3 +142,27 @@ def test_a_truncation_takes_back_what_was_synced() -> None:
     log.restart_at(7, NOW)
     replica.truncated()
     assert (replica.synced_offset, replica.stored_end, replica.truncations) == (7, 7, 2)
+
+
+@pytest.mark.parametrize("wait", [Replica.when_committed, Replica.when_stored])
+def test_a_wait_that_begins_after_the_end_of_its_term_fails(wait: Callable[..., None]) -> None:
+    """The record may be truncated, and another one may have its offset."""
+    replica = replicated(1)
+    term = replica.term
+    replica.append(batch(), now_ms=NOW)
+    outcomes: list[ErrorCode] = []
+    wait(replica, 0, outcomes.append, term)
+    replica.follow(2, PartitionState(2, 1, (1, 2), 5))
+    wait(replica, 0, outcomes.append, term)
+    replica.lead(1, [1, 2, 3], PartitionState(1, 2, (1,), 6))
+    wait(replica, 0, outcomes.append, term)
+    assert outcomes == [ErrorCode.NONE, *[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2]
+
+
+def test_the_end_of_a_term_keeps_the_version_that_the_term_has_learned() -> None:
+    """Otherwise, an older image would begin the term again."""
+    replica = replicated(1, 2)
+    assert replica.term is not None
+    replica.term.learned(PartitionState(1, 0, (1, 2, 3), 9))
+    replica.end_term()
+    assert replica.state_version == 9

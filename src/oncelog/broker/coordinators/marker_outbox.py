@@ -51,9 +51,9 @@ class MarkerOutbox:
         waiting.append((markers, done))
 
     async def _drain(self, broker: int, waiting: deque[tuple[Markers, Done]]) -> None:
+        batch: list[tuple[Markers, Done]] = []
         try:
             while waiting:
-                batch: list[tuple[Markers, Done]] = []
                 size = 0
                 while waiting and size < MARKERS_A_REQUEST:
                     batch.append(waiting.popleft())
@@ -66,8 +66,11 @@ class MarkerOutbox:
                 for markers, done in batch:
                     results = _results(markers, found)
                     asyncio.get_running_loop().call_soon(done, results)  # an error in one must not lose the others
+                batch.clear()
         finally:
             del self._waiting[broker]
+            for markers, done in (*batch, *waiting):  # after an error, they must be sent again
+                asyncio.get_running_loop().call_soon(done, _results(markers, {}))
 
 
 def _marker(markers: Markers) -> WritableTxnMarker:

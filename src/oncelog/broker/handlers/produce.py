@@ -34,6 +34,7 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.log.config import LogConfig
@@ -66,8 +67,8 @@ _WITHOUT_LOG_START = frozenset(
 )
 
 Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None
-_Late = tuple[Target, Replica, PartitionProduceResponse]
-"""A partition whose records are appended, but not committed yet."""
+_Late = tuple[Target, Replica, Term | None, PartitionProduceResponse]
+"""A partition whose records are appended, but not committed yet, and the term of the append."""
 
 
 class ProduceHandler:
@@ -261,7 +262,7 @@ class ProduceHandler:
                 elif replica is not None and target.last_offset >= (
                     replica.log.high_watermark if all_replicas else replica.stored_end
                 ):
-                    late.append((target, replica, partition))
+                    late.append((target, replica, replica.term, partition))
                 partitions.append(partition)
                 for _ in range(NEW_LOG_ITEMS if creates else 1):
                     yield
@@ -293,18 +294,18 @@ class ProduceHandler:
         all_replicas = request.acks == ALL
         loop = asyncio.get_running_loop()
         waits: list[asyncio.Future[ErrorCode]] = [loop.create_future() for _ in late]
-        for outcome, (target, replica, _) in zip(waits, late, strict=True):
+        for outcome, (target, replica, term, _) in zip(waits, late, strict=True):
             if all_replicas:
-                replica.when_committed(target.last_offset, partial(_resolve_once, outcome))
+                replica.when_committed(target.last_offset, partial(_resolve_once, outcome), term)
             else:
-                replica.when_stored(target.last_offset, partial(_resolve_once, outcome))
+                replica.when_stored(target.last_offset, partial(_resolve_once, outcome), term)
         timer = loop.call_later(max(request.timeout_ms, 0) / 1000, _time_out, waits)
         try:
             outcomes = [await outcome for outcome in waits]
         finally:
             timer.cancel()
         refused = RefusedItems()
-        for code, (target, _, partition) in zip(outcomes, late, strict=True):
+        for code, (target, _, _, partition) in zip(outcomes, late, strict=True):
             if code is not ErrorCode.NONE:
                 partition.error_code = code
                 partition.error_message = f"{target.topic}-{partition.index}: {code.text}"

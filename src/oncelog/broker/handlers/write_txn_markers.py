@@ -13,6 +13,7 @@ from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
+from oncelog.cluster.leader import Term
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -33,6 +34,8 @@ Partition = tuple[str, int]
 Errors = dict[int, dict[Partition, ErrorCode]]
 """The error of each marker, by producer and partition."""
 Lost = dict[Partition, ErrorCode]
+Terms = dict[Partition, Term | None]
+"""The term in which each partition got its first marker of the request."""
 """Partitions whose marker was appended, but not committed."""
 
 
@@ -48,6 +51,7 @@ async def handle(
     if not ctx.may(Operation.ALTER, *CLUSTER):
         ctx.authorize(Operation.CLUSTER_ACTION, *CLUSTER)
     errors: Errors = {}
+    terms: Terms = {}
     refused = RefusedItems()
     turns = Turns(MARKERS_A_TURN)
     for marker in request.markers:
@@ -57,12 +61,12 @@ async def handle(
             await turns.next()
             for index in topic.partition_indexes:
                 await turns.next()
-                of_producer[topic.name, index] = _write(partitions, marker, topic.name, index, refused)
+                of_producer[topic.name, index] = _write(partitions, marker, topic.name, index, refused, terms)
     refused.log(logger, "WriteTxnMarkers cannot append a marker")
-    return await _response(errors, await _committed(partitions, errors))
+    return await _response(errors, await _committed(partitions, errors, terms))
 
 
-async def _committed(partitions: Partitions, errors: Errors) -> Lost:
+async def _committed(partitions: Partitions, errors: Errors, terms: Terms) -> Lost:
     """Wait until all appended markers are committed or lost. Return an error for each that is not committed."""
     turns = Turns()
     waiting: set[Partition] = set()
@@ -82,7 +86,7 @@ async def _committed(partitions: Partitions, errors: Errors) -> Lost:
 
     for where in sorted(waiting):
         await turns.next()
-        partitions.when_committed([where], partial(ended, where))
+        partitions.when_committed([where], partial(ended, where), terms)
     if waiting:
         await asyncio.wait({all_done}, timeout=COMMIT_TIMEOUT_S)
     return lost | dict.fromkeys(waiting, ErrorCode.REQUEST_TIMED_OUT)
@@ -106,7 +110,7 @@ async def _response(errors: Errors, lost: Lost) -> WriteTxnMarkersResponse:
 
 
 def _write(
-    partitions: Partitions, marker: WritableTxnMarker, topic: str, index: int, refused: RefusedItems
+    partitions: Partitions, marker: WritableTxnMarker, topic: str, index: int, refused: RefusedItems, terms: Terms
 ) -> ErrorCode:
     try:
         partitions.append_marker(
@@ -122,6 +126,8 @@ def _write(
         refused.add("producer %d, %s-%d: %s", marker.producer_id, topic, index, error)
         # Kafka checks whether this broker has the partition, and not whether the partition exists.
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error.code in _NOT_THE_LEADER else error.code
+    replica = partitions.hosted(topic, index)
+    terms.setdefault((topic, index), None if replica is None else replica.term)
     return ErrorCode.NONE
 
 

@@ -86,7 +86,7 @@ class Controller:
         """Stand for election, so that the image has a controller. Then work in the background. Raises StoreError."""
         if self._cache.image.controller == NO_BROKER:
             await self._stand()
-            await self._loader.catch_up()
+            await self._loader.refresh()
         self._wake.set()
         self._workers.spawn(self._run(), "controller")
 
@@ -110,7 +110,7 @@ class Controller:
         try:
             async with self._writing:
                 await self._workers.offload(self._elect_now, self._cache.image, claim, partitions, unclean)
-            await self._loader.catch_up()
+            await self._loader.refresh()
         except StoreError as error:
             raise cannot_write("metadata", error) from error
 
@@ -123,7 +123,7 @@ class Controller:
             self._wake.clear()
             try:
                 await self._turn()
-            except (StoreError, ProtocolError) as error:
+            except Exception as error:  # noqa: BLE001 - while this loop does not run, nobody elects leaders
                 if not failing:
                     self._logger.error("the controller cannot use the metadata store: %r", error)
                 failing = True
@@ -138,7 +138,7 @@ class Controller:
         image = self._cache.image
         if image.controller == NO_BROKER or (image.controller == self._node_id and self._current() is None):
             await self._stand()
-            await self._loader.catch_up()
+            await self._loader.refresh()
             if self._cache.image.controller == NO_BROKER and self._registration.epoch >= 0:
                 raise UnavailableError("the election of a controller failed")
         claim = self._current()
@@ -151,7 +151,7 @@ class Controller:
                 return
             done = await self._workers.offload(self._write, claim, writes)
         self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
-        await self._loader.catch_up()
+        await self._loader.refresh()
 
     def _current(self) -> Claim | None:
         """Return the claim, or None if this broker is not the controller, as far as it knows."""

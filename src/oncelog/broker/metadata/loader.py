@@ -114,6 +114,10 @@ class MetadataLoader:
                 raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
         await applied()
 
+    async def refresh(self) -> None:
+        """Read the changes and publish them, without waiting for work that takes long. Raises StoreError."""
+        await self._publish()
+
     async def catch_up(self) -> None:
         """Read the changes, publish them, and wait until they are applied. Raises StoreError if the store fails."""
         applied = await self._publish()

@@ -77,7 +77,10 @@ class Deletions:
             return False
         topic, partition = deletion.topic, key[1]
         replica = deletion.replicas.pop(partition, None)
-        stale = replica is not None and (replica.log.recovery_point > 0 or replica.log.log_start_offset > 0)
+        stale = False
+        if replica is not None:
+            log, replicated = replica.log, len(topic.partitions[partition].replicas) > 1
+            stale = log.recovery_point > 0 or log.log_start_offset > 0 or (replicated and log.high_watermark > 0)
         if replica is not None:
             replica.log.discard()
             replica.release()

@@ -12,7 +12,9 @@ from uuid import UUID
 
 import msgspec
 
+from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.store import MetadataStore, NoNodeError, ensure
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 PATH = "/oncelog/log_dirs"
 
@@ -40,3 +42,17 @@ def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str]) -> None
     path = f"{PATH}/{node_id}"
     ensure(store, path)
     store.set(path, msgspec.json.encode(_Node({str(key): value for key, value in known.items()})))
+
+
+def check_no_copies(image: MetadataImage, node_id: int) -> None:
+    """Raise INVALID_CONFIG if other brokers have copies of a broker's partitions.
+
+    After the loss of a disk, the broker might be elected with an empty log, and the others would truncate theirs.
+    """
+    for topic in image.topics():
+        for index, info in enumerate(topic.partitions):
+            if node_id in info.replicas and len(info.replicas) > 1:
+                message = (
+                    f"lost.log.dirs is not supported yet if partitions have several replicas: {topic.name}-{index}"
+                )
+                raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{message} has {len(info.replicas)}")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import log_config
@@ -24,6 +25,7 @@ from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import Turns, in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataDelta
+from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
 from oncelog.log.checkpoint import PARTITION_METADATA
@@ -289,12 +291,16 @@ class Partitions:
         return result
 
     def when_committed(
-        self, partitions: Sequence[tuple[str, int]], callback: Callable[[dict[tuple[str, int], ErrorCode]], None]
+        self,
+        partitions: Sequence[tuple[str, int]],
+        callback: Callable[[dict[tuple[str, int], ErrorCode]], None],
+        terms: Mapping[tuple[str, int], Term | None] = MappingProxyType({}),
     ) -> None:
         """Call `callback` when all records that these logs hold now are committed or lost.
 
         The callback gets an error for each partition whose records are lost. It is called before this returns, unless
-        one of the logs must be synced first (`flush.messages`).
+        one of the logs must be synced first (`flush.messages`). `terms` are those of the appends, if other code has run
+        since then: see `Replica.when_committed`.
         """
         lost: dict[tuple[str, int], ErrorCode] = {}
         left = len(partitions)
@@ -314,7 +320,7 @@ class Partitions:
             if replica is None:
                 done(key, ErrorCode.KAFKA_STORAGE_ERROR)
             else:
-                replica.when_committed(replica.log.log_end_offset - 1, partial(done, key))
+                replica.when_committed(replica.log.log_end_offset - 1, partial(done, key), terms.get(key))
 
     def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
         """Detach the logs of a deleted topic at once, and return the steps that set their directories aside."""
