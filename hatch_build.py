@@ -26,7 +26,6 @@ COMPILED = (
     "broker/handlers/produce.py",
     "broker/requests/*.py",
     "cluster/leader.py",
-    "cluster/partition_state.py",
     "cluster/replica.py",
     "log/**/*.py",
     "net/*.py",
