@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-from inspect import getclosurevars
-
 import pytest
 
-from oncelog.version import build
-from support.replica_mutations import SEEDS, Patch, violation
+from support.replica_mutations import SEEDS, Patch, can_be_patched, violation
 from support.replica_world import ReplicaWorld
 
-MUTATIONS = [each for each in SEEDS if build() != "compiled" or "Term" not in getclosurevars(each).globals]
-"""All mutations. In a compiled wheel, those that patch `Term` are left out: a compiled class cannot be patched."""
+MUTATIONS = list(filter(can_be_patched, SEEDS))
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

@@ -66,10 +66,10 @@ class Brokers:
             broker.store.close()
 
 
-def run(brokers: Brokers, body: Callable[[Brokers], Coroutine[Any, Any, None]]) -> None:
+def run(brokers: Brokers, body: Callable[[Brokers], Coroutine[Any, Any, None]], *, limit_s: float = 60) -> None:
     async def main() -> None:
         try:
-            await asyncio.wait_for(body(brokers), 60)
+            await asyncio.wait_for(body(brokers), limit_s)
         finally:
             for node_id in tuple(brokers.running):
                 await brokers.stop(node_id)
