@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from oncelog.cluster.brokers import BROKER_EPOCHS, BrokerInfo, broker_path, epoch_path
@@ -357,7 +358,7 @@ class ReplicaWorld:
             if kind < 0.05:
                 self.send(partial(self._late_write, operations))
         elif written:
-            term.confirmed(proposal.state.version + 1)
+            term.learned(replace(proposal.state, version=proposal.state.version + 1))
         else:
             term.refused()
         self.watch(process)

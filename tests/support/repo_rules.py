@@ -49,7 +49,6 @@ EDGES = {
     "broker/process.py": WORLD,
     "broker/broker.py": frozenset({"asyncio", "random"}),
     "broker/*": frozenset({"asyncio"}),
-    "client/metrics/stats.py": frozenset({"threading"}),
     **{f"client/{name}.py": WORLD for name in DRIVERS},
     "spark/commit/*": frozenset(),
     "spark/*": WORLD,

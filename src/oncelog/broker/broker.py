@@ -279,7 +279,7 @@ class Broker:
         self.loader.start()
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
-        await self.registration.register(endpoints, clean=self.directories.clean, offline=self._offline())
+        await self.registration.register(endpoints, clean=self.directories.clean, offline=self.partitions.offline())
         await self.loader.catch_up()
         await self.controller.start()
         if prepare is not None:
@@ -459,22 +459,9 @@ class Broker:
         """Schedule `_take_offline`. The failed operation calls this, perhaps in a worker thread."""
         self._loop.call_soon_threadsafe(self._take_offline, directory, error)
 
-    def _offline(self) -> frozenset[tuple[str, int]]:
-        """Return the partitions in failed log directories that another broker could lead."""
-        if all(directory.online for directory in self.directories):
-            return frozenset()
-        return frozenset(
-            (topic.name, index)
-            for topic in self.metadata.image.topics()
-            for index, info in enumerate(topic.partitions)
-            if self.node_id in info.replicas
-            and len(info.replicas) > 1
-            and self.partitions.is_offline(topic.name, index)
-        )
-
     async def _tell_offline(self) -> None:
         try:
-            await self.registration.update(offline=self._offline())
+            await self.registration.update(offline=self.partitions.offline())
         except StoreError as error:
             self.log.error("cannot tell the controller which partitions are offline: %r", error)
 

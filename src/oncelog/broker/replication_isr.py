@@ -19,15 +19,13 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import broker_path, epoch_path
-from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import ANY, Check, MetadataStore, Operation, OutcomeUnknownError, Set, StoreError
 
 LEAST_CHECK_MS = 10
-RETRY_MS = 200
-"""The pause after a write that failed, because the tree may be away."""
 
 
 class InSyncReplicas:
@@ -92,7 +90,7 @@ class InSyncReplicas:
                         term.refused()
                         await asyncio.sleep(0)
                     elif not await self._write(replica, term, proposal):
-                        await asyncio.sleep(RETRY_MS / 1000)
+                        await asyncio.sleep(RETRY_S)
                 self.check(replica)
 
     async def _write(self, replica: Replica, term: Term, proposal: IsrProposal) -> bool:

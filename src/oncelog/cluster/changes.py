@@ -17,6 +17,8 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 PATH = "/oncelog/changes"
 KEPT = 128
 KEPT_PATHS = 512
+RETRY_S = 0.2
+"""How long a broker pauses after the store has failed, before it writes again."""
 
 
 class _ChangesNode(msgspec.Struct):

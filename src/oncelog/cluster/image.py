@@ -52,6 +52,13 @@ class MetadataImage:
         for name in sorted(self.topics_by_name):
             yield self.topics_by_name[name]
 
+    def replicated(self, broker: int) -> Iterator[tuple[str, int]]:
+        """Yield each partition of which the broker and at least one other broker have replicas."""
+        for topic in self.topics():
+            for index, info in enumerate(topic.partitions):
+                if broker in info.replicas and len(info.replicas) > 1:
+                    yield topic.name, index
+
     def colliding(self, name: str) -> str | None:
         """Return an existing topic whose name differs from `name` only in '.' and '_', or None.
 

@@ -370,17 +370,6 @@ class Term:
             and (not self.under_min_isr or self._keeps_up(follower))
         )
 
-    def confirmed(self, version: int) -> bool:
-        """Record that the proposal was written, with this version. Return whether the high watermark advances."""
-        assert self._pending is not None
-        members = tuple(broker for broker in self.replicas if broker in self._pending)
-        old = self.state
-        return self._adopt(
-            PartitionState(
-                old.leader, old.leader_epoch, members, version, old.leader_broker_epoch, old.controller_epoch
-            )
-        )
-
     def refused(self) -> bool:
         """Record that the proposal was not written and never will be. Return whether the high watermark advances.
 

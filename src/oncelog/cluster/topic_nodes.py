@@ -179,9 +179,8 @@ def _write(changes: ChangeLog, operations: Sequence[Operation], path: str, is_do
 def _new_partitions(path: str, first: int, infos: Sequence[PartitionInfo]) -> list[Create]:
     operations = []
     for index, info in enumerate(infos, first):
-        state = PartitionState(info.leader, info.leader_epoch, info.isr, 0, info.leader_broker_epoch)
         operations.append(Create(f"{path}/partitions/{index}", b""))
-        operations.append(Create(f"{path}/partitions/{index}/state", encode_state(state)))
+        operations.append(Create(f"{path}/partitions/{index}/state", encode_state(info.state)))
     return operations
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
@@ -29,8 +30,13 @@ class PartitionInfo:
     isr: tuple[int, ...]
     state_version: int = 0
     """The version of the partition's state node (`cluster/partition_state`)."""
-    leader_broker_epoch: int = -1
-    """The registration of the leader that was elected, or -1 if unknown."""
+    leader_broker_epoch: int = UNKNOWN_BROKER_EPOCH
+    """The registration of the leader that was elected."""
+
+    @property
+    def state(self) -> PartitionState:
+        """Return the content of the partition's state node."""
+        return PartitionState(self.leader, self.leader_epoch, self.isr, self.state_version, self.leader_broker_epoch)
 
 
 @dataclass(frozen=True, slots=True)

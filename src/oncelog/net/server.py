@@ -442,8 +442,7 @@ class Server:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in tuple(self.connections):
-            connection.abort()
+        self.abort_all()
 
     def abort_all(self) -> None:
         """Close all connections without sending the rest of their responses. Clients may connect again."""

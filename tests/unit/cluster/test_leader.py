@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -107,7 +108,7 @@ def test_member_that_lags_leaves_after_the_maximum_lag() -> None:
     assert proposal is not None
     assert (proposal.state, proposal.joining) == (PartitionState(1, 5, (1, 2), 7), ())
     assert (term.proposal(), term.high_watermark, set(term.isr)) == (None, 0, {1, 2, 3})  # the old ISR counts
-    assert term.confirmed(8)
+    assert term.learned(replace(proposal.state, version=8))
     assert (term.high_watermark, set(term.isr), term.state.version) == (10, {1, 2}, 8)
 
 
@@ -122,7 +123,7 @@ def test_member_that_is_dead_or_shutting_down_leaves_at_once() -> None:
     proposal = term.proposal()
     assert proposal is not None
     assert proposal.state.isr == (1, 2)
-    assert term.confirmed(8)
+    assert term.learned(replace(proposal.state, version=8))
     assert term.high_watermark == 12
 
 
@@ -305,7 +306,7 @@ def test_high_watermark_grows_and_never_passes_a_member(steps: list[tuple[int, i
                 assert term.high_watermark <= min(ends[member] for member in counted if ends[member] >= 0)
                 if number % 3 == 0:
                     version += 1
-                    term.confirmed(version)
+                    term.learned(replace(proposal.state, version=version))
                 elif number % 3 == 1:
                     term.refused()
                 else:

@@ -26,7 +26,6 @@ from oncelog.protocol.messages.write_txn_markers import (
 
 _NOT_THE_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
-
 COMMIT_TIMEOUT_S = 10.0
 """The maximum time to wait for commits. A coordinator waits longer for the response, which has other markers too."""
 
@@ -34,9 +33,9 @@ Partition = tuple[str, int]
 Errors = dict[int, dict[Partition, ErrorCode]]
 """The error of each marker, by producer and partition."""
 Lost = dict[Partition, ErrorCode]
+"""Partitions whose marker was appended, but not committed."""
 Terms = dict[Partition, Term | None]
 """The term in which each partition got its first marker of the request."""
-"""Partitions whose marker was appended, but not committed."""
 
 
 async def handle(

@@ -16,10 +16,9 @@ from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
-from oncelog.cluster.changes import ChangeLog, cannot_write
+from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
 from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, Write, reconcile
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
-from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.store import (
     BadVersionError,
     Create,
@@ -38,8 +37,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 BATCH = 64
 """The maximum number of partitions whose states one `multi` changes."""
-RETRY_S = 0.2
-"""The pause after the store has failed."""
 _UNCLEAN = "unclean.leader.election.enable"
 
 
@@ -181,10 +178,8 @@ class Controller:
             change = Set(CONTROLLER_EPOCH, str(claim.epoch).encode(), found.version)
         try:
             self._store.multi([Create(CONTROLLER, encode_controller(self._node_id), session), change])
-        except (NodeExistsError, BadVersionError, SessionExpiredError):
-            return self._own_claim(session)  # the answer to an earlier attempt may have been lost
-        except OutcomeUnknownError:
-            return self._own_claim(session)
+        except (NodeExistsError, BadVersionError, SessionExpiredError, OutcomeUnknownError):
+            return self._own_claim(session)  # the answer to this attempt, or to an earlier one, may have been lost
         return claim
 
     def _own_claim(self, session: int) -> Claim | None:
@@ -272,5 +267,4 @@ def _some(image: MetadataImage, keys: Iterable[tuple[str, int]], *, unclean: boo
 
 
 def _partition(topic: str, index: int, info: PartitionInfo, unclean: bool) -> Partition:
-    state = PartitionState(info.leader, info.leader_epoch, info.isr, info.state_version, info.leader_broker_epoch)
-    return Partition(topic, index, info.replicas, state, unclean)
+    return Partition(topic, index, info.replicas, info.state, unclean)

@@ -17,7 +17,7 @@ import msgspec
 
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
-from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage
 from oncelog.cluster.store import (
     ANY,
@@ -31,9 +31,6 @@ from oncelog.cluster.store import (
     StoreError,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-
-RETRY_S = 0.2
-"""The pause after the store has failed."""
 
 
 class _BootNode(msgspec.Struct):

@@ -49,10 +49,6 @@ def check_no_copies(image: MetadataImage, node_id: int) -> None:
 
     After the loss of a disk, the broker might be elected with an empty log, and the others would truncate theirs.
     """
-    for topic in image.topics():
-        for index, info in enumerate(topic.partitions):
-            if node_id in info.replicas and len(info.replicas) > 1:
-                message = (
-                    f"lost.log.dirs is not supported yet if partitions have several replicas: {topic.name}-{index}"
-                )
-                raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{message} has {len(info.replicas)}")
+    for topic, index in image.replicated(node_id):
+        message = f"lost.log.dirs is not supported yet if partitions have several replicas, as {topic}-{index} has"
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, message)

@@ -98,6 +98,12 @@ class Partitions:
         """Return whether the partition is, or may be, in a log directory that has failed."""
         return self._directories.is_offline(topic, partition)
 
+    def offline(self) -> frozenset[tuple[str, int]]:
+        """Return the partitions in failed log directories that another broker could lead."""
+        if all(directory.online for directory in self._directories):
+            return frozenset()
+        return frozenset(key for key in self._cache.image.replicated(self._node_id) if self.is_offline(*key))
+
     def get(self, topic: str, partition: int) -> Replica | None:
         """Return the replica, or None if this broker does not lead the partition. Open the log if necessary.
 

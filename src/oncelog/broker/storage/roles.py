@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective
 from oncelog.cluster.image import MetadataCache, MetadataImage
-from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import NO_LEADER, PartitionInfo, TopicInfo
 
@@ -66,7 +66,7 @@ class Roles:
             return
         if term is not None:
             if leads and info.leader_epoch == term.leader_epoch:
-                term.learned(_state(info))
+                term.learned(info.state)
                 return
             self.end_term(replica)
         elif not leads and (info.leader, info.leader_epoch) == (replica.leader, replica.leader_epoch):
@@ -76,14 +76,14 @@ class Roles:
             replica.lead(
                 self.node_id,
                 info.replicas,
-                _state(info),
+                info.state,
                 min_insync_replicas=self.min_insync_replicas(topic),
                 max_lag_ms=self._config.static.replica_lag_time_max_ms,
                 live=self.live(replica),
                 now_ms=steady_ms(),
             )
         else:
-            replica.follow(info.leader if info.leader != self.node_id else NO_LEADER, _state(info))
+            replica.follow(info.leader if info.leader != self.node_id else NO_LEADER, info.state)
         self.on_changed(replica)
 
     def end_term(self, replica: Replica) -> None:
@@ -124,10 +124,6 @@ class Roles:
 def steady_ms() -> int:
     """Return the time of the event loop in ms. A change of the wall clock must not let followers lag."""
     return int(asyncio.get_running_loop().time() * 1000)
-
-
-def _state(info: PartitionInfo) -> PartitionState:
-    return PartitionState(info.leader, info.leader_epoch, info.isr, info.state_version, info.leader_broker_epoch)
 
 
 def _ignore(*_arguments: object) -> None:

@@ -64,11 +64,6 @@ def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> 
     return writes
 
 
-def led_by(view: ClusterView, broker: int) -> int:
-    """Return how many partitions the broker leads. Before a broker stops, it waits until this number stops falling."""
-    return sum(partition.state.leader == broker for partition in view.partitions)
-
-
 def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionState | None:
     """Return the state that the partition should have, or None if it has it."""
     state = partition.state
