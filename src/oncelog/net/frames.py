@@ -31,6 +31,8 @@ CROWDED_GROWTH = 2
 """The value of GROWTH while more than CROWD connections hold memory. Then a frame has no minimum memory."""
 SPARE_BUFFERS = 4
 """Number of unused read buffers to keep."""
+HEAD_BYTES = 8
+"""The first bytes of a frame that `FrameReader.head` returns."""
 
 _LENGTH = struct.Struct(">i")
 _TLS_HANDSHAKE, _TLS_MINOR_MAX = 0x1603, 4
@@ -167,6 +169,21 @@ class FrameReader:
         self._start = start + length
         frame = view[start : self._start]
         return memoryview(bytearray(frame)) if length <= SMALL_BYTES else frame
+
+    def head(self) -> memoryview | None:
+        """Return the first HEAD_BYTES of the next frame, or the whole frame if it is shorter.
+
+        Return None if they are not received yet, or if the length is impossible. Then `next_frame` takes no frame.
+        """
+        if self._long is not None:
+            return self._long[:HEAD_BYTES] if self._got >= HEAD_BYTES else None
+        view = self._view
+        received = self._end - self._start - 4
+        if view is None or received < 0:
+            return None
+        length: int = _LENGTH.unpack_from(view, self._start)[0]
+        size = min(length, HEAD_BYTES)
+        return view[self._start + 4 : self._start + 4 + size] if 0 <= size <= received else None
 
     def pin(self, frame: memoryview) -> None:
         """Keep the buffer of a frame in place, because a request reads the frame while it waits."""

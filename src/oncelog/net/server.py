@@ -1,4 +1,6 @@
-"""Accept connections, and answer the requests of each connection in order, one at a time.
+"""Accept connections, and answer the requests of each connection in order.
+
+Requests of a connection are handled one at a time, except while responses are `Pending`.
 
 `net.frames` cuts the bytes of a connection into frames. This module passes them to a handler and writes the responses.
 """
@@ -11,25 +13,29 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from oncelog.net.eager import start_eagerly
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
 from oncelog.net.pieces import in_few_pieces, needs_join
+from oncelog.net.replies import Chunks, Holds, Pending, Replies, Reply
+from oncelog.net.server_options import DEFAULT_LISTENER, Address, Limits
 from oncelog.net.unsent import Unsent
 
-__all__ = ["DEFAULT_LISTENER", "Address", "BadFrameError", "Chunks", "Handler", "Holds", "Limits", "Peer", "Server"]
+__all__ = [
+    "DEFAULT_LISTENER",
+    "Address",
+    "BadFrameError",
+    "Chunks",
+    "Handler",
+    "Holds",
+    "Limits",
+    "Peer",
+    "Pending",
+    "Server",
+]
 
-Chunks = list[bytes | memoryview]
-
-
-class Holds(NamedTuple):
-    """A response that has to wait, and still reads the request's bytes while it waits."""
-
-    answer: Awaitable[Any]
-
-
-Handler = Callable[[memoryview, "Peer"], Chunks | Awaitable[Chunks | None] | Holds | None]
+Handler = Callable[[memoryview, "Peer"], Chunks | Awaitable[Chunks | None] | Holds | Pending | None]
 
 WRITE_BYTES = 64 * 1024
 """Responses to pipelined requests are gathered up to this size before they are written."""
@@ -39,9 +45,6 @@ FRAMES_A_TURN = 64
 """Frames of one connection that are answered before other connections get a turn."""
 SWEEPS = 8
 """Number of sweeps without any activity of a connection, after which it counts as idle."""
-
-DEFAULT_LISTENER = "PLAINTEXT"
-"""The name of a server's only listener, if it has no other name."""
 
 _LENGTH = struct.Struct(">i")
 _log = logging.getLogger("oncelog.net")
@@ -60,37 +63,6 @@ class Peer:
     """The name of the listener that accepted the connection."""
 
 
-class Address(NamedTuple):
-    """An address to listen on, with the name of its listener."""
-
-    host: str
-    """The host name or IP address. If it is empty, the server listens on all IPv4 interfaces."""
-    port: int
-    """The port, or 0 for any free port (see `Server.ports`)."""
-    listener: str = DEFAULT_LISTENER
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits for the clients of a server."""
-
-    max_request_size: int = 100 * 1024 * 1024
-    """Largest size of a frame in bytes. The server closes the connection if a frame is larger."""
-    idle_ms: int = 600_000
-    """The server closes connections that are idle for this long. If it is negative, they stay open.
-
-    A connection is idle if it sends neither a whole frame nor a part of a long one, and reads no waiting responses.
-    """
-    max_connections: int = 2**31 - 1
-    """Largest number of connections. The server closes further ones at once."""
-    backlog: int = 1024
-    """Number of connections that the kernel queues until the server accepts them."""
-    max_unsent_bytes: int = 64 * 1024 * 1024
-    """Memory for responses that clients have not read, for all connections together. -1: no limit. See `Unsent`."""
-    drain_ms: int = 500
-    """How long `close` waits for requests in progress."""
-
-
 class ServerConnection(asyncio.BufferedProtocol):
     """Serve one client."""
 
@@ -99,9 +71,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_closing",
         "_eof",
         "_frames",
+        "_held",
         "_peer",
         "_quiet_sweeps",
         "_reading",
+        "_replies",
         "_server",
         "_transport",
         "_turn_pending",
@@ -113,8 +87,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._peer = Peer("", 0, 0, listener=listener)
         self._frames = FrameReader(server.buffers, server.limits.max_request_size)
+        self._replies = Replies()
         self._busy = False
-        """A request waits for its response."""
+        """A request is handled. No other one may be handled meanwhile."""
+        self._held = False
+        """The next request must wait until earlier responses are sent."""
         self._turn_pending = False
         self._write_paused = False
         self._reading = True
@@ -141,6 +118,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the memory of the connection. A response in progress is dropped."""
         self._closing = True
+        self._replies.cancel()
         self._server.unsent.all_read(self)
         self._server.unsent.drop_draft(self._peer.connection_id)
         self._notify_disconnect()
@@ -151,7 +129,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Record that the client sends no more. Return True to keep the connection open while a response is due."""
         self._eof = True
         self._notify_disconnect()
-        return self._busy or self._turn_pending or self._write_paused
+        return bool(self._replies.queue) or self._turn_pending or self._write_paused
 
     def _notify_disconnect(self) -> None:
         for callback in tuple(self._peer.on_disconnect):
@@ -184,8 +162,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- called by the server -----------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Close the connection, now or after the request in progress is answered."""
-        if not self._busy:
+        """Close the connection, now or after the requests in progress are answered."""
+        if not self._replies.queue:
             self._disconnect()
 
     def abort(self) -> None:
@@ -208,14 +186,14 @@ class ServerConnection(asyncio.BufferedProtocol):
     def sweep(self) -> None:
         """Close the connection if it was idle for more than SWEEPS calls. The server calls this regularly."""
         self._quiet_sweeps += 1
-        if self._quiet_sweeps > SWEEPS and not self._busy:
+        if self._quiet_sweeps > SWEEPS and not self._replies.queue:
             _log.info("closing %s:%d: it is idle", self._peer.host, self._peer.port)
             self.abort()
 
     # -- serving ------------------------------------------------------------------------------------------------------
 
     def _blocked(self) -> bool:
-        return self._busy or self._write_paused or self._turn_pending or self._closing
+        return self._busy or self._held or self._write_paused or self._turn_pending or self._closing
 
     def _turn(self) -> None:
         """Serve as many of the received frames as possible, and keep the other bytes."""
@@ -232,7 +210,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif not self._reading and not blocked and not self._eof:
             self._reading = True
             self._transport.resume_reading()
-        if self._eof and not blocked:
+        if self._eof and not blocked and not self._replies.queue:
             self._disconnect()
 
     def _next_turn(self) -> None:
@@ -245,28 +223,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         out: Chunks = []
         size = 0
         left = FRAMES_A_TURN
-        handler, peer, frames = self._server.handler, self._peer, self._frames
+        handler, peer, frames, waiting = self._server.handler, self._peer, self._frames, self._replies.queue
         try:
-            while (frame := frames.next_frame()) is not None:
+            while not (waiting and self._must_wait()) and (frame := frames.next_frame()) is not None:
                 self._quiet_sweeps = 0
                 result = handler(frame, peer)
-                holds = False
                 if type(result) is not list and result is not None:
-                    holds = type(result) is Holds
-                    if holds:
-                        result = cast(Holds, result).answer
-                    if isinstance(result, Coroutine):
-                        result = start_eagerly(result)
+                    result = self._begin(result, frame)
                 if type(result) is list:
-                    size += _add(out, result)
-                    if size >= WRITE_BYTES:
-                        self._write(out, size)
-                        out, size = [], 0
-                elif result is not None:
-                    self._busy = True
-                    if holds:
-                        frames.pin(frame)
-                    self._server.run(self._wait(cast(Awaitable[Chunks | None], result)))
+                    if waiting:
+                        self._replies.add().set(result)
+                    else:
+                        size += _add(out, result)
+                        if size >= WRITE_BYTES:
+                            self._write(out, size)
+                            out, size = [], 0
                 if self._blocked():
                     break
                 left -= 1
@@ -275,32 +246,70 @@ class ServerConnection(asyncio.BufferedProtocol):
                     self._server.loop.call_soon(self._next_turn)
                     break
         except Exception as error:  # noqa: BLE001 - a bad request must not reach the event loop
-            self._fail(error, out, size)
-            return
+            if not waiting:
+                self._fail(error, out, size)
+                return
+            self._replies.fail(error)
+            self._held = True
         if out:
             self._write(out, size)
         if not self._busy and self._server.unsent.drafts:
             self._server.unsent.drop_draft(peer.connection_id)
 
-    async def _wait(self, pending: Awaitable[Chunks | None]) -> None:
-        """Answer a request whose handler has to wait."""
+    def _begin(self, result: object, frame: memoryview) -> Chunks | None:
+        """Begin to wait for the response to a request. Return the response if no wait is needed."""
+        answer: Any = result.answer if isinstance(result, (Holds, Pending)) else result
+        if isinstance(answer, Coroutine):
+            answer = start_eagerly(answer)
+        if type(answer) is list or answer is None:
+            return cast(Chunks | None, answer)
+        reply = self._replies.add(result.admits if isinstance(result, Pending) else None)
+        task = self._server.run(self._wait(cast(Awaitable[Chunks | None], answer), reply))
+        if isinstance(result, Pending):
+            reply.task = task
+        else:
+            self._busy = True
+            if isinstance(result, Holds):
+                self._frames.pin(frame)
+        return None
+
+    def _must_wait(self) -> bool:
+        """Return whether the next request must not be handled before earlier responses are sent."""
+        head = self._frames.head()
+        self._held = head is not None and (self._server.draining or not self._replies.admit(head))
+        return self._held
+
+    async def _wait(self, answer: Awaitable[Chunks | None], reply: Reply) -> None:
+        """Answer a request whose response has to wait."""
         try:
-            chunks = await pending
+            reply.set(await answer)
         except Exception as error:  # noqa: BLE001 - a bad request must not reach the event loop
-            self._server.unsent.drop_draft(self._peer.connection_id)
+            reply.set(error)
+        if reply.task is None:
             self._busy = False
             self._frames.unpin()
-            self._fail(error, [], 0)
-            return
-        self._busy = False
-        self._frames.unpin()
         self._quiet_sweeps = 0
-        if chunks is not None and not self._closing:
-            out: Chunks = []
-            self._write(out, _add(out, chunks))
+        self._send_ready()
+
+    def _send_ready(self) -> None:
+        """Send the responses whose turn it is. Then handle the requests that waited for them."""
+        out: Chunks = []
+        size = 0
+        waiting = self._replies.queue
+        while waiting and waiting[0].ready:
+            result = waiting.popleft().take()
+            if isinstance(result, Exception):
+                self._server.unsent.drop_draft(self._peer.connection_id)
+                self._fail(result, out, size)
+                return
+            if result is not None:
+                size += _add(out, result)
+        if out and not self._closing:
+            self._write(out, size)
         self._server.unsent.drop_draft(self._peer.connection_id)
-        if self._server.draining:
+        if self._server.draining and not waiting:
             self._disconnect()
+        self._held = False
         self._next_turn()
 
     def _write(self, out: Chunks, size: int) -> None:
@@ -348,7 +357,9 @@ class Server:
         `handler(frame, peer)` gets a writable view of one request, without its length. It returns the response as
         chunks, without the length. It returns None if there is no response, or an awaitable of either. The chunks must
         not be slices of the frame. The frame is valid until the handler returns or first waits. If the handler returns
-        `Holds`, the frame is valid until the response. If the handler raises, the connection is closed.
+        `Holds`, the frame is valid until the response. If it returns `Pending`, it may get the next requests of the
+        connection before the response is ready. If the client disconnects, that response is cancelled. If the handler
+        raises, the connection is closed.
         """
         limits = limits or Limits()
         self.handler = handler
@@ -475,11 +486,12 @@ class Server:
         if not self.connections:
             self._stop_waiting()
 
-    def run(self, work: Coroutine[None, None, None]) -> None:
+    def run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run a request that has to wait, as a task."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _sweep(self) -> None:
         for connection in tuple(self.connections):

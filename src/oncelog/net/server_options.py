@@ -1,0 +1,40 @@
+"""Where a server listens, and what it allows its clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+DEFAULT_LISTENER = "PLAINTEXT"
+"""The name of a server's only listener, if it has no other name."""
+
+
+class Address(NamedTuple):
+    """An address to listen on, with the name of its listener."""
+
+    host: str
+    """The host name or IP address. If it is empty, the server listens on all IPv4 interfaces."""
+    port: int
+    """The port, or 0 for any free port (see `Server.ports`)."""
+    listener: str = DEFAULT_LISTENER
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits for the clients of a server."""
+
+    max_request_size: int = 100 * 1024 * 1024
+    """Largest size of a frame in bytes. The server closes the connection if a frame is larger."""
+    idle_ms: int = 600_000
+    """The server closes connections that are idle for this long. If it is negative, they stay open.
+
+    A connection is idle if it sends neither a whole frame nor a part of a long one, and reads no waiting responses.
+    """
+    max_connections: int = 2**31 - 1
+    """Largest number of connections. The server closes further ones at once."""
+    backlog: int = 1024
+    """Number of connections that the kernel queues until the server accepts them."""
+    max_unsent_bytes: int = 64 * 1024 * 1024
+    """Memory for responses that clients have not read, for all connections together. -1: no limit. See `Unsent`."""
+    drain_ms: int = 500
+    """How long `close` waits for requests in progress."""
