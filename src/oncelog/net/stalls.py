@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import FrameType, coroutine
 from typing import Any, TypeVar
 
-from oncelog.net.server import Chunks, Handler, Holds, Peer
+from oncelog.net.server import Chunks, Handler, Holds, Peer, Pending
 
 T = TypeVar("T")
 
@@ -51,15 +51,15 @@ class StallWatch:
     def handler(self, inner: Handler) -> Handler:
         """Return a frame handler that times the work of `inner` on each request."""
 
-        def handle(frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
+        def handle(frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | Pending | None:
             started, cpu = time.perf_counter(), time.thread_time()
             result = inner(frame, peer)
             if time.perf_counter() - started > self._limit_s:
                 self._report(self._describe(frame, peer), started, cpu)
             if isinstance(result, Coroutine):
                 return self.timed(result, self._describe(frame, peer))
-            if type(result) is Holds and isinstance(result.answer, Coroutine):
-                return Holds(self.timed(result.answer, self._describe(frame, peer)))
+            if isinstance(result, (Holds, Pending)) and isinstance(result.answer, Coroutine):
+                return result._replace(answer=self.timed(result.answer, self._describe(frame, peer)))
             return result
 
         return handle

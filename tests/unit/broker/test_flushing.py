@@ -23,6 +23,7 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.net.eager import start_eagerly
+from oncelog.net.server import Pending
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -101,19 +102,20 @@ def live(
     asyncio.run(run())
 
 
-Answer = ProduceResponse | Awaitable[ProduceResponse | None] | None
+Answer = ProduceResponse | Pending | None
 
 
 def send(broker: Broker, topic: str, partition: int = 0, records: int = 1, acks: int = 1) -> Answer:
     batch = build_batch([Record(index, NOW, b"k", b"v") for index in range(records)])
     data = [PartitionProduceData(index=partition, records=batch)]
     request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
-    return produce(broker.parts)(request, CONTEXT)
+    answer: Answer = produce(broker.parts)(request, CONTEXT)
+    return answer
 
 
 def waiting(answer: Answer) -> asyncio.Task[ProduceResponse]:
-    assert isinstance(answer, Awaitable), "answered before the sync"
-    return asyncio.ensure_future(answer)  # type: ignore[arg-type]
+    assert isinstance(answer, Pending), "answered before the sync"
+    return asyncio.ensure_future(answer.answer)
 
 
 def outcome(response: ProduceResponse | None) -> PartitionProduceResponse:

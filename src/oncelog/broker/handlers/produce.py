@@ -41,7 +41,8 @@ from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.log.steps import at_once
 from oncelog.log.validate import InvalidRecordsError, ValidBatches, may_take_long, validate
-from oncelog.net.server import BadFrameError, Holds
+from oncelog.net.server import BadFrameError, Holds, Pending
+from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
 from oncelog.protocol.messages.produce import (
@@ -59,6 +60,8 @@ _WRITE, _TOPIC = Operation.WRITE, Resource.TOPIC
 """Constants, because looking up two enum members for each topic would take longer than the check."""
 _ADMIN_CLIENT_ID = "__admin_client"
 _WITH_ZSTD = 7
+_API_KEY = ApiKey.PRODUCE.to_bytes(2, "big")
+"""The first bytes of each Produce."""
 
 # Kafka does not return the log start offset with these errors of an append (`ReplicaManager.appendRecordsToLeader`).
 _WITHOUT_LOG_START = frozenset(
@@ -66,7 +69,7 @@ _WITHOUT_LOG_START = frozenset(
     | {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
 
-Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None
+Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | Pending | None
 _Late = tuple[Target, Replica, Term | None, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet, and the term of the append."""
 
@@ -98,7 +101,8 @@ class ProduceHandler:
         """Answer each partition with its own error. With acks=0, return no response, and raise BadFrameError on errors.
 
         Return `Holds` if the append may have to wait: for the coordinator, for the validation of the records, or
-        because the request is large.
+        because the request is large. Return `Pending` if the records are appended, but not committed: later Produces
+        of the connection may be appended meanwhile.
 
         A few errors apply to the whole request: transactional records without a transactional id, records of several
         producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
@@ -119,7 +123,7 @@ class ProduceHandler:
             return Holds(self._append_slowly(request, ctx, admitted))
         response, late = at_once(self._append_all(request, ctx, admitted))
         if late:
-            return self._when_committed(response, late, request)
+            return Pending(self._when_committed(response, late, request), _is_produce)
         return response if request.acks else None
 
     async def _in_turns(self, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
@@ -328,6 +332,10 @@ def bind(parts: Parts) -> Handler:
         parts.now_ms,
         parts.logger,
     )
+
+
+def _is_produce(head: memoryview) -> bool:
+    return head[:2] == _API_KEY
 
 
 def _release_records(admitted: Admitted) -> None:

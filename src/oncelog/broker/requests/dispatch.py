@@ -24,7 +24,7 @@ from oncelog.broker.requests.large_messages import (
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.workers import Workers
 from oncelog.net.frames import BUFFER_BYTES
-from oncelog.net.server import BadFrameError, Chunks, Holds, Peer
+from oncelog.net.server import BadFrameError, Chunks, Holds, Peer, Pending
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import TooManyItemsError, codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -67,7 +67,7 @@ class Dispatcher:
         self._authorizer = parts.authorizer
         self._routes: dict[tuple[int, int], _Route] = {}
 
-    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
+    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | Pending | None:
         """Answer one frame. Raises BadFrameError if it has no response; the server then closes the connection."""
         try:
             header, position = decode_request_header(frame)
@@ -116,8 +116,8 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - no error may discard the earlier responses of the connection
             code = self._failed(error, request, context)
             return self._encode(error_answer(request, version, code), context)
-        if isinstance(response, Holds):
-            return Holds(self._later(response.answer, request, context))
+        if isinstance(response, (Holds, Pending)):
+            return response._replace(answer=self._later(response.answer, request, context))
         return self._later(response, request, context)
 
     def _decode_in_thread(
@@ -145,7 +145,7 @@ class Dispatcher:
 
     async def _handled(self, route: _Route, request: Message, context: RequestContext) -> Message | None:
         response = route.handle(request, context)
-        if isinstance(response, Holds):
+        if isinstance(response, (Holds, Pending)):
             response = response.answer
         message: Message | None = await response if isinstance(response, Awaitable) else response
         return message
