@@ -21,9 +21,10 @@ import struct
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -35,6 +36,14 @@ from support.servers import OncelogCluster, Server
 TOOLS = "org.apache.kafka.tools"
 PARTITIONS = 3
 MB = 1 << 20
+Figures = dict[str, Any]
+"""`medians` and `rounds`: the figures by server and row."""
+
+
+class Addressed(Protocol):
+    """A broker, or several."""
+
+    bootstrap: str
 
 
 @dataclass(frozen=True)
@@ -106,13 +115,13 @@ def run_tool(folder: Path, name: str, *arguments: str) -> str:
     return process.stdout_path.read_text()
 
 
-def create_topic(server: Server, folder: Path, topic: str) -> None:
+def create_topic(server: Addressed, folder: Path, topic: str) -> None:
     """Create an empty topic of PARTITIONS partitions."""
     options = ("--create", "--topic", topic, "--partitions", str(PARTITIONS))
     run_tool(folder, "TopicCommand", "--bootstrap-server", server.bootstrap, *options)
 
 
-def produce(server: Server, folder: Path, topic: str, records: int, size: int, *options: str) -> tuple[float, float]:
+def produce(server: Addressed, folder: Path, topic: str, records: int, size: int, *options: str) -> tuple[float, float]:
     """Return (records per second, MB per second) of Kafka's ProducerPerformance with acks=all."""
     create_topic(server, folder, topic)
     shown = run_tool(
@@ -133,7 +142,7 @@ def properties(**values: object) -> tuple[str, ...]:
     return ("--command-property", "acks=all", *(f"{key.replace('_', '.')}={value}" for key, value in values.items()))
 
 
-def consume(server: Server, folder: Path, topic: str, records: int) -> float:
+def consume(server: Addressed, folder: Path, topic: str, records: int) -> float:
     """Return MB per second of Kafka's ConsumerPerformance, without the time to join the group."""
     shown = run_tool(
         folder, "ConsumerPerformance", "--bootstrap-server", server.bootstrap, "--topic", topic,
@@ -155,7 +164,7 @@ def answers(bootstrap: str) -> bool:
         return False
 
 
-def latency(server: Server, folder: Path, records: int) -> tuple[float, float]:
+def latency(server: Addressed, folder: Path, records: int) -> tuple[float, float]:
     """Return (mean, 99th percentile) in ms of Kafka's EndToEndLatency, which sends and reads one record of 100 B at
     a time.
     """
@@ -238,12 +247,38 @@ def measured(
 
 
 ROUNDS = {"Apache Kafka": kafka_round, "oncelog": oncelog_round}
+Round = Callable[[Path, float], Iterator[tuple[str, float]]]
+"""Runs one server in a folder, with a share of the records. Yields (row, value)."""
 
 
-def show(console: Console, medians: dict[str, dict[str, float]]) -> None:
+def compared(console: Console, rows: Sequence[Row], rivals: Mapping[str, Round], rounds: int, scale: float) -> Figures:
+    """Run alternating rounds of the servers, and print a table of `rows`. Return all figures."""
+    values: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in rivals}
+    for number in range(rounds):
+        order = list(rivals) if number % 2 == 0 else list(rivals)[::-1]
+        for name in order:
+            with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder:
+                for row, value in rivals[name](Path(folder), scale):
+                    values[name][row].append(value)
+                    console.print(f"round {number + 1}/{rounds} {name:>12}: {row}: {value:,.2f}")
+    medians = {
+        name: {row: statistics.median(of_row) for row, of_row in found.items()} for name, found in values.items()
+    }
+    show(console, rows, medians)
+    return {"medians": medians, "rounds": values}
+
+
+def save(console: Console, figures: Figures, path: Path | None) -> None:
+    """Write all figures to a file, if one is given."""
+    if path:
+        path.write_text(json.dumps(figures, indent=1) + "\n")
+        console.print(f"all figures: {path}")
+
+
+def show(console: Console, rows: Sequence[Row], medians: dict[str, dict[str, float]]) -> None:
     """Print the table."""
     table = Table("work", "", "Apache Kafka 4.3.1", "oncelog", "ratio", "target", "")
-    for row in ROWS:
+    for row in rows:
         kafka, ours = medians["Apache Kafka"][row.name], medians["oncelog"][row.name]
         digits = 2 if row.unit in ("s", "ms", "s/M rec", "s/GB") else 0
         ratio = f"{ours / kafka:.2f} x" if kafka else ""
@@ -262,19 +297,7 @@ def main() -> None:
     rounds, scale = (1, 0.2) if arguments.quick else (arguments.rounds, 1.0)
     console = Console(width=110)
     console.print(f"Apache Kafka from {kafka_libs()}, {platform.platform()}, Python {platform.python_version()}")
-    values: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ROUNDS}
-    for number in range(rounds):
-        order = list(ROUNDS) if number % 2 == 0 else list(reversed(ROUNDS))
-        for name in order:
-            with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder:
-                for row, value in ROUNDS[name](Path(folder), scale):
-                    values[name][row].append(value)
-                    console.print(f"round {number + 1}/{rounds} {name:>12}: {row}: {value:,.2f}")
-    medians = {name: {row: statistics.median(of_row) for row, of_row in rows.items()} for name, rows in values.items()}
-    show(console, medians)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"medians": medians, "rounds": values}, indent=1) + "\n")
-        console.print(f"all figures: {arguments.json}")
+    save(console, compared(console, ROWS, ROUNDS, rounds, scale), arguments.json)
 
 
 if __name__ == "__main__":
