@@ -27,6 +27,11 @@ from oncelog.sim.world import PORT, World
 T = TypeVar("T")
 
 
+def topic_id_of(number: int) -> UUID:
+    """Return the id of the topic that was created after so many others."""
+    return UUID(int=(4 << 76) + number)
+
+
 def values(log: Log, end: int | None = None) -> list[bytes]:
     """Return the values of all records before `end`."""
     found: list[bytes] = []
@@ -99,7 +104,7 @@ class ReplicaCluster:
     async def create(self, name: str, replicas: tuple[int, ...], *, least: int = 1) -> None:
         """Create a topic that the first replica leads, and wait until all replicas have opened it."""
         info = PartitionInfo(replicas[0], 0, replicas, replicas, leader_broker_epoch=self.epoch(replicas[0]))
-        topic = TopicInfo(name, UUID(int=(4 << 76) + len(self.infos)), (info,), {"min.insync.replicas": str(least)})
+        topic = TopicInfo(name, topic_id_of(len(self.infos)), (info,), {"min.insync.replicas": str(least)})
         self.infos[name] = info
         write_topic(ChangeLog(self.world.store), topic)
         await self.eventually(lambda: self.broker(replicas[0]).partitions.leads(name, 0))
@@ -176,7 +181,10 @@ class ReplicaCluster:
         changes = ChangeLog(store)
         while True:
             await asyncio.sleep(0.1)
-            partitions = [Partition(name, 0, info.replicas, self.state(name)) for name, info in self.infos.items()]
+            partitions = [
+                Partition(name, topic_id_of(number), 0, info.replicas, self.state(name))
+                for number, (name, info) in enumerate(self.infos.items())
+            ]
             version = store.get(CONTROLLER_EPOCH).version
             for write in reconcile(ClusterView(1, version, read_registrations(store), partitions)):
                 with suppress(BadVersionError, NoNodeError):

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from uuid import UUID
 
 from oncelog.cluster.brokers import BROKER_EPOCHS, BrokerInfo, broker_path, epoch_path
 from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile
@@ -21,6 +22,7 @@ from oncelog.cluster.leader import IsrProposal, Outcome, Term
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.store import Check, Operation, Set, StoreError, ensure
 from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.topics import topic_id_path
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.logs import NOW, batch, of_producer
@@ -31,6 +33,7 @@ BROKERS = (1, 2, 3)
 MIN_ISR = 2
 MAX_LAG_MS = 40
 STATE = state_path("t", 0)
+TOPIC_ID = UUID(int=1)
 
 
 class LastMemberLostError(Exception):
@@ -61,7 +64,7 @@ class ReplicaWorld:
         """A factor of the number of faults."""
         self.slow_tree = self.rng.random() < 0.4
         """Whether writes to the tree take long."""
-        for path in ("/brokers/ids", BROKER_EPOCHS, STATE.rpartition("/")[0]):
+        for path in ("/brokers/ids", BROKER_EPOCHS, topic_id_path(TOPIC_ID), STATE.rpartition("/")[0]):
             ensure(self.tree, path)
         self.tree.create("/controller_epoch")
         self.tree.create(STATE, encode_state(PartitionState(-1, 0, BROKERS, 0)))
@@ -125,7 +128,7 @@ class ReplicaWorld:
         """Let the controller write what it wants. Its view may be old when it writes."""
         node = self.tree.get("/controller_epoch")
         state = self.state()
-        view = ClusterView(0, node.version, self.live(), [Partition("t", 0, BROKERS, state)])
+        view = ClusterView(0, node.version, self.live(), [Partition("t", TOPIC_ID, 0, BROKERS, state)])
         preferred = {("t", 0)} if self.rng.random() < 0.3 else set[tuple[str, int]]()
         for write in reconcile(view, preferred):
             self.send(partial(self._control, write.operations))

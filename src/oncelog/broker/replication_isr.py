@@ -1,6 +1,6 @@
 """Write changes of the in-sync replicas (ISR) that the terms of this broker propose.
 
-Each change is one `multi` that requires the version of the partition's state, and the registration of each new member
+Each change requires the topic's id, the version of the partition's state, and the registration of each new member
 (KIP-841, KIP-903). So a leader that was replaced, or that does not know it, changes nothing.
 """
 
@@ -21,9 +21,11 @@ from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import broker_path, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.leader import IsrProposal, Term
-from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.store import ANY, Check, MetadataStore, Operation, OutcomeUnknownError, Set, StoreError
+from oncelog.cluster.state_writes import state_write
+from oncelog.cluster.store import ANY, Check, MetadataStore, Operation, OutcomeUnknownError, StoreError
+from oncelog.cluster.topic_nodes import read_state
 
 LEAST_CHECK_MS = 10
 
@@ -95,14 +97,14 @@ class InSyncReplicas:
 
     async def _write(self, replica: Replica, term: Term, proposal: IsrProposal) -> bool:
         """Write a proposal, and report the outcome to the term. Return False if the caller must pause."""
-        path = state_path(replica.topic, replica.partition)
         state = proposal.state
-        operations: list[Operation] = [Set(path, encode_state(state), state.version)]
+        required: list[Operation] = []
         for broker, epoch in proposal.joining:
-            operations += [Check(broker_path(broker), ANY), Check(epoch_path(broker), epoch)]
+            required += [Check(broker_path(broker), ANY), Check(epoch_path(broker), epoch)]
+        write = state_write(replica.topic, replica.topic_id, replica.partition, state, *required)
         session = self._session()
         try:
-            await self._workers.offload(lambda: self._changes.write(operations, path, session=session))
+            await self._workers.offload(lambda: self._changes.write(write.operations, write.path, session=session))
         except OutcomeUnknownError:
             if term.state.version == state.version:
                 term.unknown()
@@ -116,13 +118,12 @@ class InSyncReplicas:
                 term.learned(replace(state, version=state.version + 1))
             return True
         try:
-            newest: PartitionState = await self._workers.offload(self._read, path)
+            newest: PartitionState = await self._workers.offload(
+                read_state, self._store, replica.topic, replica.topic_id, replica.partition
+            )
         except (StoreError, msgspec.MsgspecError):
             return False
         if replica.term is term and not term.learned(newest):
             self._partitions.roles.end_term(replica)
             replica.state_version = max(replica.state_version, newest.version)
         return newest.version > state.version
-
-    def _read(self, path: str) -> PartitionState:
-        return decode_state(self._store.get(path))

@@ -13,8 +13,15 @@ from oncelog.cluster.brokers import BOOTS, BROKER_EPOCHS, BROKERS, read_controll
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage, difference
 from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
-from oncelog.cluster.topic_nodes import ADDED, TOPICS, read_added_partitions, read_states, read_topic
-from oncelog.cluster.topics import TopicInfo
+from oncelog.cluster.topic_nodes import (
+    ADDED,
+    TOPICS,
+    complete_topic_ids,
+    read_added_partitions,
+    read_states,
+    read_topic,
+)
+from oncelog.cluster.topics import TOPIC_IDS, TopicInfo
 
 _CLUSTER_ID = "/cluster/id"
 _WHOLE = "whole"
@@ -24,8 +31,10 @@ _log = logging.getLogger("oncelog.cluster")
 
 
 def prepare(store: MetadataStore) -> None:
-    """Create the fixed nodes of the tree that are missing."""
-    ensure(store, BROKERS, TOPICS, "/config/topics", configs.BROKERS, "/cluster", changes.PATH, BROKER_EPOCHS, BOOTS)
+    """Create the fixed nodes of the tree, and those of topic ids, that are missing."""
+    fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, "/cluster")
+    ensure(store, *fixed, changes.PATH, BROKER_EPOCHS, BOOTS)
+    complete_topic_ids(store)
 
 
 def is_new(store: MetadataStore) -> bool:

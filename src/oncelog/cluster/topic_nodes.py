@@ -1,20 +1,23 @@
 """Read and write topics in the versioned tree, in the layout of Kafka's ZooKeeper tree. All functions block.
 
-The nodes are `/brokers/topics/T`, `/brokers/topics/T/partitions/P/state` and `/config/topics/T`.
+The nodes are `/brokers/topics/T`, `/brokers/topics/T/partitions/P/state` and `/config/topics/T`. Kafka has no node like
+`/oncelog/topic_ids/ID`: it is created and deleted with the topic, so that a writer can require the topic of an id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from uuid import UUID
 
 import msgspec
 
 from oncelog.cluster import configs
-from oncelog.cluster.changes import ChangeLog, cannot_write
+from oncelog.cluster.changes import PATH, ChangeLog, cannot_write
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.store import (
     BadVersionError,
+    Check,
     Create,
     Delete,
     MetadataStore,
@@ -25,7 +28,14 @@ from oncelog.cluster.store import (
     Set,
     StoreError,
 )
-from oncelog.cluster.topics import PartitionInfo, TopicInfo, parse_topic_id, topic_id_text
+from oncelog.cluster.topics import (
+    TOPIC_IDS,
+    PartitionInfo,
+    TopicInfo,
+    parse_topic_id,
+    topic_id_path,
+    topic_id_text,
+)
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPICS = "/brokers/topics"
@@ -39,6 +49,21 @@ class _TopicNode(msgspec.Struct):
     version: int = 3
     adding_replicas: dict[str, list[int]] = {}
     removing_replicas: dict[str, list[int]] = {}
+
+
+def complete_topic_ids(store: MetadataStore) -> None:
+    """Create the nodes of topic ids that an older version of oncelog did not create, and delete those that it left."""
+    while True:
+        version = store.get(PATH).version  # each change of a topic increments it
+        try:
+            topics = {topic_id_path(parse_topic_id(_decoded(store, name).topic_id)) for name in store.children(TOPICS)}
+            found = {f"{TOPIC_IDS}/{name}" for name in store.children(TOPIC_IDS)}
+            operations = [*map(Create, sorted(topics - found)), *map(Delete, sorted(found - topics))]
+            if operations:
+                store.multi([Check(PATH, version), *operations])
+        except (NoNodeError, BadVersionError):
+            continue  # another broker has changed a topic meanwhile
+        return
 
 
 def read_topic(store: MetadataStore, name: str) -> TopicInfo:
@@ -61,15 +86,25 @@ def read_added_partitions(store: MetadataStore, topic: TopicInfo) -> TopicInfo:
 def read_states(store: MetadataStore, topic: TopicInfo, indexes: Sequence[int]) -> TopicInfo:
     """Return the topic with the present states of these partitions.
 
-    Raises NoNodeError if the topic was deleted, or if a state is older than the known one: another topic has the name.
+    Raises NoNodeError if the topic was deleted, also if another topic has its name now.
     """
     partitions = list(topic.partitions)
     for index in indexes:
-        state = decode_state(store.get(state_path(topic.name, index)))
-        if index >= len(partitions) or state.version < partitions[index].state_version:
+        if index >= len(partitions):
             raise NoNodeError(state_path(topic.name, index))
+        state = decode_state(store.get(state_path(topic.name, index)))
         partitions[index] = _partition(partitions[index].replicas, state)
-    return replace(topic, partitions=tuple(partitions)) if indexes else topic
+    if not indexes:
+        return topic
+    store.get(topic_id_path(topic.topic_id))  # read last: the states before are not those of a later topic
+    return replace(topic, partitions=tuple(partitions))
+
+
+def read_state(store: MetadataStore, topic: str, topic_id: UUID, partition: int) -> PartitionState:
+    """Read the state of a partition. Raises NoNodeError if the topic was deleted, also if another one has its name."""
+    state = decode_state(store.get(state_path(topic, partition)))
+    store.get(topic_id_path(topic_id))  # read last: the state before is not that of a later topic
+    return state
 
 
 def _decoded(store: MetadataStore, name: str) -> _TopicNode:
@@ -97,6 +132,7 @@ def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
     node = msgspec.json.encode(_TopicNode(assignment, topic_id_text(topic.topic_id)))
     operations = [
         Create(path, node),
+        Create(topic_id_path(topic.topic_id)),
         Create(configs.topic_path(topic.name), configs.encode(topic.configs)),
         Create(f"{path}/partitions", b""),
         *_new_partitions(path, 0, topic.partitions),
@@ -127,7 +163,11 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
         first = topic.partition_count
         node.partitions.update({str(first + index): list(info.replicas) for index, info in enumerate(added)})
         change = Set(path, msgspec.json.encode(node), found.version)
-        operations: list[Operation] = [change, *_new_partitions(path, first, added)]
+        operations: list[Operation] = [
+            Check(topic_id_path(topic.topic_id)),
+            change,
+            *_new_partitions(path, first, added),
+        ]
         _write(changes, operations, f"{path}/{ADDED}", lambda: changes.store.get(path).data == change.data)
     except NoNodeError as error:
         raise _unknown(topic) from error
@@ -159,7 +199,12 @@ def _erase(changes: ChangeLog, topic: TopicInfo, path: str) -> None:
     for index in range(len(node.partitions)):
         operations.append(Delete(f"{path}/partitions/{index}/state"))
         operations.append(Delete(f"{path}/partitions/{index}"))
-    operations += [Delete(f"{path}/partitions"), Delete(path, found.version), Delete(configs.topic_path(topic.name))]
+    operations += [
+        Delete(f"{path}/partitions"),
+        Delete(path, found.version),
+        Delete(topic_id_path(topic.topic_id)),
+        Delete(configs.topic_path(topic.name)),
+    ]
     _write(changes, operations, path, lambda: not changes.store.exists(path))
 
 

@@ -17,6 +17,7 @@ MAX_NEW_PARTITIONS = 10_000
 NO_LEADER = -1
 """The leader id in responses for a partition that has no leader."""
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+TOPIC_IDS = "/oncelog/topic_ids"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 
@@ -77,6 +78,11 @@ def check_topic_name(name: str) -> None:
 def topic_id_text(topic_id: UUID) -> str:
     """Convert an id to URL-safe base64 without padding, as Kafka's `Uuid.toString` does."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_path(topic_id: UUID) -> str:
+    """Return the path of the node that exists as long as the topic of this id."""
+    return f"{TOPIC_IDS}/{topic_id_text(topic_id)}"
 
 
 def parse_topic_id(text: str) -> UUID:

@@ -23,10 +23,10 @@ from oncelog.cluster.features import initialize
 from oncelog.cluster.image import MetadataImage, difference
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
-from oncelog.cluster.store import BadVersionError, Create, Delete, MetadataStore, NoNodeError, Operation, Set
+from oncelog.cluster.store import BadVersionError, MetadataStore, NoNodeError, Operation, Set
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
-from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.cluster.topics import PartitionInfo, TopicInfo, topic_id_path
 
 LED = PartitionInfo(1, 0, (1,), (1,))
 
@@ -263,7 +263,7 @@ def test_change_of_settings_reads_no_partitions(monkeypatch: pytest.MonkeyPatch)
     assert [path for path in read if path.endswith("/state")] == ["/brokers/topics/t/partitions/3/state"]
 
 
-def test_change_of_one_state_reads_only_that_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_of_one_state_reads_only_that_node_and_the_topic_id(monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store()
     log = ChangeLog(store)
     write_topic(log, topic("t", partitions=3))
@@ -277,20 +277,29 @@ def test_change_of_one_state_reads_only_that_node(monkeypatch: pytest.MonkeyPatc
     assert delta is not None
     (changed,) = delta.changed_topics
     assert changed.partitions == (LED, PartitionInfo(2, 7, (1,), (2, 1), 1, 5), LED)
-    assert read == [PATH, path]
+    assert read == [PATH, path, topic_id_path(UUID(int=1))]
     assert not delta.brokers_changed
 
 
 def test_state_of_another_topic_of_the_name_is_not_mixed_with_the_old_one() -> None:
-    store = new_store()
+    class Again(MemoryStore):
+        at: str | None = None
+
+        def get(self, path: str) -> Any:
+            if path == self.at:
+                self.at = None
+                erase_topic(ChangeLog(self), topic("t"))
+                write_topic(ChangeLog(self), topic("t", 2))
+            return super().get(path)
+
+    store = Again(lambda: 0)
+    prepare(store)
+    initialize(store, {})
     log = ChangeLog(store)
     write_topic(log, topic("t"))
-    path = state_path("t", 0)
-    log.write([Set(path, store.get(path).data)], path)
     image = read_image(store)
-    store.multi([Delete(path), Create(path, encode_state(PartitionState(1, 0, (1,), 0)))])
+    store.at = path = state_path("t", 0)
     log.write([], path)
-    store.set("/brokers/topics/t", store.get("/brokers/topics/t").data.replace(b"AAAAAQ", b"AAAAAg"))
     delta = read_changes(store, image)
     assert delta is not None
     assert delta.created_topics == (topic("t", 2),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,11 @@ from oncelog.cluster.controller.placement import place
 from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile
 from oncelog.cluster.partition_state import PartitionState, state_path
 from oncelog.cluster.store import Check, Set
+from oncelog.cluster.topics import topic_id_path
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 NONE = -1
+TOPIC_ID = UUID(int=1)
 
 
 def view_of(
@@ -27,7 +30,7 @@ def view_of(
     offline: set[int] | None = None,
     replicas: tuple[int, ...] = (1, 2, 3),
 ) -> ClusterView:
-    partition = Partition("t", 0, replicas, state, unclean)
+    partition = Partition("t", TOPIC_ID, 0, replicas, state, unclean)
     failed = {
         broker: replace(brokers[broker], offline=frozenset({("t", 0)})) for broker in (offline or set()) & set(brokers)
     }
@@ -105,10 +108,10 @@ def test_preferred_leader_leads_if_it_is_in_sync(
     assert decided(view, prefer=True) == expected
 
 
-def test_a_write_requires_the_controller_the_state_and_the_new_leader() -> None:
+def test_a_write_requires_the_controller_the_topic_the_state_and_the_new_leader() -> None:
     (write,) = reconcile(view_of(led(1, 1, 2), alive(2)))
-    check, change, leader = write.operations
-    assert (check, leader) == (Check("/controller_epoch", 9), Check(epoch_path(2), 20))
+    *checks, change = write.operations
+    assert checks == [Check("/controller_epoch", 9), Check(epoch_path(2), 20), Check(topic_id_path(TOPIC_ID))]
     assert isinstance(change, Set)
     assert (change.path, change.version, write.state.controller_epoch) == (state_path("t", 0), 7, 4)
 

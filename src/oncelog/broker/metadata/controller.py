@@ -17,8 +17,9 @@ from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
 from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
-from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, Write, reconcile
+from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, reconcile
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
+from oncelog.cluster.state_writes import REJECTED, StateWrite, write_states
 from oncelog.cluster.store import (
     BadVersionError,
     Create,
@@ -35,8 +36,6 @@ from oncelog.cluster.store import (
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
-BATCH = 64
-"""The maximum number of partitions whose states one `multi` changes."""
 _UNCLEAN = "unclean.leader.election.enable"
 
 
@@ -192,7 +191,7 @@ class Controller:
             return None
         return Claim(session, int(epoch.data), epoch.version)
 
-    def _decide(self, image: MetadataImage, claim: Claim, names: set[str] | None) -> list[Write]:
+    def _decide(self, image: MetadataImage, claim: Claim, names: set[str] | None) -> list[StateWrite]:
         topics = image.topics() if names is None else filter(None, map(image.topic, sorted(names)))
         return reconcile(_view(image, claim, _all(topics, self._is_unclean)))
 
@@ -207,38 +206,22 @@ class Controller:
         own = topic.configs.get(_UNCLEAN)
         return self._config.current.unclean_leader_election_enable if own is None else own == "true"
 
-    def _write(self, claim: Claim, writes: Sequence[Write]) -> list[Write]:
-        """Make the changes, several in one `multi`. Return those that were made.
+    def _write(self, claim: Claim, writes: Sequence[StateWrite]) -> list[StateWrite]:
+        """Change the states, and return the writes that were made. Raises StoreError if the store fails.
 
-        A change that another writer has made obsolete is left out: the next image shows what is still needed.
+        A write that another writer has made obsolete is left out: the next image shows what is still needed.
         """
-        done: list[Write] = []
-        for first in range(0, len(writes), BATCH):
-            batch = writes[first : first + BATCH]
-            if self._write_batch(claim, batch):
-                done += batch
-            elif len(batch) > 1:
-                done += (write for write in batch if self._write_batch(claim, [write]))
-            if self._claim is None:
+        done = []
+        for write, error in write_states(self._changes, writes, session=claim.session):
+            if error is None:
+                done.append(write)
+            elif isinstance(error, SessionExpiredError) or error.path == CONTROLLER_EPOCH:
+                self._logger.warning("this broker is the controller no more")
+                self._claim = None
                 break
+            elif not isinstance(error, REJECTED):
+                raise error
         return done
-
-    def _write_batch(self, claim: Claim, batch: Sequence[Write]) -> bool:
-        operations = dict.fromkeys(operation for write in batch for operation in write.operations)
-        try:
-            self._changes.write(list(operations), *(write.path for write in batch), session=claim.session)
-        except (BadVersionError, NoNodeError) as error:
-            if error.path == CONTROLLER_EPOCH:
-                self._resign()
-            return False
-        except SessionExpiredError:
-            self._resign()
-            return False
-        return True
-
-    def _resign(self) -> None:
-        self._logger.warning("this broker is the controller no more")
-        self._claim = None
 
 
 def led_elsewhere(image: MetadataImage, broker: int) -> int:
@@ -256,15 +239,15 @@ def _all(topics: Iterable[TopicInfo], unclean: Callable[[TopicInfo], bool]) -> I
     for topic in topics:
         is_unclean = unclean(topic)
         for index, info in enumerate(topic.partitions):
-            yield _partition(topic.name, index, info, is_unclean)
+            yield _partition(topic, index, info, is_unclean)
 
 
 def _some(image: MetadataImage, keys: Iterable[tuple[str, int]], *, unclean: bool) -> Iterable[Partition]:
     for name, index in keys:
-        info = image.partition(name, index)
-        if info is not None:
-            yield _partition(name, index, info, unclean)
+        topic, info = image.topic(name), image.partition(name, index)
+        if topic is not None and info is not None:
+            yield _partition(topic, index, info, unclean)
 
 
-def _partition(topic: str, index: int, info: PartitionInfo, unclean: bool) -> Partition:
-    return Partition(topic, index, info.replicas, info.state, unclean)
+def _partition(topic: TopicInfo, index: int, info: PartitionInfo, unclean: bool) -> Partition:
+    return Partition(topic.name, topic.topic_id, index, info.replicas, info.state, unclean)

@@ -1,8 +1,8 @@
 """Decide which partition states must change, from one view of the cluster. No I/O, no state, no clock.
 
 `reconcile` is level-triggered: it looks at the present state, not at past events, so a restarted controller needs no
-history. Each change is one `multi`: it requires the controller epoch, the version of the state, and the registration
-of the elected leader. Sources: KIP-841, KIP-966; Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`;
+history. Each write requires the controller epoch, the topic's id, the version of the state, and the registration of the
+elected leader. Sources: KIP-841, KIP-966; Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`;
 KAFKA-6082.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from uuid import UUID
 
 from oncelog.cluster.brokers import BrokerInfo, epoch_path
-from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState, encode_state, state_path
-from oncelog.cluster.store import Check, Operation, Set
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState
+from oncelog.cluster.state_writes import StateWrite, state_write
+from oncelog.cluster.store import Check
 from oncelog.cluster.topics import NO_LEADER
 
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -25,6 +26,7 @@ class Partition:
     """One partition, as the controller sees it."""
 
     topic: str
+    topic_id: UUID
     index: int
     replicas: tuple[int, ...]
     state: PartitionState
@@ -42,15 +44,7 @@ class ClusterView:
     partitions: Sequence[Partition]
 
 
-class Write(NamedTuple):
-    """One `multi`: all operations or none. `path` is the node of the changed state, for the change log."""
-
-    operations: tuple[Operation, ...]
-    path: str
-    state: PartitionState
-
-
-def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> list[Write]:
+def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> list[StateWrite]:
     """Return the changes that the view requires, at most one for each partition.
 
     `preferred` are partitions whose preferred leader should lead, if it is in sync. If a change fails because of a
@@ -165,12 +159,8 @@ def _leaves(view: ClusterView, member: int) -> bool:
     return found is not None and (found.lost_unsynced or found.shutting_down)
 
 
-def _write(view: ClusterView, partition: Partition, wanted: PartitionState) -> Write:
-    path = state_path(partition.topic, partition.index)
-    operations: list[Operation] = [
-        Check(CONTROLLER_EPOCH, view.controller_epoch_version),
-        Set(path, encode_state(wanted), partition.state.version),
-    ]
+def _write(view: ClusterView, partition: Partition, wanted: PartitionState) -> StateWrite:
+    required = [Check(CONTROLLER_EPOCH, view.controller_epoch_version)]
     if wanted.leader != NO_LEADER:
-        operations.append(Check(epoch_path(wanted.leader), view.brokers[wanted.leader].epoch))
-    return Write(tuple(operations), path, wanted)
+        required.append(Check(epoch_path(wanted.leader), view.brokers[wanted.leader].epoch))
+    return state_write(partition.topic, partition.topic_id, partition.index, wanted, *required)

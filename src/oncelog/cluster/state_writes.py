@@ -1,0 +1,64 @@
+"""Write the states of partitions, each bound to its topic, and many in one change.
+
+A topic that was deleted and created again has the same paths, and its nodes have the same versions. So each write
+requires the node of the topic's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
+from oncelog.cluster.store import BadVersionError, Check, NoNodeError, Operation, Set, StoreError
+from oncelog.cluster.topics import topic_id_path
+
+BATCH = 64
+"""The maximum number of partitions whose states one change writes."""
+REJECTED = (BadVersionError, NoNodeError)
+"""The errors of a write that another writer has made obsolete. After all other errors, the store may have failed."""
+
+
+class StateWrite(NamedTuple):
+    """One write of a partition's state: all operations or none."""
+
+    operations: tuple[Operation, ...]
+    path: str
+    state: PartitionState
+
+
+def state_write(topic: str, topic_id: UUID, partition: int, state: PartitionState, *required: Operation) -> StateWrite:
+    """Return the write of `state`. The node must have `state.version`, and each check in `required` must pass."""
+    path = state_path(topic, partition)
+    change = Set(path, encode_state(state), state.version)
+    return StateWrite((*required, Check(topic_id_path(topic_id)), change), path, state)
+
+
+def write_states(
+    changes: ChangeLog, writes: Sequence[StateWrite], *, session: int | None
+) -> Iterator[tuple[StateWrite, StoreError | None]]:
+    """Carry out the writes, and yield each one with its error, or None. Blocks.
+
+    If a change is rejected, its writes are tried in smaller changes, down to one. If the store fails otherwise, that
+    error is the error of all remaining writes.
+    """
+    first, size = 0, BATCH
+    while first < len(writes):
+        part = writes[first : first + size]
+        operations = dict.fromkeys(operation for write in part for operation in write.operations)
+        error: StoreError | None = None
+        try:
+            changes.write(list(operations), *(write.path for write in part), session=session)
+        except REJECTED as rejection:
+            if len(part) > 1:
+                size = len(part) // 2
+                continue
+            error = rejection
+        except StoreError as failure:
+            part, error = writes[first:], failure
+        for write in part:
+            yield write, error
+        first += len(part)
+        size = min(2 * size, BATCH) if error is None else 1

@@ -1,0 +1,150 @@
+"""The states of partitions that brokers write: never into another topic of the same name, and many in one change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from oncelog.broker.broker import Broker
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.partition_state import PartitionState, decode_state, state_path
+from oncelog.cluster.store import Create, Operation, Set
+from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.topic_nodes import erase_topic, read_topic, write_topic
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from support.broker_sets import Brokers, run, until
+
+
+class Interrupted(MemoryStore):
+    """A tree that calls `before` once, just before the next write of a partition's state."""
+
+    before: Callable[[], None] | None = None
+
+    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+        written = any(isinstance(each, Set) and each.path.endswith("/state") for each in operations)
+        if written and self.before is not None:
+            before, self.before = self.before, None
+            before()
+        super().multi(operations, session=session)
+
+
+def state(store: MemoryStore, topic: str = "t", index: int = 0) -> PartitionState:
+    return decode_state(store.get(state_path(topic, index)))
+
+
+def create_again(store: MemoryStore, *replicas: int) -> None:
+    """Delete the topic `t`, and create another one of the same name on these brokers."""
+    erase_topic(ChangeLog(store), read_topic(store, "t"))
+    topic = TopicInfo("t", UUID(int=7), (PartitionInfo(replicas[0], 0, replicas, replicas),))
+    write_topic(ChangeLog(store), topic)
+
+
+async def known(broker: Broker, brokers: int) -> None:
+    await until(lambda: len(broker.metadata.image.brokers) == brokers)
+
+
+def test_leader_of_a_deleted_topic_does_not_change_its_successor(tmp_path: Path) -> None:
+    store = Interrupted(lambda: 0)
+
+    async def body(brokers: Brokers) -> None:
+        first, second = await brokers.start(1), await brokers.start(2)
+        await known(first, 2)
+        await first.topics.create("t", assignment=[(1, 2)])
+        await until(lambda: first.partitions.find("t", 0))
+        interrupted = asyncio.Event()
+
+        def before() -> None:
+            create_again(store, 3, 2)
+            interrupted.set()
+
+        store.before = before
+        await brokers.crash(2)
+        store.close_session(second.registration.session)
+        await asyncio.wait_for(interrupted.wait(), 10)
+        await until(lambda: first.metadata.image.topic_by_id(UUID(int=7)))
+        found = state(store)
+        assert (found.leader, found.isr, found.version) in [(3, (3, 2), 0), (-1, (3, 2), 1)]
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_controller_does_not_elect_by_the_replicas_of_a_deleted_topic(tmp_path: Path) -> None:
+    store = Interrupted(lambda: 0)
+
+    async def body(brokers: Brokers) -> None:
+        first = await brokers.start(1)
+        others = [await brokers.start(broker) for broker in (2, 3)]
+        await known(first, 3)
+        await first.topics.create("t", assignment=[(2, 1)])
+        await until(lambda: first.metadata.image.topic("t"))
+        store.before = lambda: create_again(store, 3)
+        await brokers.crash(2)
+        store.close_session(others[0].registration.session)
+        await until(lambda: first.metadata.image.topic_by_id(UUID(int=7)))
+        await asyncio.sleep(0.2)
+        assert (state(store).leader, state(store).isr, state(store).version) == (3, (3,), 0)
+
+    run(Brokers(tmp_path, store), body)
+
+
+OLD_TREE = {
+    "/brokers": b"",
+    "/brokers/topics": b"",
+    "/brokers/topics/old": (
+        b'{"partitions":{"0":[1]},"topic_id":"AAAAAAAAQACAAAAAAAAAAQ","version":3,"adding_replicas":{},'
+        b'"removing_replicas":{}}'
+    ),
+    "/brokers/topics/old/partitions": b"",
+    "/brokers/topics/old/partitions/0": b"",
+    "/brokers/topics/old/partitions/0/state": (
+        b'{"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":0,"version":1}'
+    ),
+    "/cluster": b"",
+    "/cluster/id": b'{"version":"1","id":"WDdsMMv4S1aLaLNCsQiFVw"}',
+    "/config": b"",
+    "/config/brokers": b"",
+    "/config/topics": b"",
+    "/config/topics/old": b'{"config":{},"version":1}',
+    "/oncelog": b"",
+    "/oncelog/changes": b'{"last":1,"paths":[["/brokers/topics/old"]],"version":1}',
+}
+"""The tree as oncelog wrote it when it had only one broker."""
+
+
+def test_topics_of_an_older_version_are_led_changed_and_deleted(tmp_path: Path) -> None:
+    store = MemoryStore(lambda: 0)
+    store.multi([Create(path, data) for path, data in OLD_TREE.items()])
+
+    async def body(brokers: Brokers) -> None:
+        first, _ = await brokers.start(1), await brokers.start(2)
+        await brokers.crash(1)
+        store.close_session(first.registration.session)
+        await until(lambda: state(store, "old").leader == -1)
+        first = await brokers.start(1)
+        await until(lambda: state(store, "old").leader == 1)
+        old = first.metadata.image.topic("old")
+        assert old is not None
+        await first.topics.add_partitions(old, [(1,)])
+        await first.topics.delete(old)
+        assert not [path for path in store._rows.rows if "/old" in path or "AAAAAAAAQACAAAAAAAAAAQ" in path]
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_topics_that_an_older_version_creates_and_deletes_later_are_found_at_the_next_start(tmp_path: Path) -> None:
+    store = MemoryStore(lambda: 0)
+
+    async def body(brokers: Brokers) -> None:
+        first = await brokers.start(1)
+        await first.topics.create("deleted", assignment=[(1,)])
+        await brokers.stop(1)
+        nodes = [path for path in store._rows.rows if "/deleted" in path]
+        for path in sorted(nodes, reverse=True):
+            store.delete(path)
+        store.multi([Create(path, data) for path, data in OLD_TREE.items() if "/old" in path])
+        first = await brokers.start(1)
+        assert store.children("/oncelog/topic_ids") == ["AAAAAAAAQACAAAAAAAAAAQ"]
+
+    run(Brokers(tmp_path, store), body)
