@@ -1,7 +1,8 @@
 """Write changes of the in-sync replicas (ISR) that the terms of this broker propose.
 
-Each change requires the topic's id, the version of the partition's state, and the registration of each new member
-(KIP-841, KIP-903). So a leader that was replaced, or that does not know it, changes nothing.
+Each write requires the topic's id, the version of the partition's state, and the registration of each new member
+(KIP-841, KIP-903). So a leader that was replaced, or that does not know it, changes nothing. One change of the tree
+holds up to `BATCH` writes, so that a dead follower leaves many partitions within few syncs.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,15 +25,34 @@ from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.state_writes import state_write
+from oncelog.cluster.state_writes import BATCH, REJECTED, StateWrite, state_write, write_states
 from oncelog.cluster.store import ANY, Check, MetadataStore, Operation, OutcomeUnknownError, StoreError
 from oncelog.cluster.topic_nodes import read_state
 
 LEAST_CHECK_MS = 10
 
 
+class _Proposed(NamedTuple):
+    replica: Replica
+    term: Term
+    proposal: IsrProposal
+
+    @property
+    def is_superseded(self) -> bool:
+        """Return whether the term has ended or knows a later state, so that the outcome of the write means nothing."""
+        return self.term.over or self.term.state.version != self.proposal.state.version
+
+    def write(self) -> StateWrite:
+        """Return the write of the proposal."""
+        required: list[Operation] = []
+        for broker, epoch in self.proposal.joining:
+            required += [Check(broker_path(broker), ANY), Check(epoch_path(broker), epoch)]
+        replica = self.replica
+        return state_write(replica.topic, replica.topic_id, replica.partition, self.proposal.state, *required)
+
+
 class InSyncReplicas:
-    """Propose and write the changes, one at a time."""
+    """Propose the changes, and write them in batches, one after the other."""
 
     def __init__(
         self,
@@ -51,7 +72,7 @@ class InSyncReplicas:
         self._workers = workers
         self._session = session
         self._logger = logger
-        self._writes: deque[tuple[Replica, Term, IsrProposal]] = deque()
+        self._proposed: deque[_Proposed] = deque()
         self._wake = asyncio.Event()
 
     def start(self) -> None:
@@ -64,7 +85,7 @@ class InSyncReplicas:
         term = replica.term
         proposal = None if term is None else term.proposal()
         if term is not None and proposal is not None:
-            self._writes.append((replica, term, proposal))
+            self._proposed.append(_Proposed(replica, term, proposal))
             self._wake.set()
 
     async def _watch(self) -> None:
@@ -82,48 +103,72 @@ class InSyncReplicas:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._writes:
-                replica, term, proposal = self._writes.popleft()
-                if term.over:
-                    continue
-                if term.state.version == proposal.state.version:  # otherwise, the image has shown a later state
-                    live = self._partitions.roles.live(replica)
-                    if any(live.get(broker) != epoch for broker, epoch in proposal.joining):  # it has died meanwhile
-                        term.refused()
-                        await asyncio.sleep(0)
-                    elif not await self._write(replica, term, proposal):
-                        await asyncio.sleep(RETRY_S)
-                self.check(replica)
+            while self._proposed:
+                batch = self._take()
+                if batch:
+                    await self._write(batch)
+                await asyncio.sleep(0)
 
-    async def _write(self, replica: Replica, term: Term, proposal: IsrProposal) -> bool:
-        """Write a proposal, and report the outcome to the term. Return False if the caller must pause."""
-        state = proposal.state
-        required: list[Operation] = []
-        for broker, epoch in proposal.joining:
-            required += [Check(broker_path(broker), ANY), Check(epoch_path(broker), epoch)]
-        write = state_write(replica.topic, replica.topic_id, replica.partition, state, *required)
-        session = self._session()
-        try:
-            await self._workers.offload(lambda: self._changes.write(write.operations, write.path, session=session))
-        except OutcomeUnknownError:
-            if term.state.version == state.version:
-                term.unknown()
-        except StoreError as error:
-            self._logger.info("%r: the in-sync replicas %s were not written: %r", replica, state.isr, error)
-            if term.state.version == state.version:  # otherwise, the term may already have another proposal
-                term.refused()
-        else:
-            self._logger.info("%r: the in-sync replicas are now %s", replica, state.isr)
-            if not term.over:  # the image may have told the term already
-                term.learned(replace(state, version=state.version + 1))
-            return True
-        try:
-            newest: PartitionState = await self._workers.offload(
-                read_state, self._store, replica.topic, replica.topic_id, replica.partition
-            )
-        except (StoreError, msgspec.MsgspecError):
-            return False
-        if replica.term is term and not term.learned(newest):
+    def _take(self) -> list[_Proposed]:
+        """Return the next proposals to write. Ask the terms of the others again."""
+        batch = []
+        for _ in range(min(BATCH, len(self._proposed))):
+            proposed = self._proposed.popleft()
+            replica = proposed.replica
+            live = self._partitions.roles.live(replica)
+            if proposed.is_superseded:  # the image has shown a later state
+                self.check(replica)
+            elif any(live.get(broker) != epoch for broker, epoch in proposed.proposal.joining):  # it has died meanwhile
+                proposed.term.refused()
+                self._partitions.roles.brokers_changed(replica)
+            else:
+                batch.append(proposed)
+        return batch
+
+    async def _write(self, batch: Sequence[_Proposed]) -> None:
+        """Write the proposals, and report the outcomes to the terms. If the store has failed, wait."""
+        session, writes = self._session(), [each.write() for each in batch]
+        results = await self._workers.offload(lambda: list(write_states(self._changes, writes, session=session)))
+        unwritten, failed = [], False
+        for each, (write, error) in zip(batch, results, strict=True):
+            if error is None:
+                self._logger.info("%r: the in-sync replicas are now %s", each.replica, write.state.isr)
+                if not each.term.over:  # the image may have told the term already
+                    each.term.learned(replace(write.state, version=write.state.version + 1))
+                self.check(each.replica)
+                continue
+            unwritten.append(each)
+            failed |= not isinstance(error, REJECTED)
+            self._logger.info("%r: the in-sync replicas %s were not written: %r", each.replica, write.state.isr, error)
+            if not each.is_superseded:  # otherwise, the term may already have another proposal
+                if isinstance(error, OutcomeUnknownError):
+                    each.term.unknown()
+                else:
+                    each.term.refused()
+        if unwritten:
+            newest = await self._workers.offload(lambda: [self._newest(each.replica) for each in unwritten])
+            for each, state in zip(unwritten, newest, strict=True):
+                self._rejected(each, state)
+        if failed:
+            await asyncio.sleep(RETRY_S)
+
+    def _rejected(self, proposed: _Proposed, newest: PartitionState | None) -> None:
+        """Apply the state that the tree has instead of the proposed one, then ask for another proposal.
+
+        If the state is not newer, wait first: the image shows later why the write was rejected.
+        """
+        replica, term = proposed.replica, proposed.term
+        if newest is not None and replica.term is term and not term.learned(newest):
             self._partitions.roles.end_term(replica)
             replica.state_version = max(replica.state_version, newest.version)
-        return newest.version > state.version
+        if newest is not None and newest.version > proposed.proposal.state.version:
+            self.check(replica)
+        else:
+            asyncio.get_running_loop().call_later(RETRY_S, self.check, replica)
+
+    def _newest(self, replica: Replica) -> PartitionState | None:
+        """Read the state of a partition, or return None if that fails. Blocks."""
+        try:
+            return read_state(self._store, replica.topic, replica.topic_id, replica.partition)
+        except (StoreError, msgspec.MsgspecError):
+            return None

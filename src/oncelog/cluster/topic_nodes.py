@@ -58,7 +58,8 @@ def complete_topic_ids(store: MetadataStore) -> None:
         try:
             topics = {topic_id_path(parse_topic_id(_decoded(store, name).topic_id)) for name in store.children(TOPICS)}
             found = {f"{TOPIC_IDS}/{name}" for name in store.children(TOPIC_IDS)}
-            operations = [*map(Create, sorted(topics - found)), *map(Delete, sorted(found - topics))]
+            operations: list[Operation] = [Create(path) for path in sorted(topics - found)]
+            operations += [Delete(path) for path in sorted(found - topics)]
             if operations:
                 store.multi([Check(PATH, version), *operations])
         except (NoNodeError, BadVersionError):

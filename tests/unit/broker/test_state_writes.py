@@ -148,3 +148,26 @@ def test_topics_that_an_older_version_creates_and_deletes_later_are_found_at_the
         assert store.children("/oncelog/topic_ids") == ["AAAAAAAAQACAAAAAAAAAAQ"]
 
     run(Brokers(tmp_path, store), body)
+
+
+def test_dead_follower_of_many_partitions_leaves_the_in_sync_replicas_in_few_writes(tmp_path: Path) -> None:
+    store = MemoryStore(lambda: 0)
+
+    async def body(brokers: Brokers) -> None:
+        first, second = await brokers.start(1), await brokers.start(2)
+        await known(first, 2)
+        topic = await first.topics.create("t", assignment=[(1, 2)] * 1000)
+        await first.partitions.open_all([("t", index) for index in range(1000)])
+        before = store._changes
+        await brokers.crash(2)
+        store.close_session(second.registration.session)
+
+        def isrs() -> set[tuple[int, ...]]:
+            newest = first.metadata.image.topic_by_id(topic.topic_id)
+            assert newest is not None
+            return {info.isr for info in newest.partitions}
+
+        await until(lambda: isrs() == {(1,)})
+        assert store._changes - before < 30
+
+    run(Brokers(tmp_path, store), body)
