@@ -5,7 +5,7 @@ An image never changes. Code that holds one may use it after a newer one has bee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -106,6 +106,13 @@ class MetadataDelta:
     created_topics: tuple[TopicInfo, ...]
     changed_topics: tuple[TopicInfo, ...]
     """Topics with other settings, partitions or leaders than before, as they are now."""
+    changed_partitions: Mapping[str, Sequence[int]]
+    """The partitions, by topic, that are new, or that have other replicas or another state than before."""
+
+    def settings_changed(self, topic: TopicInfo) -> bool:
+        """Return whether a changed topic has other settings than before."""
+        before = self.before.topic(topic.name)
+        return before is not None and before.configs != topic.configs
 
     def broker_configs_changed(self, broker: int) -> bool:
         """Return whether a dynamic setting of this broker, or one of all brokers, has changed."""
@@ -127,6 +134,7 @@ class MetadataDelta:
 def difference(before: MetadataImage, after: MetadataImage, names: Iterable[str] | None = None) -> MetadataDelta:
     """Compare two images. `names` are the topics that may differ, or None for all topics."""
     deleted, created, changed = [], [], []
+    partitions: dict[str, Sequence[int]] = {}
     if names is None:
         names = {*before.topics_by_name, *after.topics_by_name}
     for name in sorted(names):
@@ -134,12 +142,20 @@ def difference(before: MetadataImage, after: MetadataImage, names: Iterable[str]
         if old is not None and new is not None and old.topic_id == new.topic_id:
             if old != new:
                 changed.append(new)
+                partitions[name] = _changed(old, new)
             continue
         if old is not None:
             deleted.append(old)
         if new is not None:
             created.append(new)
-    return MetadataDelta(before, after, tuple(deleted), tuple(created), tuple(changed))
+            partitions[name] = range(new.partition_count)
+    return MetadataDelta(before, after, tuple(deleted), tuple(created), tuple(changed), partitions)
+
+
+def _changed(old: TopicInfo, new: TopicInfo) -> list[int]:
+    pairs = zip(old.partitions, new.partitions, strict=False)
+    changed = [index for index, (was, now) in enumerate(pairs) if was is not now and was != now]
+    return [*changed, *range(old.partition_count, new.partition_count)]
 
 
 def _folded(name: str) -> str:

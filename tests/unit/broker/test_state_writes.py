@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
+import pytest
+
 from oncelog.broker.broker import Broker
+from oncelog.broker.metadata import controller
+from oncelog.broker.storage.roles import Roles
 from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.controller.reconcile import ClusterView
 from oncelog.cluster.partition_state import PartitionState, decode_state, state_path
+from oncelog.cluster.state_writes import StateWrite, state_write, write_states
 from oncelog.cluster.store import Create, Operation, Set
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic, read_topic, write_topic
@@ -169,5 +176,39 @@ def test_dead_follower_of_many_partitions_leaves_the_in_sync_replicas_in_few_wri
 
         await until(lambda: isrs() == {(1,)})
         assert store._changes - before < 30
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_change_of_one_partition_touches_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(lambda: 0)
+
+    async def body(brokers: Brokers) -> None:
+        first, second = await brokers.start(1), await brokers.start(2)
+        await known(first, 2)
+        await first.topics.create("t", assignment=[(1, 2), (2, 1)] * 10)
+        for broker in (first, second):
+            await broker.loader.catch_up()
+            await broker.partitions.open_all([("t", index) for index in range(20)])
+        await asyncio.sleep(0.2)
+        applied: set[int] = set()
+        decided: set[int] = set()
+        apply, decide = Roles.apply, controller.reconcile
+        monkeypatch.setattr(
+            Roles, "apply", lambda self, replica: (applied.add(replica.partition), apply(self, replica))
+        )
+
+        def watched(view: ClusterView, *arguments: Any) -> list[StateWrite]:
+            decided.update(partition.index for partition in view.partitions)
+            return decide(view, *arguments)
+
+        monkeypatch.setattr(controller, "reconcile", watched)
+        newest = state(store, index=7)
+        change = state_write("t", first.metadata.image.topics_by_name["t"].topic_id, 7, newest)
+        assert [error for _, error in write_states(ChangeLog(store), [change], session=None)] == [None]
+        for broker in (first, second):
+            await broker.loader.catch_up()
+        await until(lambda: decided)
+        assert (applied, decided) == ({7}, {7})
 
     run(Brokers(tmp_path, store), body)

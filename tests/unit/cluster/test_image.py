@@ -346,3 +346,23 @@ def test_change_of_many_partitions_leaves_few_changes_in_the_log() -> None:
         assert newest.paths is not None
         assert log.since(max(number - 3, 0)).paths is None or number < 9
         assert len(store.get(PATH).data) < 50_000
+
+
+def test_delta_names_the_partitions_that_differ() -> None:
+    three = topic("t", partitions=3)
+    moved = replace(LED, leader_epoch=1)
+    before = MetadataImage().with_topics({"t": three, "u": topic("u", 2), "v": topic("v", 3, partitions=2)})
+    after = before.with_topics(
+        {
+            "t": replace(three, partitions=(replace(LED), moved, LED, LED)),
+            "u": topic("u", 2, retention_ms="1"),
+            "v": topic("v", 4, partitions=2),
+        }
+    )
+    delta = difference(before, after)
+    assert {name: list(found) for name, found in delta.changed_partitions.items()} == {
+        "t": [1, 3],
+        "u": [],
+        "v": [0, 1],
+    }
+    assert [found.name for found in delta.changed_topics if delta.settings_changed(found)] == ["u"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -33,7 +33,7 @@ from oncelog.cluster.store import (
     StoreError,
     UnavailableError,
 )
-from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 _UNCLEAN = "unclean.leader.election.enable"
@@ -73,8 +73,8 @@ class Controller:
         self._node_id = node_id
         self._logger = logger
         self._claim: Claim | None = None
-        self._touched: set[str] | None = None
-        """The topics to look at, or None for all topics."""
+        self._touched: dict[str, set[int]] | None = None
+        """The partitions to look at, by topic, or None for all."""
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
 
@@ -87,11 +87,17 @@ class Controller:
         self._workers.spawn(self._run(), "controller")
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Look at the changed topics, or at all if a broker or a setting of brokers has changed."""
+        """Look at the changed partitions, or at all if a broker or a setting of brokers has changed."""
         if delta.brokers_changed or delta.before.broker_configs != delta.after.broker_configs:
             self._touched = None
         elif self._touched is not None:
-            self._touched |= {topic.name for topic in (*delta.created_topics, *delta.changed_topics)}
+            whole = {
+                topic.name: range(topic.partition_count)
+                for topic in delta.changed_topics
+                if delta.settings_changed(topic)
+            }
+            for name, partitions in {**delta.changed_partitions, **whole}.items():
+                self._touched.setdefault(name, set()).update(partitions)
         self._wake.set()
 
     async def elect(self, partitions: Collection[tuple[str, int]], *, unclean: bool) -> None:
@@ -139,10 +145,11 @@ class Controller:
                 raise UnavailableError("the election of a controller failed")
         claim = self._current()
         if claim is None:
+            self._touched = None
             return
         async with self._writing:
-            image, names, self._touched = self._cache.image, self._touched, set()
-            writes = await self._workers.offload(self._decide, image, claim, names)
+            image, touched, self._touched = self._cache.image, self._touched, {}
+            writes = await self._workers.offload(self._decide, image, claim, touched)
             if not writes:
                 return
             done = await self._workers.offload(self._write, claim, writes)
@@ -191,14 +198,18 @@ class Controller:
             return None
         return Claim(session, int(epoch.data), epoch.version)
 
-    def _decide(self, image: MetadataImage, claim: Claim, names: set[str] | None) -> list[StateWrite]:
-        topics = image.topics() if names is None else filter(None, map(image.topic, sorted(names)))
-        return reconcile(_view(image, claim, _all(topics, self._is_unclean)))
+    def _decide(
+        self, image: MetadataImage, claim: Claim, touched: Mapping[str, Iterable[int]] | None
+    ) -> list[StateWrite]:
+        if touched is None:
+            touched = {topic.name: range(topic.partition_count) for topic in image.topics()}
+        keys = ((name, index) for name in sorted(touched) for index in sorted(touched[name]))
+        return reconcile(_view(image, claim, _known(image, keys, self._is_unclean)))
 
     def _elect_now(
         self, image: MetadataImage, claim: Claim, partitions: Collection[tuple[str, int]], unclean: bool
     ) -> None:
-        view = _view(image, claim, _some(image, partitions, unclean=unclean))
+        view = _view(image, claim, _known(image, partitions, lambda _: unclean))
         self._write(claim, reconcile(view, () if unclean else partitions))
 
     def _is_unclean(self, topic: TopicInfo) -> bool:
@@ -235,19 +246,11 @@ def _view(image: MetadataImage, claim: Claim, partitions: Iterable[Partition]) -
     return ClusterView(claim.epoch, claim.version, image.brokers, tuple(partitions))
 
 
-def _all(topics: Iterable[TopicInfo], unclean: Callable[[TopicInfo], bool]) -> Iterable[Partition]:
-    for topic in topics:
-        is_unclean = unclean(topic)
-        for index, info in enumerate(topic.partitions):
-            yield _partition(topic, index, info, is_unclean)
-
-
-def _some(image: MetadataImage, keys: Iterable[tuple[str, int]], *, unclean: bool) -> Iterable[Partition]:
+def _known(
+    image: MetadataImage, keys: Iterable[tuple[str, int]], unclean: Callable[[TopicInfo], bool]
+) -> Iterable[Partition]:
+    """Yield the partitions of these keys that exist."""
     for name, index in keys:
         topic, info = image.topic(name), image.partition(name, index)
         if topic is not None and info is not None:
-            yield _partition(topic, index, info, unclean)
-
-
-def _partition(topic: TopicInfo, index: int, info: PartitionInfo, unclean: bool) -> Partition:
-    return Partition(topic.name, topic.topic_id, index, info.replicas, info.state, unclean)
+            yield Partition(name, topic.topic_id, index, info.replicas, info.state, unclean(topic))

@@ -350,37 +350,47 @@ class Partitions:
         return lost
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
-        """Drop the logs of deleted topics. Apply new leaders and settings to the open ones.
+        """Drop the logs of deleted topics. Apply new settings and states to the open ones.
 
         The deleted logs are detached before this returns, so that no request finds them under the name of a new topic.
         The returned function does the rest. Return None if nothing is left to do.
         """
         dropping = [(topic, self.dropping(topic)) for topic in delta.deleted_topics]
         everywhere = delta.broker_configs_changed(self._node_id)
-        changed = delta.after.topics_by_name if everywhere else [topic.name for topic in delta.changed_topics]
-        new = [topic.name for topic in (*delta.created_topics, *delta.changed_topics)]
-        brokers = delta.brokers_changed
-        return partial(self._apply, dropping, changed, new, brokers) if dropping or changed or new or brokers else None
+        topics = (
+            delta.after.topics_by_name.values() if everywhere else filter(delta.settings_changed, delta.changed_topics)
+        )
+        configured = [topic.name for topic in topics]
+        changed, brokers = delta.changed_partitions, delta.brokers_changed
+        if not (dropping or configured or changed or brokers):
+            return None
+        return partial(self._apply, dropping, configured, changed, brokers)
 
     async def _apply(
         self,
         dropping: Sequence[tuple[TopicInfo, Steps[Deletion]]],
-        changed: Iterable[str],
-        new: Iterable[str],
+        configured: Iterable[str],
+        changed: Mapping[str, Iterable[int]],
         brokers_changed: bool,
     ) -> None:
         for topic, steps in dropping:
             await self._delete(topic, steps)
         turns = Turns()
-        for name in changed:
+        for name in configured:
             await turns.next()
             newest = self._cache.image.topic(name)
-            for replica in [] if newest is None else self._reconfigure(newest):
-                await turns.next()
+            if newest is not None:
+                self._reconfigure(newest)
+        followed = []
+        for key in ((name, partition) for name, partitions in changed.items() for partition in partitions):
+            await turns.next()
+            replica = self._replicas.get(key)
+            if replica is not None:
                 self.roles.apply(replica)
+            elif self._must_open(key) and not self.roles.leads(*key):  # this broker follows another leader
+                followed.append(key)
         if brokers_changed:
             await self.apply_roles()
-        followed = [key for name in new for key in self._followed(name)]
         if followed:
             self._workers.spawn(self.open_all(followed), "open followed partitions")
 
@@ -391,13 +401,6 @@ class Partitions:
             await turns.next()
             self.roles.apply(replica)
             self.roles.brokers_changed(replica)
-
-    def _followed(self, name: str) -> Iterator[tuple[str, int]]:
-        """Yield the partitions of a topic that this broker must open, because it follows another leader."""
-        topic = self._cache.image.topic(name)
-        for partition in range(topic.partition_count if topic else 0):
-            if self._must_open((name, partition)) and not self.roles.leads(name, partition):
-                yield name, partition
 
     async def open_all(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Open logs one after the other, and log the errors."""
@@ -421,15 +424,14 @@ class Partitions:
         for disk, folders in dropped.folders.items():
             self._unlinker.folders(disk, folders, delay_ms)
 
-    def _reconfigure(self, topic: TopicInfo) -> list[Replica]:
-        """Apply the current settings of a topic to its open logs, without a pause. Return their replicas."""
+    def _reconfigure(self, topic: TopicInfo) -> None:
+        """Apply the current settings of a topic to its open logs, without a pause."""
         config, least = self._log_config(topic), self.roles.min_insync_replicas(topic)
-        found = [self._replicas.get((topic.name, partition)) for partition in range(topic.partition_count)]
-        replicas = [replica for replica in found if replica is not None]
-        for replica in replicas:
-            replica.log.reconfigure(config)
-            self.roles.reconfigure(replica, least)
-        return replicas
+        for partition in range(topic.partition_count):
+            replica = self._replicas.get((topic.name, partition))
+            if replica is not None:
+                replica.log.reconfigure(config)
+                self.roles.reconfigure(replica, least)
 
     def _log_config(self, topic: TopicInfo) -> LogConfig:
         return log_config(self._config.current, topic.configs)
