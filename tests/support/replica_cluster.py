@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -14,7 +13,8 @@ from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, reconcile
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.store import BadVersionError, NoNodeError, Set, ensure
+from oncelog.cluster.state_writes import write_states
+from oncelog.cluster.store import Set, ensure
 from oncelog.cluster.topic_nodes import write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.log import Log
@@ -186,9 +186,8 @@ class ReplicaCluster:
                 for number, (name, info) in enumerate(self.infos.items())
             ]
             version = store.get(CONTROLLER_EPOCH).version
-            for write in reconcile(ClusterView(1, version, read_registrations(store), partitions)):
-                with suppress(BadVersionError, NoNodeError):
-                    changes.write(write.operations, write.path)
+            writes = reconcile(ClusterView(1, version, read_registrations(store), partitions))
+            list(write_states(changes, writes, session=None))
 
     async def agree(self, topic: str, replicas: tuple[int, ...], limit_s: float = 60) -> bytes:
         """Wait until all replicas have the same log and high watermark. Return the log."""

@@ -1,6 +1,6 @@
 """Log metadata changes in the tree. Each write logs the paths that it touched, and readers read only those paths.
 
-The node `/oncelog/changes` holds the last `KEPT` changes, or fewer if they touched more than `KEPT_PATHS` paths. It is
+The node `/oncelog/changes` holds the last `KEPT` changes, or fewer if their paths are longer than `KEPT_LENGTH`. It is
 set in the same `multi` as the change itself. A reader that has missed more changes reads the whole tree.
 """
 
@@ -15,8 +15,10 @@ from oncelog.cluster.store import BadVersionError, MetadataStore, Operation, Set
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 PATH = "/oncelog/changes"
-KEPT = 128
-KEPT_PATHS = 512
+KEPT = 256
+"""Brokers look for changes every 50 ms. Within that time, an election may write more than 100 changes."""
+KEPT_LENGTH = 128 << 10
+"""The maximum length of all kept paths together. Each write decodes and encodes them."""
 RETRY_S = 0.2
 """How long a broker pauses after the store has failed, before it writes again."""
 
@@ -70,11 +72,11 @@ class ChangeLog:
 
 
 def _newest(changes: list[list[str]]) -> list[list[str]]:
-    """Return the changes to keep: at most `KEPT`, with at most `KEPT_PATHS` paths, but always the newest change."""
-    paths = 0
+    """Return the changes to keep: at most `KEPT`, with paths of at most `KEPT_LENGTH`, but always the newest change."""
+    length = 0
     for kept, touched in enumerate(reversed(changes)):
-        paths += len(touched)
-        if kept == KEPT or (kept and paths > KEPT_PATHS):
+        length += sum(map(len, touched))
+        if kept == KEPT or (kept and length > KEPT_LENGTH):
             return changes[-kept:]
     return changes
 

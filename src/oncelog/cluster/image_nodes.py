@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -100,12 +101,12 @@ def _touched(paths: frozenset[str]) -> dict[str, set[str | int]]:
     for path in paths:
         if path.startswith(f"{TOPICS}/"):
             name, *rest = path[len(TOPICS) + 1 :].split("/")
-            part: str | int = _WHOLE
+            parts: Iterable[str | int] = [_WHOLE]
             if rest == [ADDED]:
-                part = ADDED
+                parts = [ADDED]
             elif len(rest) == 3:
-                part = int(rest[1])
-            found.setdefault(name, set()).add(part)
+                parts = map(int, rest[1].split(","))
+            found.setdefault(name, set()).update(parts)
         elif path.startswith(configs.topic_path("")):
             found.setdefault(path[len(configs.topic_path("")) :], set()).add(_SETTINGS)
     return found

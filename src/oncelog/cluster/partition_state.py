@@ -7,6 +7,7 @@ adds members to the in-sync replicas.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -44,6 +45,11 @@ class StateNode(msgspec.Struct):
 def state_path(topic: str, partition: int) -> str:
     """Return the path of a partition's state node."""
     return f"/brokers/topics/{topic}/partitions/{partition}/state"
+
+
+def states_path(topic: str, partitions: Iterable[int]) -> str:
+    """Return what the log of changes names if these states of a topic have changed. It is no path of a node."""
+    return f"/brokers/topics/{topic}/partitions/{','.join(map(str, partitions))}/state"
 
 
 def decode_state(node: Node) -> PartitionState:

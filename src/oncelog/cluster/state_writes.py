@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
+from oncelog.cluster.partition_state import PartitionState, encode_state, state_path, states_path
 from oncelog.cluster.store import BadVersionError, Check, NoNodeError, Operation, Set, StoreError
 from oncelog.cluster.topics import topic_id_path
 
@@ -24,16 +24,16 @@ REJECTED = (BadVersionError, NoNodeError)
 class StateWrite(NamedTuple):
     """One write of a partition's state: all operations or none."""
 
+    topic: str
+    partition: int
     operations: tuple[Operation, ...]
-    path: str
     state: PartitionState
 
 
 def state_write(topic: str, topic_id: UUID, partition: int, state: PartitionState, *required: Operation) -> StateWrite:
     """Return the write of `state`. The node must have `state.version`, and each check in `required` must pass."""
-    path = state_path(topic, partition)
-    change = Set(path, encode_state(state), state.version)
-    return StateWrite((*required, Check(topic_id_path(topic_id)), change), path, state)
+    change = Set(state_path(topic, partition), encode_state(state), state.version)
+    return StateWrite(topic, partition, (*required, Check(topic_id_path(topic_id)), change), state)
 
 
 def write_states(
@@ -50,7 +50,7 @@ def write_states(
         operations = dict.fromkeys(operation for write in part for operation in write.operations)
         error: StoreError | None = None
         try:
-            changes.write(list(operations), *(write.path for write in part), session=session)
+            changes.write(list(operations), *_touched(part), session=session)
         except REJECTED as rejection:
             if len(part) > 1:
                 size = len(part) // 2
@@ -62,3 +62,11 @@ def write_states(
             yield write, error
         first += len(part)
         size = min(2 * size, BATCH) if error is None else 1
+
+
+def _touched(writes: Sequence[StateWrite]) -> list[str]:
+    """Return one path for each topic, because a path for each partition would soon fill the log of changes."""
+    topics: dict[str, list[int]] = {}
+    for write in writes:
+        topics.setdefault(write.topic, []).append(write.partition)
+    return [states_path(topic, partitions) for topic, partitions in topics.items()]

@@ -23,6 +23,7 @@ from oncelog.cluster.features import initialize
 from oncelog.cluster.image import MetadataImage, difference
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
+from oncelog.cluster.state_writes import state_write, write_states
 from oncelog.cluster.store import BadVersionError, MetadataStore, NoNodeError, Operation, Set
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
@@ -341,11 +342,26 @@ def test_change_of_many_partitions_leaves_few_changes_in_the_log() -> None:
     store = new_store()
     log = ChangeLog(store)
     for number in range(10):
-        log.write([], *(state_path("t", index) for index in range(100 if number < 9 else 1000)))
+        log.write([], *(state_path("t", index) for index in range(1000 if number < 9 else 10_000)))
         newest = log.since(number)
         assert newest.paths is not None
         assert log.since(max(number - 3, 0)).paths is None or number < 9
-        assert len(store.get(PATH).data) < 50_000
+        assert len(store.get(PATH).data) < (200_000 if number < 9 else 500_000)
+
+
+def test_election_of_many_partitions_is_read_without_reading_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    large = topic("t", partitions=10_000)
+    write_topic(ChangeLog(store), large)
+    image = read_image(store)
+    writes = [state_write("t", large.topic_id, index, replace(LED.state, leader_epoch=1)) for index in range(10_000)]
+    assert all(error is None for _, error in write_states(ChangeLog(store), writes, session=None))
+    monkeypatch.setattr(image_nodes, "read_image", lambda _: pytest.fail("the whole tree was read"))
+    delta = read_changes(store, image)
+    assert delta is not None
+    (changed,) = delta.changed_topics
+    assert {info.leader_epoch for info in changed.partitions} == {1}
+    assert len(store.get(PATH).data) < 70_000
 
 
 def test_delta_names_the_partitions_that_differ() -> None:
