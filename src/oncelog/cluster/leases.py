@@ -3,28 +3,43 @@
 The holder locks the file of its owner's name with flock(2). The kernel drops the lock when the process dies, so other
 brokers notice a death at once, with or without a supervisor. The file contains the end of the lease, which matters only
 if the process is paused. It is never synced: after the machine's restart no process holds a lock.
+
+A store that was paused itself ignores the ends of leases for a moment. Otherwise, if all brokers were paused, the first
+one to continue would end the sessions of the others.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
+from collections.abc import Iterable
 from urllib.parse import quote
 
+PAUSE_MS = 2000
+"""If a store has not looked at the leases for longer, it may have been paused. It waits as long before it trusts them.
+
+Brokers look at least once a second."""
 _ATTEMPTS = 20
 _RETRY_S = 0.005
 """Another store locks the file for some microseconds when it looks whether the holder lives."""
 
 
 class Leases:
-    """The leases of one tree: those that this process holds, and those that it looks at. All methods block."""
+    """The leases of one tree: those that this process holds, and those that it looks at. For all threads."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, now_ms: int) -> None:
         """`path` is the path of the tree's SQLite file."""
         self._path = path
         self._held: dict[str, int] = {}
+        self._holding = threading.Lock()
+        """A write to a file of `_held` may wait for the disk, so `_seen` has another lock."""
         self._seen: dict[str, int] = {}
+        self._seeing = threading.Lock()
+        self._looked_ms = now_ms
+        self._trusted_ms = now_ms
+        """The time from which the ends of leases count."""
 
     def take(self, owner: str) -> bool:
         """Lock the file of an owner until `release` or the end of the process. Return False if another holder lives."""
@@ -35,21 +50,34 @@ class Leases:
             if attempt:
                 time.sleep(_RETRY_S)
             if _lock(fd, fcntl.LOCK_EX):
-                self._held[owner] = fd
+                with self._holding:
+                    self._held[owner] = fd
                 return True
         os.close(fd)
         return False
 
-    def extend(self, owner: str, end_ms: int) -> None:
-        """Store the end of a held lease."""
-        os.pwrite(self._held[owner], end_ms.to_bytes(8, "big"), 0)
+    def extend(self, owner: str, end_ms: int) -> bool:
+        """Store the end of a lease. Return False if this process does not hold it. Waits for no other process."""
+        with self._holding:  # otherwise, `release` could close the file, and another file get its number
+            fd = self._held.get(owner)
+            if fd is not None:
+                os.pwrite(fd, end_ms.to_bytes(8, "big"), 0)
+            return fd is not None
 
     def holds(self, owner: str) -> bool:
         """Return whether this process holds the lease."""
         return owner in self._held
 
-    def is_over(self, owner: str, now_ms: int) -> bool:
-        """Return whether another process's lease has ended, or the process has died."""
+    def over(self, owners: Iterable[str], now_ms: int) -> set[str]:
+        """Return the owners whose process has died, or whose lease has ended. Leases of this process never end."""
+        with self._seeing:
+            if now_ms - self._looked_ms > PAUSE_MS and now_ms >= self._trusted_ms:
+                self._trusted_ms = now_ms + PAUSE_MS
+            self._looked_ms = now_ms
+            trusted = now_ms >= self._trusted_ms
+            return {owner for owner in owners if not self.holds(owner) and self._is_over(owner, now_ms, trusted)}
+
+    def _is_over(self, owner: str, now_ms: int, trusted: bool) -> bool:
         fd = self._seen.get(owner)
         if fd is None:
             try:
@@ -59,20 +87,22 @@ class Leases:
         if _lock(fd, fcntl.LOCK_SH):
             fcntl.flock(fd, fcntl.LOCK_UN)
             return True
-        return int.from_bytes(os.pread(fd, 8, 0), "big") <= now_ms
+        return trusted and int.from_bytes(os.pread(fd, 8, 0), "big") <= now_ms
 
     def release(self, owner: str) -> None:
         """Unlock the file of an owner, if this process holds it."""
-        fd = self._held.pop(owner, None)
-        if fd is not None:
-            os.close(fd)
+        with self._holding:
+            fd = self._held.pop(owner, None)
+            if fd is not None:
+                os.close(fd)
 
     def close(self) -> None:
         """Release all leases, and close all files."""
-        for fd in (*self._held.values(), *self._seen.values()):
-            os.close(fd)
-        self._held.clear()
-        self._seen.clear()
+        for lock, files in ((self._holding, self._held), (self._seeing, self._seen)):
+            with lock:
+                for fd in files.values():
+                    os.close(fd)
+                files.clear()
 
     def _file(self, owner: str) -> str:
         return f"{self._path}-lease-{quote(owner, safe='')}"

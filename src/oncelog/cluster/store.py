@@ -159,7 +159,10 @@ class MetadataStore(Protocol):
         """
 
     def renew(self, session: int) -> None:
-        """Extend the lease of a session to its full `ttl_ms`. Raises SessionExpiredError."""
+        """Extend the lease of a session to its full `ttl_ms`. Waits for no writer, and wakes no watcher.
+
+        Raises SessionExpiredError, if not now, then the next time.
+        """
 
     def close_session(self, session: int) -> None:
         """End a session and delete its ephemeral nodes. A session that has ended already is ignored."""
@@ -171,7 +174,10 @@ class MetadataStore(Protocol):
         """
 
     def poll(self) -> None:
-        """End expired sessions, then call the callbacks of changed nodes in the current thread."""
+        """End expired sessions, then call the callbacks of changed nodes in the current thread.
+
+        If a writer hangs, sessions remain, and no node can change. After a time, `poll` raises UnavailableError.
+        """
 
     def is_quiet(self) -> bool:
         """Return True if `poll` would find no change. Return False if this is not known without blocking."""
@@ -282,9 +288,10 @@ class Watches:
 
     def changed(self, find: Callable[[str], Row | None]) -> list[tuple[Callable[[str], None], str]]:
         """Return (callback, path) of each watch whose node has changed, and record the new state as seen."""
+        watches = list(self._watches.items())
+        found = [_seen(find(path)) for _, (path, _, _) in watches]  # if this raises, nothing is recorded
         calls = []
-        for number, (path, callback, before) in list(self._watches.items()):
-            seen = _seen(find(path))
+        for (number, (path, callback, before)), seen in zip(watches, found, strict=True):
             if seen != before:
                 self._watches[number] = path, callback, seen
                 calls.append((callback, path))

@@ -4,15 +4,20 @@ A write is durable when it returns: with synchronous=FULL, SQLite syncs the writ
 allocated id or epoch could be lost in a power failure, and be allocated again. Each write ends the sessions of dead and
 paused processes first, so that a zombie cannot write. `cluster/leases` shows which processes those are; their own store
 never ends their sessions, so a broker that is alone survives a pause.
+
+A process may hang in its transaction for any time. Meanwhile, other processes write nothing, but they read through a
+second connection, and renew their sessions without SQLite.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from oncelog.cluster.leases import Leases
 from oncelog.cluster.store import (
@@ -33,10 +38,20 @@ from oncelog.cluster.store import (
     parent_of,
 )
 
-BUSY_TIMEOUT_S = 30.0
-"""The longest time that a write waits for the transaction of another process."""
+T = TypeVar("T")
+
+WRITE_WAIT_S = 10.0
+"""The longest time that a write waits for others. Clients wait longer for a response, 30 s, so they get the error."""
+_POLL_WAIT_S = 0.1
+"""The same time for a `poll`, which only ends sessions. The next `poll` tries again."""
+_READ_WAIT_S = 1.0
+"""The longest time that a read waits. It does so only while a process recovers the file after another one's death."""
+_CHECK_WAIT_S = 0.1
+"""The longest time that `renew` waits for the reads of other threads."""
 _RETRY_S = 0.01
-"""The pause before the next attempt to switch on the write-ahead log."""
+"""The pause before the next attempt to read, or to switch on the write-ahead log."""
+_WRITE_LOCK = "120"
+"""The byte of the `-shm` file that a writer locks: WAL_WRITE_LOCK, see SQLite's `walformat.html`."""
 
 FORMAT = 1
 """`user_version` of the file. Increase it if older versions of oncelog cannot read the files of this version."""
@@ -61,6 +76,10 @@ INSERT OR IGNORE INTO node VALUES ('/', NULL, x'', 0, NULL, 0, 0);
 
 class NewerFormatError(Exception):
     """The file was written in a newer format. The message says what to do."""
+
+
+class _LockedError(UnavailableError):
+    """Another transaction has held the write lock for too long."""
 
 
 def monotonic_ms() -> int:
@@ -100,14 +119,17 @@ class SqliteStore:
     """A `MetadataStore` in the file `path`, for all threads and processes of this machine. `now_ms` is for tests."""
 
     def __init__(self, path: str, *, now_ms: Callable[[], int] = monotonic_ms) -> None:
+        self._path = path
         self._now_ms = now_ms
-        self._lock = threading.Lock()
-        self._leases = Leases(path)
+        self._leases = Leases(path, now_ms())
+        self._sessions: dict[int, tuple[str, int]] = {}
+        """The owner and the `ttl_ms` of each session that this store has opened."""
         self._watches = Watches()
-        self._dirty = False
         self._seen_version = -1
-        self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        self._rows = _SqliteRows(self._connection)
+        self._blocked_since: float | None = None
+        """Since when `poll` has not been able to end a session."""
+        self._writing = threading.Lock()
+        self._connection = _connect(path, WRITE_WAIT_S)
         found = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if found > FORMAT:
             self._connection.close()
@@ -117,7 +139,13 @@ class SqliteStore:
             )
         self._switch_on_write_ahead_log(path)
         self._connection.execute("PRAGMA synchronous=FULL")
-        self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+        if found < FORMAT:
+            self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+        self._rows = _SqliteRows(self._connection)
+        self._reading = threading.Lock()
+        """No thread holds it while it waits for a writer, also of another process."""
+        self._reader = _connect(path, 0)
+        self._read_rows = _SqliteRows(self._reader)
 
     def _switch_on_write_ahead_log(self, path: str) -> None:
         """Set the journal mode. Raises UnavailableError if another connection holds the file for too long.
@@ -125,13 +153,13 @@ class SqliteStore:
         If another connection is about to write, SQLite returns "database is locked" at once here, because waiting could
         deadlock. This happens to brokers that open a new file at the same time.
         """
-        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        deadline = time.monotonic() + WRITE_WAIT_S
         while True:
             try:
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 return
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                if not _is_busy(error):
                     raise
                 if time.monotonic() >= deadline:
                     self._connection.close()
@@ -140,24 +168,21 @@ class SqliteStore:
 
     def get(self, path: str) -> Node:
         """Return the node. Raises NoNodeError."""
-        with self._reading():
-            row = self._rows.find(path)
+        row = self._read(lambda: self._read_rows.find(path))
         if row is None:
             raise NoNodeError(path)
         return row.node
 
     def exists(self, path: str) -> bool:
         """Return whether the node exists."""
-        with self._reading():
-            return self._rows.find(path) is not None
+        return self._read(lambda: self._read_rows.find(path)) is not None
 
     def children(self, path: str) -> list[str]:
         """Return the sorted names of the node's children. Raises NoNodeError."""
-        with self._reading():
-            names = self._rows.names(path)
-            if not names and self._rows.find(path) is None:
-                raise NoNodeError(path)
-            return names
+        names = self._read(lambda: self._read_rows.names(path))
+        if not names and not self.exists(path):
+            raise NoNodeError(path)
+        return names
 
     def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
         """Create one node. Raises the errors of `Create`."""
@@ -165,7 +190,7 @@ class SqliteStore:
 
     def set(self, path: str, data: bytes, version: int = ANY) -> int:
         """Replace the data of one node, and return its new version. Raises the errors of `Set`."""
-        with self._lock, self._transaction():
+        with self._transaction():
             apply(self._rows, Set(path, data, version), self._next_change())
             row = self._rows.find(path)
             assert row is not None
@@ -177,137 +202,180 @@ class SqliteStore:
 
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         """Carry out all operations or none, in one transaction. See `MetadataStore.multi`."""
-        with self._lock, self._transaction():
+        with self._transaction():
             for owner in {op.session for op in operations if isinstance(op, Create)} | {session}:
                 if owner is not None:
-                    self._find_session(owner)
+                    self._find_session(self._connection, owner)
             change = self._next_change()
             for operation in operations:
                 apply(self._rows, operation, change)
 
     def open_session(self, owner: str, ttl_ms: int) -> int:
         """Open a session, and return its number. Raises SessionHeldError if another living process has the owner's."""
-        with self._reading():
+        with self._transaction():
             if not self._leases.take(owner):
                 raise SessionHeldError(owner)
             self._leases.extend(owner, self._now_ms() + ttl_ms)
-            with self._transaction():
-                earlier = self._connection.execute("SELECT id FROM session WHERE owner = ?", (owner,)).fetchone()
-                if earlier is not None:
-                    self._end_session(earlier[0])
-                cursor = self._connection.execute(
-                    "INSERT INTO session (owner, ttl_ms, expires_ms) VALUES (?, ?, 0)", (owner, ttl_ms)
-                )
-            assert cursor.lastrowid is not None
-            return cursor.lastrowid
+            earlier = self._connection.execute("SELECT id FROM session WHERE owner = ?", (owner,)).fetchone()
+            if earlier is not None:
+                self._end_session(earlier[0])
+            cursor = self._connection.execute(
+                "INSERT INTO session (owner, ttl_ms, expires_ms) VALUES (?, ?, 0)", (owner, ttl_ms)
+            )
+        assert cursor.lastrowid is not None
+        others = {number: mine for number, mine in self._sessions.items() if mine[0] != owner}
+        self._sessions = others | {cursor.lastrowid: (owner, ttl_ms)}
+        return cursor.lastrowid
 
     def renew(self, session: int) -> None:
         """Extend the lease of a session, without a sync. Raises SessionExpiredError, if not now, then the next time."""
-        with self._reading():
-            owner, ttl_ms = self._find_session(session)
-            self._leases.extend(owner, self._now_ms() + ttl_ms)
-            self._find_session(session)
+        owner, ttl_ms = self._sessions.get(session, ("", 0))
+        try:
+            extended = self._leases.extend(owner, self._now_ms() + ttl_ms)
+        except OSError as error:
+            raise UnavailableError(str(error)) from error
+        if not extended:
+            raise SessionExpiredError(str(session))
+        if self._reading.acquire(timeout=_CHECK_WAIT_S):
+            try:
+                self._find_session(self._reader, session)
+            except sqlite3.Error:  # the lease is extended, and the next renewal checks again
+                pass
+            finally:
+                self._reading.release()
 
     def close_session(self, session: int) -> None:
         """End a session and delete its ephemeral nodes. A session that has ended already is ignored."""
-        with self._lock:
-            with self._transaction():
-                owner = self._end_session(session)
+        with self._transaction():
+            owner = self._end_session(session)
             if owner is not None:
                 self._leases.release(owner)
 
     def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`."""
-        with self._lock:
-            return self._watches.add(path, callback, self._rows.find(path))
+        return self._read(lambda: self._watches.add(path, callback, self._read_rows.find(path)))
 
     def poll(self) -> None:
         """End expired sessions, then call the callbacks of nodes that this or another process has changed."""
-        with self._reading():
-            if self._overdue():
-                with self._transaction():
-                    pass
-            version = self._version()
-            if version == self._seen_version and not self._dirty:
-                return
-            calls = self._watches.changed(self._rows.find)
-            self._seen_version, self._dirty = version, False
-        for callback, path in calls:
+        blocked = self._end_overdue()
+        for callback, path in self._read(self._changed):
             callback(path)
+        if blocked is not None:
+            raise blocked
+
+    def _end_overdue(self) -> UnavailableError | None:
+        """End the sessions that are over. Return an error if a writer has prevented this for `WRITE_WAIT_S`."""
+        if not self._read(lambda: self._overdue(self._reader)):
+            self._blocked_since = None
+            return None
+        begun = time.monotonic()
+        try:
+            with self._transaction(_POLL_WAIT_S):
+                self._blocked_since = None
+        except _LockedError as error:
+            if self._blocked_since is None:
+                self._blocked_since = begun
+            return error if begun - self._blocked_since >= WRITE_WAIT_S else None
+        return None
+
+    def _changed(self) -> list[tuple[Callable[[str], None], str]]:
+        version = self._version()
+        if version == self._seen_version:
+            return []
+        calls = self._watches.changed(self._read_rows.find)
+        self._seen_version = version
+        return calls
 
     def is_quiet(self) -> bool:
         """See `MetadataStore.is_quiet`. A reader of the write-ahead log waits for no writer."""
-        if not self._lock.acquire(blocking=False):
+        if not self._reading.acquire(blocking=False):
             return False
         try:
-            return not self._dirty and self._version() == self._seen_version and not self._overdue()
+            return self._version() == self._seen_version and not self._overdue(self._reader)
         except (sqlite3.Error, OSError):  # `poll` reports it
             return False
         finally:
-            self._lock.release()
+            self._reading.release()
 
     def close(self) -> None:
         """Close the files. Other stores end the sessions of this one, as if its process had died."""
-        with self._lock:
+        with self._writing, self._reading:
+            self._reader.close()
             self._connection.close()
             self._leases.close()
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Hold the lock for the body. Raises UnavailableError if SQLite or a lease file fails."""
-        with self._lock:
-            try:
-                yield
-            except (sqlite3.Error, OSError) as error:
-                raise UnavailableError(str(error)) from error
+    def _read(self, work: Callable[[], T]) -> T:
+        """Return the result of a read through `_reader`. Raises UnavailableError if SQLite or a lease file fails."""
+        deadline = time.monotonic() + _READ_WAIT_S
+        while True:
+            with self._reading:
+                try:
+                    return work()
+                except (sqlite3.Error, OSError) as error:
+                    if not _is_busy(error) or time.monotonic() >= deadline:
+                        raise UnavailableError(str(error)) from error
+            time.sleep(_RETRY_S)
 
     # -- inside a transaction --------------------------------------------------------------------------------
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, wait_s: float | None = None) -> Iterator[None]:
+        """Make the changes of the body in one transaction. Wait for other transactions, for `WRITE_WAIT_S` at most."""
+        wait_s = WRITE_WAIT_S if wait_s is None else wait_s
+        deadline = time.monotonic() + wait_s
+        if not self._writing.acquire(timeout=wait_s):
+            raise self._locked()
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            raise UnavailableError(str(error)) from error
-        try:
-            for session in self._overdue():
-                self._end_session(session)
-            yield
+            self._begin(deadline - time.monotonic())
             try:
-                self._connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise OutcomeUnknownError(str(error)) from error
-        except (sqlite3.Error, OSError) as error:  # for example, a full disk
-            self._roll_back()
-            raise UnavailableError(str(error)) from error
-        except BaseException:
-            self._roll_back()
-            raise
-        self._dirty = True
+                for session in self._overdue(self._connection):
+                    self._end_session(session)
+                yield
+                try:
+                    self._connection.execute("COMMIT")
+                except sqlite3.Error as error:
+                    raise OutcomeUnknownError(str(error)) from error
+            except (sqlite3.Error, OSError) as error:  # for example, a full disk
+                self._roll_back()
+                raise UnavailableError(str(error)) from error
+            except BaseException:
+                self._roll_back()
+                raise
+        finally:
+            self._writing.release()
+
+    def _begin(self, wait_s: float) -> None:
+        try:
+            self._connection.execute(f"PRAGMA busy_timeout = {max(0, int(wait_s * 1000))}")
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise self._locked() if _is_busy(error) else UnavailableError(str(error)) from error
+
+    def _locked(self) -> _LockedError:
+        holder = _lock_holder(self._path)
+        who = "another process" if holder is None else f"process {holder}"
+        advice = "If it hangs, resume it with SIGCONT, or kill it"
+        return _LockedError(f"{self._path}: {who} holds the write lock. {advice}")
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # after some errors, SQLite has already rolled back
             self._connection.execute("ROLLBACK")
 
     def _version(self) -> int:
-        """Return a number that changes with each write of another connection."""
-        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        """Return a number that changes with each write of other connections, also of `_connection`."""
+        version: int = self._reader.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def _overdue(self) -> list[int]:
-        now_ms = self._now_ms()
-        return [
-            session
-            for session, owner in self._connection.execute("SELECT id, owner FROM session").fetchall()
-            if not self._leases.holds(owner) and self._leases.is_over(owner, now_ms)
-        ]
+    def _overdue(self, connection: sqlite3.Connection) -> list[int]:
+        sessions = connection.execute("SELECT id, owner FROM session").fetchall()
+        over = self._leases.over([owner for _, owner in sessions], self._now_ms())
+        return [session for session, owner in sessions if owner in over]
 
-    def _find_session(self, session: int) -> tuple[str, int]:
-        """Return the owner and the `ttl_ms` of a session of this store. Raises SessionExpiredError."""
-        found = self._connection.execute("SELECT owner, ttl_ms FROM session WHERE id = ?", (session,)).fetchone()
+    def _find_session(self, connection: sqlite3.Connection, session: int) -> None:
+        """Raise SessionExpiredError if this is no session of this store, or if it has ended."""
+        found = connection.execute("SELECT owner FROM session WHERE id = ?", (session,)).fetchone()
         if found is None or not self._leases.holds(found[0]):
             raise SessionExpiredError(str(session))
-        return found[0], found[1]
 
     def _end_session(self, session: int) -> str | None:
         """End a session. Return its owner, or None if it has ended before."""
@@ -326,3 +394,28 @@ class SqliteStore:
         self._connection.execute("UPDATE change SET number = number + 1")
         number: int = self._connection.execute("SELECT number FROM change").fetchone()[0]
         return number
+
+
+def _connect(path: str, timeout_s: float) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+
+
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _lock_holder(path: str) -> int | None:
+    """Return the process that holds the write lock of the file, or None if the system does not show it.
+
+    To ask with fcntl(2), this process would open the file again, and at its close drop all locks of SQLite.
+    """
+    try:
+        file = str(os.stat(f"{path}-shm").st_ino)
+        with open("/proc/locks", encoding="ascii") as locks:
+            # Each line: number, POSIX, ADVISORY, WRITE, process, device:inode, first byte, last byte.
+            for _, kind, _, mode, process, inode, *span in map(str.split, locks):
+                if (kind, mode, span) == ("POSIX", "WRITE", [_WRITE_LOCK] * 2) and inode.rpartition(":")[2] == file:
+                    return int(process)
+    except (OSError, ValueError):
+        pass
+    return None

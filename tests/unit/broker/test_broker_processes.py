@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -63,6 +65,57 @@ def test_paused_broker_learns_that_its_session_has_ended(tmp_path: Path) -> None
         processes.until(1, lambda metadata: running(metadata) == [1, 2])
         assert read_registrations(store)[2].epoch == 1
         processes.until(2, lambda metadata: running(metadata) == [1, 2] and leaders(metadata) == [1])
+    store.close()
+
+
+HOLD_THE_WRITE_LOCK = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("holding", flush=True)
+sys.stdin.read()
+connection.execute("COMMIT")
+"""
+
+
+def test_brokers_keep_their_sessions_while_a_writer_hangs(tmp_path: Path) -> None:
+    settings = {"broker_session_timeout_ms": "1000", "broker_heartbeat_interval_ms": "300"}
+    store = SqliteStore(str(tmp_path / "metadata.sqlite"))
+    with broker_processes(tmp_path) as processes:
+        for node_id in (1, 2, 3):
+            processes.start(node_id, **settings)
+        for node_id in (1, 2, 3):
+            processes.until(node_id, lambda metadata: running(metadata) == [1, 2, 3])
+        create(processes, "t", [2, 3, 1], [1, 2, 3])
+        command = [sys.executable, "-c", HOLD_THE_WRITE_LOCK, processes.tree]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            writer.send_signal(signal.SIGSTOP)
+            processes.send(2, signal.SIGSTOP)  # its lease ends, so the others try to end its session
+            time.sleep(3)
+            assert running(processes.metadata(1)) == [1, 2, 3]
+            writer.send_signal(signal.SIGCONT)
+            writer.communicate()
+            processes.until(1, lambda metadata: running(metadata) == [1, 3] and leaders(metadata) == [3, 1])
+            processes.send(2, signal.SIGCONT)
+            processes.until(1, lambda metadata: running(metadata) == [1, 2, 3])
+        assert {broker: info.epoch for broker, info in read_registrations(store).items()} == {1: 0, 2: 1, 3: 0}
+    store.close()
+
+
+def test_brokers_keep_their_sessions_if_all_are_paused(tmp_path: Path) -> None:
+    settings = {"broker_session_timeout_ms": "1000", "broker_heartbeat_interval_ms": "300"}
+    store = SqliteStore(str(tmp_path / "metadata.sqlite"))
+    with broker_processes(tmp_path) as processes:
+        for node_id in (1, 2, 3):
+            processes.start(node_id, **settings)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for node_id in (1, 2, 3):
+                processes.send(node_id, number)
+                time.sleep(0.1)
+            time.sleep(3)
+        assert [info.epoch for info in read_registrations(store).values()] == [0, 0, 0]
     store.close()
 
 

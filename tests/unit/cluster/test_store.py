@@ -428,7 +428,7 @@ def test_sqlite_waits_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.Mon
     path = str(tmp_path / "tree.db")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(tree_sqlite, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(tree_sqlite, "WRITE_WAIT_S", 0.05)
     with pytest.raises(UnavailableError, match=r"tree\.db: database is locked"):
         SqliteStore(path)
     other.close()
