@@ -72,6 +72,7 @@ class Broker:
         store: MetadataStore,
         now_ms: Callable[[], int],
         offload: Offload = asyncio.to_thread,
+        offload_renewal: Offload | None = None,
         rng: random.Random | None = None,
         logger: logging.Logger | None = None,
         metadata_dir: str | None = None,
@@ -83,7 +84,8 @@ class Broker:
         `metadata_dir` is the log directory that holds the tree, if any. If that directory fails, the broker stops.
         `most_clients` bounds `max.connections`, so that a connection cannot take the last file descriptor from a log.
         `boot_id` differs after each start of the machine, and is empty if it is unknown. `now_ms` returns the
-        wall-clock time. `offload(fn, *args)` runs blocking code in another thread.
+        wall-clock time. `offload(fn, *args)` runs blocking code in another thread. `offload_renewal` does the same for
+        the renewals of the session, which should not wait for a thread that other work blocks.
         """
         self.node_id = config.node_id
         self.disk = disk
@@ -103,7 +105,7 @@ class Broker:
         self.config = DynamicConfig(config)
         self.workers = Workers(offload, self.log)
         self.metadata = MetadataCache()
-        self._make_metadata(config, boot_id)
+        self._make_metadata(config, boot_id, offload_renewal)
         self._make_storage(config, disk)
         self._make_coordinators(config)
         self.fetch_sessions = FetchSessions(
@@ -120,7 +122,7 @@ class Broker:
         ):
             self.loader.subscribe(subscriber)
 
-    def _make_metadata(self, config: BrokerConfig, boot_id: str) -> None:
+    def _make_metadata(self, config: BrokerConfig, boot_id: str, offload_renewal: Offload | None) -> None:
         identity = Identity(
             self.node_id,
             config.broker_rack or None,
@@ -128,7 +130,7 @@ class Broker:
             config.broker_heartbeat_interval_ms,
             boot_id,
         )
-        self.registration = Registration(self.store, identity, self.workers, self.log)
+        self.registration = Registration(self.store, identity, self.workers, self.log, offload_renewal=offload_renewal)
         self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
         self.controller = Controller(
             self.store,

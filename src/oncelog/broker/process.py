@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -286,6 +287,9 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
 
     If `stop` is set, do not wait for other brokers.
     """
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     from oncelog.broker.broker import Broker
     from oncelog.cluster.store_sqlite import SqliteStore
     from oncelog.log.disk import OsDisk
@@ -296,12 +300,15 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
             home = None if launch.metadata else config.log_dirs[0]
             store = SqliteStore(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
             stack.callback(store.close)
+            renewals = ThreadPoolExecutor(1, "renewals")
+            stack.callback(renewals.shutdown, wait=False)
             open_files, clients = share_descriptors(_descriptor_limit())
             broker = Broker(
                 config,
                 disk=OsDisk(open_files),
                 store=store,
                 now_ms=_now_ms,
+                offload_renewal=partial(asyncio.get_running_loop().run_in_executor, renewals),
                 metadata_dir=home,
                 most_clients=clients,
                 boot_id=_boot_id(),

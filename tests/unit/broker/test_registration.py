@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from oncelog.broker.metadata.registration import Identity, Registration
+from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import (
     CONTROLLER,
     BrokerInfo,
@@ -98,6 +105,63 @@ def test_broker_whose_session_expired_registers_again(tmp_path: Path) -> None:
         assert broker.metadata.image.brokers[1].epoch == 1
 
     run(Brokers(tmp_path, store), body)
+
+
+def test_new_session_is_renewed_while_the_registration_waits(tmp_path: Path) -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    gate = asyncio.Event()
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1, broker_heartbeat_interval_ms="10")
+        registration, offload = broker.registration, broker.workers.offload
+
+        async def gated(work: Callable[..., object], *arguments: object) -> object:
+            if work == registration._register:
+                await gate.wait()
+            return await offload(work, *arguments)
+
+        broker.workers.offload = gated
+        first = registration.session
+        store.close_session(first)
+        await until(lambda: registration.session != first)
+        for _ in range(3):  # the lease would end otherwise
+            clock.ms += 5_000
+            renewed = store._sessions[registration.session].expires_ms
+            await until(lambda renewed=renewed: store._sessions[registration.session].expires_ms > renewed)  # type: ignore[misc]
+        gate.set()
+        await until(lambda: registration.epoch == 1)
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_renewals_do_not_wait_for_blocked_worker_threads() -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    gate = threading.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        workers = Workers(asyncio.to_thread, logging.getLogger())
+        with ThreadPoolExecutor(1) as renewals:
+            registration = Registration(
+                store,
+                Identity(1, None, 9_000, 10, ""),
+                workers,
+                logging.getLogger(),
+                offload_renewal=partial(loop.run_in_executor, renewals),
+            )
+            registration.open()
+            blocked = loop.run_in_executor(None, gate.wait)
+            registration.start()
+            clock.ms += 5_000
+            await until(lambda: store._sessions[registration.session].expires_ms == clock.ms + 9_000)
+            gate.set()
+            await blocked
+            await workers.close()
+
+    asyncio.run(main())
 
 
 def test_change_of_the_registration_survives_the_end_of_the_session(tmp_path: Path) -> None:

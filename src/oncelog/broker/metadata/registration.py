@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Offload, Workers
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage
@@ -55,7 +55,16 @@ class Identity:
 class Registration:
     """The session and the registration of one broker. `open` comes first, then `start`, then `register`."""
 
-    def __init__(self, store: MetadataStore, identity: Identity, workers: Workers, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        identity: Identity,
+        workers: Workers,
+        logger: logging.Logger,
+        *,
+        offload_renewal: Offload | None = None,
+    ) -> None:
+        """`offload_renewal` runs the renewals. They must not wait for other work of `workers`, which may block."""
         self.info = BrokerInfo(-1)
         """This broker as the others see it. The epoch is -1 until it is registered, and while its session is lost."""
         self.session = -1
@@ -65,6 +74,7 @@ class Registration:
         self._changes = ChangeLog(store)
         self._identity = identity
         self._workers = workers
+        self._offload_renewal = offload_renewal or workers.offload
         self._logger = logger
         self._wake = asyncio.Event()
         self._updating = asyncio.Lock()
@@ -166,7 +176,7 @@ class Registration:
             self._wake.clear()
             try:
                 await self._renew()
-            except (StoreError, ProtocolError) as error:
+            except Exception as error:  # noqa: BLE001 - without renewals, the session ends
                 if not failing:
                     self._logger.error("cannot renew the session: %r", error)
                 failing = True
@@ -174,29 +184,38 @@ class Registration:
                 failing = False
 
     async def _renew(self) -> None:
-        """Renew the session, or register again if it is lost. A broker that starts only opens it again."""
-        if self.epoch < 0 and self.info.endpoints:
-            await self._register_again()
-            return
+        """Renew the session. If it is lost, register again. A broker that starts only opens it again."""
+        session = self.session
         try:
-            await self._workers.offload(self._store.renew, self.session)
+            await self._offload_renewal(self._store.renew, session)
         except SessionExpiredError:
-            if self.epoch < 0:
-                await self._workers.offload(self.open)
-            else:
+            if session != self.session:  # the broker has opened another session meanwhile
+                return
+            if self.epoch >= 0:
                 self._lose()
+            elif not self.info.endpoints:
+                await self._workers.offload(self.open)
 
     def _lose(self) -> None:
         self._logger.warning("the session of this broker has ended, because it was paused or could not be renewed")
         self.info = replace(self.info, epoch=-1)
         for callback in self.when_lost:
             callback()
-        self._wake.set()
+        self._workers.spawn(self._register_again(), "register again")
 
     async def _register_again(self) -> None:
-        async with self._updating:
-            await self._workers.offload(self.open)
-            self.info = await self._workers.offload(self._register, self.info, True)
+        """Register until it succeeds. It may have to wait, so `_keep` renews the new session meanwhile."""
+        failing = False
+        while self.epoch < 0:
+            try:
+                async with self._updating:
+                    await self._workers.offload(self.open)
+                    self.info = await self._workers.offload(self._register, self.info, True)
+            except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
+                if not failing:
+                    self._logger.error("cannot register again: %r", error)
+                failing = True
+                await asyncio.sleep(RETRY_S)
         self._logger.info("registered again, with broker epoch %d", self.epoch)
 
     async def _forget_lost(self) -> None:
