@@ -128,7 +128,7 @@ class InSyncReplicas:
     async def _write(self, batch: Sequence[_Proposed]) -> None:
         """Write the proposals, and report the outcomes to the terms. If the store has failed, wait."""
         session, writes = self._session(), [each.write() for each in batch]
-        results = await self._workers.offload(lambda: list(write_states(self._changes, writes, session=session)))
+        results = await self._workers.write(lambda: list(write_states(self._changes, writes, session=session)))
         unwritten, failed = [], False
         for each, (write, error) in zip(batch, results, strict=True):
             if error is None:

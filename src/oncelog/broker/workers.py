@@ -14,6 +14,8 @@ Offload = Callable[..., Awaitable[Any]]
 """`offload(fn, *args)` runs blocking code in another thread and returns its result."""
 COMPUTING_THREADS = 1
 """The number of worker threads that may compute for requests at the same time."""
+WRITING_THREADS = 2
+"""The number of worker threads that may write to the metadata store at the same time. A write may wait for seconds."""
 
 
 class Workers:
@@ -25,6 +27,7 @@ class Workers:
         """Wraps each coroutine that `spawn` runs, to log steps that block the event loop."""
         self._logger = logger
         self._computing = asyncio.Semaphore(COMPUTING_THREADS)
+        self._writing = asyncio.Semaphore(WRITING_THREADS)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
@@ -58,6 +61,17 @@ class Workers:
             else:
                 return result
         raise ProtocolError(code, message)  # without the MemoryError as context, because its frames hold the request
+
+    async def write(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work that writes to the metadata store in a worker thread. Later calls wait for it in order.
+
+        If another process blocks the store, threads remain for disks. If the caller is cancelled, the work continues.
+        """
+        await self._writing.acquire()
+        future = asyncio.ensure_future(self.offload(work, *arguments))
+        future.add_done_callback(lambda _: self._writing.release())
+        result: T = await asyncio.shield(future)
+        return result
 
     async def close(self) -> None:
         """Cancel all tasks, and wait until they have ended."""

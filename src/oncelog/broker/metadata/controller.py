@@ -111,7 +111,7 @@ class Controller:
             raise ProtocolError(ErrorCode.NOT_CONTROLLER, f"broker {self._node_id} is not the controller")
         try:
             async with self._writing:
-                await self._workers.offload(self._elect_now, self._cache.image, claim, partitions, unclean)
+                await self._workers.write(self._elect_now, self._cache.image, claim, partitions, unclean)
             await self._loader.refresh()
         except StoreError as error:
             raise cannot_write("metadata", error) from error
@@ -152,7 +152,7 @@ class Controller:
             writes = await self._workers.offload(self._decide, image, claim, touched)
             if not writes:
                 return
-            done = await self._workers.offload(self._write, claim, writes)
+            done = await self._workers.write(self._write, claim, writes)
         self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
         await self._loader.refresh()
 
@@ -165,7 +165,7 @@ class Controller:
     async def _stand(self) -> None:
         if self._registration.epoch < 0:
             return  # the next registration changes the image
-        self._claim = await self._workers.offload(self._stand_now, self._registration.session)
+        self._claim = await self._workers.write(self._stand_now, self._registration.session)
         if self._claim is not None:
             self._touched = None
             self._logger.info("this broker is the controller, with epoch %d", self._claim.epoch)

@@ -105,10 +105,10 @@ class Registration:
         info = BrokerInfo(-1, endpoints, self._identity.rack, offline=offline)
         async with self._updating:
             try:
-                self.info = await self._workers.offload(self._register, info, clean)
+                self.info = await self._workers.write(self._register, info, clean)
             except SessionExpiredError:  # the start was paused
-                await self._workers.offload(self.open)
-                self.info = await self._workers.offload(self._register, info, clean)
+                await self._workers.write(self.open)
+                self.info = await self._workers.write(self._register, info, clean)
 
     def start(self) -> None:
         """Renew the session in the background, also before the registration."""
@@ -137,7 +137,7 @@ class Registration:
     async def close(self) -> None:
         """End the session, and with it the registration."""
         with suppress(StoreError):
-            await self._workers.offload(self._store.close_session, self.session)
+            await self._workers.write(self._store.close_session, self.session)
 
     # -- blocking ---------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Registration:
             if self.epoch >= 0:
                 self._lose()
             elif not self.info.endpoints:
-                await self._workers.offload(self.open)
+                await self._workers.write(self.open)
 
     def _lose(self) -> None:
         self._logger.warning("the session of this broker has ended, because it was paused or could not be renewed")
@@ -209,8 +209,8 @@ class Registration:
         while self.epoch < 0:
             try:
                 async with self._updating:
-                    await self._workers.offload(self.open)
-                    self.info = await self._workers.offload(self._register, self.info, True)
+                    await self._workers.write(self.open)
+                    self.info = await self._workers.write(self._register, self.info, True)
             except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
                 if not failing:
                     self._logger.error("cannot register again: %r", error)
@@ -231,7 +231,7 @@ class Registration:
             path = broker_path(self._identity.node_id)
             operations = [Set(path, encode_broker(info), ANY), *extra]
             with suppress(SessionExpiredError, NoNodeError):
-                await self._workers.offload(lambda: self._changes.write(operations, path, session=self.session))
+                await self._workers.write(lambda: self._changes.write(operations, path, session=self.session))
         self.info = replace(info, epoch=self.epoch)
 
 
