@@ -78,7 +78,7 @@ class NewerFormatError(Exception):
     """The file was written in a newer format. The message says what to do."""
 
 
-class _LockedError(UnavailableError):
+class StoreLockedError(UnavailableError):
     """Another transaction has held the write lock for too long."""
 
 
@@ -272,7 +272,7 @@ class SqliteStore:
         try:
             with self._transaction(_POLL_WAIT_S):
                 self._blocked_since = None
-        except _LockedError as error:
+        except StoreLockedError as error:
             if self._blocked_since is None:
                 self._blocked_since = begun
             return error if begun - self._blocked_since >= WRITE_WAIT_S else None
@@ -351,11 +351,11 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._locked() if _is_busy(error) else UnavailableError(str(error)) from error
 
-    def _locked(self) -> _LockedError:
+    def _locked(self) -> StoreLockedError:
         holder = _lock_holder(self._path)
         who = "another process" if holder is None else f"process {holder}"
         advice = "If it hangs, resume it with SIGCONT, or kill it"
-        return _LockedError(f"{self._path}: {who} holds the write lock. {advice}")
+        return StoreLockedError(f"{self._path}: {who} holds the write lock. {advice}")
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # after some errors, SQLite has already rolled back

@@ -185,7 +185,7 @@ class MetadataLoader:
                 await self._publish()
             except Exception as error:  # noqa: BLE001 - the next round retries
                 if not self._failing:
-                    self._logger.error("cannot read the metadata: %r", error)
+                    self._logger.error("cannot follow the metadata: %r", error)
                 self._failing = True
             else:
                 self._failing = False
