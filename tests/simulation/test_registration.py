@@ -75,6 +75,27 @@ def test_brokers_agree_after_each_of_them_has_died(seed: int, latency: tuple[flo
     World(seed, store_latency_s=latency).run(scenario)
 
 
+@pytest.mark.parametrize("latency", [(0.0, 0.0), LATENCY_S])
+@pytest.mark.parametrize("seed", range(3))
+def test_brokers_keep_their_sessions_while_a_writer_of_the_store_hangs(seed: int, latency: tuple[float, float]) -> None:
+    async def scenario(world: World) -> None:
+        brokers = await three(world)
+        epochs = [broker_of(machine).registration.epoch for machine in brokers]
+        world.store.locked = True
+        brokers[2].kill()
+        await asyncio.sleep(world.stream("lock").uniform(20, 40))
+        assert all(len(image(machine).brokers) == 3 for machine in brokers[:2])
+        world.store.locked = False
+        await until(lambda: all(len(image(machine).brokers) == 2 for machine in brokers[:2]))
+        await until(lambda: all(info.leader in (1, 2) for machine in brokers[:2] for info in states(machine)))
+        await brokers[2].start()
+        await until(lambda: all(len(image(machine).brokers) == 3 for machine in brokers))
+        await until(lambda: states(brokers[0]) == states(brokers[1]) == states(brokers[2]))
+        assert [broker_of(machine).registration.epoch for machine in brokers[:2]] == epochs[:2]
+
+    World(seed, store_latency_s=latency).run(scenario)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_paused_broker_registers_again(seed: int) -> None:
     async def scenario(world: World) -> None:

@@ -73,6 +73,8 @@ class MemoryStore:
     """A `MetadataStore` for one thread. `now_ms` is the clock of its sessions."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.locked = False
+        """Whether a writer hangs in its transaction. No session ends then, and `sim.store` lets writes wait."""
         self._now_ms = now_ms
         self._rows = _MemoryRows()
         self._sessions: dict[int, _Session] = {}
@@ -172,5 +174,5 @@ class MemoryStore:
     def _expire(self) -> None:
         now_ms = self._now_ms()
         for number, session in list(self._sessions.items()):
-            if session.expires_ms <= now_ms:
+            if session.expires_ms <= now_ms and not self.locked:
                 self.close_session(number)

@@ -24,7 +24,8 @@ from oncelog.sim.threads import pause
 T = TypeVar("T")
 
 TIMEOUT_S = 5.0
-"""After this time without an answer, a call fails."""
+"""After this time without an answer, a call fails. A write fails after the same time in which the store is locked."""
+_LOCK_RETRY_S = 0.05
 
 
 class StoreLink:
@@ -65,13 +66,15 @@ class StoreLink:
         self._sessions.append(session)
         return session
 
-    def call(self, what: str, work: Callable[[], T], *, write: bool) -> T:
-        """Carry out a call in the store, between two latencies. Its answer may get lost."""
+    def call(self, what: str, work: Callable[[], T], *, write: bool, renewal: bool = False) -> T:
+        """Carry out a call in the store, between two latencies. Its answer may get lost. Renewals wait for no lock."""
         self._travel()
         if self.cut_requests:
             self._trace(f"request of {self._name} is lost: {what}")
             pause(TIMEOUT_S)
             raise UnavailableError(f"no connection to the metadata store: {what}")
+        if write and not renewal:
+            self._wait_for_lock(what)
         error: StoreError | None = None
         try:
             result = work()
@@ -90,6 +93,15 @@ class StoreLink:
             raise error
         return result
 
+    def _wait_for_lock(self, what: str) -> None:
+        waited_s = 0.0
+        while self._store.locked:
+            if waited_s >= TIMEOUT_S:
+                self._trace(f"{self._name} cannot write: {what}")
+                raise UnavailableError(f"another process holds the write lock: {what}")
+            pause(_LOCK_RETRY_S)
+            waited_s += _LOCK_RETRY_S
+
     def _travel(self) -> None:
         if self.latency_s[1]:
             pause(self._rng.uniform(*self.latency_s))
@@ -104,10 +116,10 @@ class SimStore:
         self._process = process
         self._watches = Watches()
 
-    def _call(self, what: str, work: Callable[[], T], *, write: bool = False) -> T:
+    def _call(self, what: str, work: Callable[[], T], *, write: bool = False, renewal: bool = False) -> T:
         if not self._process.alive:
             raise ProcessDied
-        result = self._link.call(what, work, write=write)
+        result = self._link.call(what, work, write=write, renewal=renewal)
         if not self._process.alive:
             raise ProcessDied
         return result
@@ -147,7 +159,7 @@ class SimStore:
 
     def renew(self, session: int) -> None:
         """See `MetadataStore.renew`."""
-        self._call(f"renew session {session}", lambda: self._store.renew(session), write=True)
+        self._call(f"renew session {session}", lambda: self._store.renew(session), write=True, renewal=True)
 
     def close_session(self, session: int) -> None:
         """See `MetadataStore.close_session`."""
