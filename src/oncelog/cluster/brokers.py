@@ -48,6 +48,12 @@ class BrokerInfo:
     """Its machine has crashed, so records that it had acknowledged may be missing. It must leave each ISR first."""
     offline: frozenset[tuple[str, int]] = frozenset()
     """The partitions that are in its failed log directories."""
+    lost_logs: frozenset[tuple[str, int]] = frozenset()
+    """The partitions whose log was on a disk that it has lost, and in whose ISR it has been since then.
+
+    It must leave these ISRs before it fetches the records again. It leads such a partition only after an unclean
+    election.
+    """
 
 
 class _BrokerNode(msgspec.Struct, omit_defaults=True):
@@ -61,6 +67,7 @@ class _BrokerNode(msgspec.Struct, omit_defaults=True):
     shutting_down: bool = False
     lost_unsynced: bool = False
     offline: list[tuple[str, int]] = []
+    lost_logs: list[tuple[str, int]] = []
 
 
 class _ControllerNode(msgspec.Struct):
@@ -93,6 +100,7 @@ def encode_broker(info: BrokerInfo) -> bytes:
             shutting_down=info.shutting_down,
             lost_unsynced=info.lost_unsynced,
             offline=sorted(info.offline),
+            lost_logs=sorted(info.lost_logs),
         )
     )
 
@@ -106,7 +114,15 @@ def decode_broker(data: bytes) -> BrokerInfo:
         host, _, port = address.rpartition(":")
         protocol = node.listener_security_protocol_map.get(name, name)
         endpoints[name] = Endpoint(host.strip("[]"), int(port), protocol)
-    return BrokerInfo(node.epoch, endpoints, node.rack, node.shutting_down, node.lost_unsynced, frozenset(node.offline))
+    return BrokerInfo(
+        node.epoch,
+        endpoints,
+        node.rack,
+        node.shutting_down,
+        node.lost_unsynced,
+        frozenset(node.offline),
+        frozenset(node.lost_logs),
+    )
 
 
 def encode_controller(broker: int) -> bytes:

@@ -53,6 +53,9 @@ def decided(view: ClusterView, *, prefer: bool = False) -> tuple[int, tuple[int,
 
 LOST = {2: BrokerInfo(20, lost_unsynced=True)}
 STOPPING = {1: BrokerInfo(10, shutting_down=True)}
+BOTH_STOPPING = {**STOPPING, 2: BrokerInfo(20, shutting_down=True)}
+LOST_LOG = {2: BrokerInfo(21, lost_logs=frozenset({("t", 0)}))}
+"""Broker 2 has started again after the loss of the disk that held its replica."""
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,21 @@ STOPPING = {1: BrokerInfo(10, shutting_down=True)}
         (view_of(led(1, 1), {**alive(2, 3), **STOPPING}), None),
         (view_of(led(1, 1), {**alive(2, 3), **STOPPING}, unclean=True), None),
         (view_of(led(2, 1, 2), {**alive(2, 3), **STOPPING}), (2, (2,), 5)),
-        (view_of(led(2, 1, 2), {**alive(3), **STOPPING}), (1, (1,), 6)),
+        (view_of(led(2, 1, 2), {**alive(3), **STOPPING}), (NONE, (1, 2), 6)),
+        (view_of(led(1, 1, 2, 3), {**alive(3), **BOTH_STOPPING}), (3, (3,), 6)),
+        (view_of(led(1, 1, 2), {**alive(3), **BOTH_STOPPING}), None),  # each of them may come back first
+        (view_of(led(1, 1, 2), BOTH_STOPPING), None),
+        # a lost disk
+        (view_of(led(1, 1, 2, 3), LOST_LOG), (NONE, (1, 3), 6)),  # the others have complete copies
+        (view_of(led(2, 1, 2, 3), LOST_LOG), (NONE, (1, 3), 6)),
+        (view_of(led(1, 1, 2, 3), {**alive(1, 3), **LOST_LOG}), (1, (1, 3), 5)),
+        (view_of(led(2, 1, 2, 3), {**alive(1, 3), **LOST_LOG}), (1, (1, 3), 6)),
+        (view_of(led(2, 2), {**alive(1, 3), **LOST_LOG}), (NONE, (2,), 6)),  # only its lost disk had all records
+        (view_of(led(NONE, 2), {**alive(1, 3), **LOST_LOG}), None),
+        (view_of(led(NONE, 2), {**alive(3), **LOST_LOG}, unclean=True), (3, (3,), 6)),
+        (view_of(led(NONE, 2), LOST_LOG, unclean=True), (2, (2,), 6)),
+        (view_of(led(NONE, 1, 2), {**LOST_LOG, 1: BrokerInfo(11, lost_unsynced=True)}), (NONE, (1,), 6)),
+        (view_of(led(NONE, 2, 1), {**LOST_LOG, 1: BrokerInfo(11, lost_unsynced=True)}), (NONE, (1,), 6)),
     ],
 )
 def test_decisions(view: ClusterView, expected: tuple[int, tuple[int, ...], int] | None) -> None:
@@ -100,6 +117,7 @@ def test_decisions(view: ClusterView, expected: tuple[int, tuple[int, ...], int]
         (view_of(led(2, 2, 3), alive(1, 2, 3)), None),
         (view_of(led(2, 1, 2), {**alive(2), **STOPPING}), (2, (2,), 5)),
         (view_of(led(1, 1, 2), alive(1, 2)), None),
+        (view_of(led(1, 1, 2), {**alive(1), **LOST_LOG}, replicas=(2, 1)), (1, (1,), 5)),
     ],
 )
 def test_preferred_leader_leads_if_it_is_in_sync(
@@ -118,7 +136,15 @@ def test_a_write_requires_the_controller_the_topic_the_state_and_the_new_leader(
 
 BROKERS = st.dictionaries(
     st.integers(1, 4),
-    st.builds(BrokerInfo, st.integers(10, 12), st.just({}), st.none(), st.booleans(), st.booleans()),
+    st.builds(
+        BrokerInfo,
+        st.integers(10, 12),
+        st.just({}),
+        st.none(),
+        st.booleans(),
+        st.booleans(),
+        lost_logs=st.sampled_from([frozenset(), frozenset({("t", 0)})]),
+    ),
 )
 STATES = st.builds(
     PartitionState,
@@ -149,6 +175,9 @@ def test_properties_of_each_decision(
             assert new.leader_broker_epoch == brokers[new.leader].epoch
         if moved and not unclean and new.leader >= 0 and brokers[new.leader].lost_unsynced:
             assert len(state.isr) == 1
+        if moved and not unclean and new.leader >= 0:
+            assert not brokers[new.leader].lost_logs
+            assert not brokers[new.leader].shutting_down
         settled = replace(view, partitions=[replace(view.partitions[0], state=new)])
         for _ in range(3):  # a lost member leaves first, then the last one may lead
             again = reconcile(settled, {("t", 0)} if prefer else ())
@@ -156,6 +185,9 @@ def test_properties_of_each_decision(
                 break
             settled = replace(settled, partitions=[replace(view.partitions[0], state=again[0].state)])
         assert not reconcile(settled, {("t", 0)} if prefer else ())
+        last = settled.partitions[0].state
+        for member in set(last.isr) - {last.leader} if len(last.isr) > 1 else ():
+            assert member not in brokers or not brokers[member].lost_logs
 
 
 # --- placement ---

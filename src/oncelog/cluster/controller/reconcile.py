@@ -2,8 +2,8 @@
 
 `reconcile` is level-triggered: it looks at the present state, not at past events, so a restarted controller needs no
 history. Each write requires the controller epoch, the topic's id, the version of the state, and the registration of the
-elected leader. Sources: KIP-841, KIP-966; Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`;
-KAFKA-6082.
+elected leader. Sources: KIP-841, KIP-858, KIP-966; Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`,
+`ClusterControlManager.isActive`; KAFKA-6082.
 """
 
 from __future__ import annotations
@@ -110,12 +110,24 @@ def _may_stay(view: ClusterView, partition: Partition, leader: int) -> bool:
     return leader != NO_LEADER and _still_leads(view, partition) and not view.brokers[leader].shutting_down
 
 
+def _may_start(view: ClusterView, partition: Partition, broker: int) -> bool:
+    """Return whether a broker may be elected if its records do not matter."""
+    return _is_online(view, partition, broker) and not view.brokers[broker].shutting_down
+
+
 def _may_lead(view: ClusterView, partition: Partition, broker: int) -> bool:
-    """Return whether a member of the ISR may be elected. The last member may, even if it has lost unsynced records."""
-    if not _is_online(view, partition, broker):
+    """Return whether a member of the ISR may be elected.
+
+    The last member may, even if it has lost unsynced records, but not if it has lost the log.
+    """
+    if not _may_start(view, partition, broker) or _has_lost_log(view, partition, broker):
         return False
-    found = view.brokers[broker]
-    return not found.shutting_down and (not found.lost_unsynced or len(partition.state.isr) == 1)
+    return not view.brokers[broker].lost_unsynced or len(partition.state.isr) == 1
+
+
+def _has_lost_log(view: ClusterView, partition: Partition, broker: int) -> bool:
+    found = view.brokers.get(broker)
+    return found is not None and (partition.topic, partition.index) in found.lost_logs
 
 
 def _preferred(view: ClusterView, partition: Partition) -> int | None:
@@ -124,39 +136,43 @@ def _preferred(view: ClusterView, partition: Partition) -> int | None:
 
 
 def _elected(view: ClusterView, partition: Partition) -> int | None:
-    """Return the first in-sync replica that may lead, else any replica if unclean elections are allowed, else None."""
+    """Return the first in-sync replica that may lead, else any replica if unclean elections are allowed, else None.
+
+    An unclean election prefers a replica that has a log.
+    """
     isr = partition.state.isr
     for broker in partition.replicas:
         if broker in isr and _may_lead(view, partition, broker):
             return broker
     if partition.state.leader != NO_LEADER and _still_leads(view, partition):
         return None
-    for broker in isr:  # every member that could lead is shutting down, so elect one of them
-        if _is_online(view, partition, broker) and not view.brokers[broker].lost_unsynced:
-            return broker
-    if partition.unclean:
-        for broker in partition.replicas:
-            if _is_online(view, partition, broker) and not view.brokers[broker].shutting_down:
-                return broker
-    return None
+    if not partition.unclean:
+        return None
+    found = (broker for broker in partition.replicas if _may_start(view, partition, broker))
+    return min(found, key=lambda broker: _has_lost_log(view, partition, broker), default=None)
 
 
 def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -> tuple[int, ...]:
     """Return the ISR without members that may lack records or are shutting down. Keep at least one member.
 
-    Dead members stay until an election, because while there is no leader, any of them may return and lead.
+    Dead members stay until an election, because while there is no leader, any of them may return and lead. A member
+    that shuts down together with the leader stays too: if the leader's disk is lost meanwhile, this member can lead.
     """
     isr = partition.state.isr
     if leader is not None:
-        kept = [member for member in isr if member == leader or not _leaves(view, member)]
-        return tuple(kept) or isr
-    kept = [member for member in isr if member not in view.brokers or not view.brokers[member].lost_unsynced]
-    return tuple(kept or isr[:1])
+        alone = view.brokers[leader].shutting_down
+        return tuple(each for each in isr if each == leader or not _leaves(view, partition, each, alone)) or isr
+    kept = [each for each in isr if not _leaves(view, partition, each, True)]
+    with_log = (each for each in isr if not _has_lost_log(view, partition, each))
+    return tuple(kept) or (next(with_log, isr[0]),)
 
 
-def _leaves(view: ClusterView, member: int) -> bool:
+def _leaves(view: ClusterView, partition: Partition, member: int, may_stop: bool) -> bool:
     found = view.brokers.get(member)
-    return found is not None and (found.lost_unsynced or found.shutting_down)
+    if found is None:
+        return False
+    stops = found.shutting_down and not may_stop
+    return found.lost_unsynced or stops or _has_lost_log(view, partition, member)
 
 
 def _write(view: ClusterView, partition: Partition, wanted: PartitionState) -> StateWrite:
