@@ -237,6 +237,7 @@ class Broker:
             session=lambda: self.registration.session,
             logger=self.log,
         )
+        self.registration.offline = self.partitions.offline
         roles.broker_epoch = lambda: self.registration.epoch
         roles.on_term_ended = self._term_ended
         roles.on_changed = self.replication.role_changed
@@ -281,7 +282,7 @@ class Broker:
         self.loader.start()
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
-        await self.registration.register(endpoints, clean=self.directories.clean, offline=self.partitions.offline())
+        await self.registration.register(endpoints, self.metadata.image, clean=self.directories.clean)
         await self.loader.catch_up()
         await self.controller.start()
         if prepare is not None:
@@ -415,19 +416,22 @@ class Broker:
             directory.check(self.cluster_id)
         check_all_unchanged(self.directories, self.store)
         self.loader.load()
-        if self.config.static.lost_log_dirs:
-            log_dir_registry.check_no_copies(self.metadata.image, self.node_id)
         self._admit_settings()
 
     def _open_directories(self) -> None:
-        """Open the log directories, and store which ones this broker has. Blocks."""
+        """Open the log directories. Store which ones this broker has, and which logs it has lost. Blocks."""
         gone = {self.disk.absolute(path) for path in self.config.static.lost_log_dirs}
-        before = log_dir_registry.read(self.store, self.node_id)
+        before, image = log_dir_registry.read(self.store, self.node_id), self.metadata.image
         known = {key: path for key, path in before.items() if path not in gone}
         now = self.directories.open(self.cluster_id, self._new_topic_id, known)
         mark_imported(self.store, self.directories.online)
-        if now != before:
-            log_dir_registry.write(self.store, self.node_id, now)
+        lost = noted = log_dir_registry.read_lost(self.store, self.node_id)
+        for key in before.keys() - now.keys():
+            self.log.warning("log directory %s is lost; its partitions start without records", before[key])
+            lost |= log_dir_registry.lost_logs(image, self.node_id, self.directories.holds)
+        if (now, lost) != (before, noted):
+            log_dir_registry.write(self.store, self.node_id, now, lost)
+        self.registration.lost = lost
 
     def _new_topic_id(self) -> UUID:
         return new_topic_id(self._rng.getrandbits)
@@ -463,8 +467,8 @@ class Broker:
 
     async def _tell_offline(self) -> None:
         try:
-            await self.registration.update(offline=self.partitions.offline())
-        except StoreError as error:
+            await self.registration.update()
+        except StoreError as error:  # the next renewal repeats it
             self.log.error("cannot tell the controller which partitions are offline: %r", error)
 
     def _take_offline(self, directory: DataDirectory, error: OSError) -> None:

@@ -11,6 +11,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.cluster.brokers import CONTROLLER
 from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH
+from oncelog.cluster.store import UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topics import PartitionInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -179,5 +180,34 @@ def test_partitions_of_a_failed_log_directory_are_led_elsewhere(tmp_path: Path) 
         assert state(second, "t", kept).leader == 1
         assert [state(second, "single", index).leader for index in (0, 1)] == [1, 1], "no other broker could lead them"
         assert second.metadata.image.brokers[1].offline == {("t", 1 - kept)}
+
+    run(Brokers(tmp_path), body)
+
+
+def test_list_of_offline_partitions_is_written_again_and_follows_the_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first write fails, as on a full disk. A topic that is created again is in a directory that works."""
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise UnavailableError("disk full")
+
+    async def body(brokers: Brokers) -> None:
+        first = await brokers.start(1, log_dirs=f"{tmp_path}/a,{tmp_path}/b", broker_heartbeat_interval_ms="100")
+        second = await brokers.start(2)
+        await until(lambda: len(first.metadata.image.brokers) == 2)
+        topic = await first.topics.create("t", assignment=[(1, 2)])
+        append(first.partitions.find("t", 0))
+        failing = first.directories.find("t", 0)
+        assert failing is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(first.registration._changes, "write", fail)
+            failing.disk.fail(OSError(5, "no write"))
+            await asyncio.sleep(0.3)
+        await until(lambda: state(second).leader == 2)
+        await second.topics.delete(topic)
+        await second.topics.create("t", assignment=[(1, 2)])
+        await until(lambda: not second.metadata.image.brokers[1].offline)
+        await until(lambda: sorted(state(second).isr) == [1, 2])
 
     run(Brokers(tmp_path), body)

@@ -169,7 +169,8 @@ def test_change_of_the_registration_survives_the_end_of_the_session(tmp_path: Pa
 
     async def body(brokers: Brokers) -> None:
         registration = (await brokers.start(1)).registration
-        await registration.update(offline=frozenset({("t", 0)}))
+        registration.offline = lambda: frozenset({("t", 0)})
+        await registration.update()
         assert read_registrations(store)[1].offline == {("t", 0)}
         store.close_session(registration.session)
         await registration.update(shutting_down=True)

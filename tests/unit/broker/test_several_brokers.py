@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from oncelog.broker.broker import Broker
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
 from oncelog.cluster.store import Set
 from oncelog.net.connection import connect
-from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -245,20 +243,5 @@ def test_unclean_election_elects_a_replica_that_is_not_in_sync(tmp_path: Path) -
         assert (info.leader, info.isr) == (3, (3,))
         await first.settings.alter_topic("t", lambda _: {"unclean.leader.election.enable": "true"}, validate_only=False)
         await until(lambda: first.metadata.image.partition("t", 1).leader == 3)  # type: ignore[union-attr]
-
-    run(Brokers(tmp_path), body)
-
-
-def test_lost_disk_is_rejected_if_other_brokers_have_copies(tmp_path: Path) -> None:
-    """The broker might be elected with an empty log, and the others would truncate theirs."""
-
-    async def body(brokers: Brokers) -> None:
-        first, *_ = await three(brokers)
-        await first.topics.create("t", assignment=[(1, 2)])
-        await everywhere(brokers, "t")
-        await brokers.stop(2)
-        with pytest.raises(ProtocolError, match="t-0 has 2") as caught:
-            await brokers.start(2, lost_log_dirs=str(tmp_path / "data-2"))
-        assert caught.value.code is ErrorCode.INVALID_CONFIG
 
     run(Brokers(tmp_path), body)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.workers import Offload, Workers
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
@@ -68,6 +69,10 @@ class Registration:
         self.info = BrokerInfo(-1)
         """This broker as the others see it. The epoch is -1 until it is registered, and while its session is lost."""
         self.session = -1
+        self.offline: Callable[[], frozenset[tuple[str, int]]] = frozenset
+        """Returns the partitions in failed log directories. It may run in a worker thread."""
+        self.lost: log_dir_registry.Lost = frozenset()
+        """The lost logs that the broker may not replace yet."""
         self.when_lost: list[Callable[[], None]] = []
         """Called when the broker learns that its session has ended, before it registers again."""
         self._store = store
@@ -76,6 +81,7 @@ class Registration:
         self._workers = workers
         self._offload_renewal = offload_renewal or workers.offload
         self._logger = logger
+        self._image = MetadataImage()
         self._wake = asyncio.Event()
         self._updating = asyncio.Lock()
 
@@ -95,14 +101,19 @@ class Registration:
                 f"another running process is broker {node_id} of this cluster. Stop it, or set another node.id",
             ) from error
 
-    async def register(
-        self, endpoints: Mapping[str, Endpoint], *, clean: bool, offline: frozenset[tuple[str, int]] = frozenset()
-    ) -> None:
-        """Tell the other brokers the addresses of this one, and which partitions are in failed log directories.
+    async def register(self, endpoints: Mapping[str, Endpoint], image: MetadataImage, *, clean: bool) -> None:
+        """Tell the other brokers the addresses of this one, and which partitions it cannot lead.
 
         `clean`: its log directories were cleanly closed. Raises StoreError.
         """
-        info = BrokerInfo(-1, endpoints, self._identity.rack, offline=offline)
+        self._image = image
+        info = BrokerInfo(
+            -1,
+            endpoints,
+            self._identity.rack,
+            offline=self.offline(),
+            lost_logs=log_dir_registry.named(image, self.lost),
+        )
         async with self._updating:
             try:
                 self.info = await self._workers.write(self._register, info, clean)
@@ -116,23 +127,24 @@ class Registration:
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Renew the session at once if the image lacks this registration, and note when lost records are replaced."""
+        self._image = delta.after
         known = delta.after.brokers.get(self._identity.node_id)
         if delta.brokers_changed and (known is None or known.epoch != self.epoch):
             self._wake.set()
         if self.info.lost_unsynced and _is_replaced(delta.after, self._identity.node_id):
             self._workers.spawn(self._forget_lost(), "note that lost records are replaced")
+        if self.lost:
+            self._workers.spawn(self._forget_lost_logs(), "note that lost logs may be replaced")
 
-    async def update(
-        self, *, shutting_down: bool | None = None, offline: frozenset[tuple[str, int]] | None = None
-    ) -> None:
-        """Change the registration. If the session has ended, the next one has the change. Raises StoreError."""
+    async def update(self, *, shutting_down: bool = False) -> None:
+        """Write which partitions are offline now, and whether the broker stops soon, if this has changed.
+
+        If the session has ended, the next one has the change. Raises StoreError.
+        """
         async with self._updating:
-            info = self.info
-            if shutting_down is not None:
-                info = replace(info, shutting_down=shutting_down)
-            if offline is not None:
-                info = replace(info, offline=offline)
-            await self._write(info)
+            offline = await self._workers.offload(self.offline)
+            stops = shutting_down or self.info.shutting_down
+            await self._write(replace(self.info, offline=offline, shutting_down=stops))
 
     async def close(self) -> None:
         """End the session, and with it the registration."""
@@ -164,6 +176,16 @@ class Registration:
         self._store.multi(operations)
         return info
 
+    def _write_lost_logs(self, image: MetadataImage, info: BrokerInfo) -> tuple[log_dir_registry.Lost, BrokerInfo]:
+        """Write which lost logs the broker may not replace yet, if these have changed. Return them."""
+        node_id = self._identity.node_id
+        left = log_dir_registry.still_lost(image, self.lost, node_id, info.epoch)
+        if left != self.lost:
+            info, path = replace(info, lost_logs=log_dir_registry.named(image, left)), broker_path(node_id)
+            operations = [Set(path, encode_broker(info), ANY), log_dir_registry.lost_change(node_id, left)]
+            self._changes.write(operations, path, session=self.session)
+        return left, info
+
     # -- while the broker runs --------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
@@ -188,6 +210,8 @@ class Registration:
         session = self.session
         try:
             await self._offload_renewal(self._store.renew, session)
+            if not self._updating.locked():  # a write may wait for long, and the next renewal must not
+                self._workers.spawn(self._repeat(), "correct the registration")
         except SessionExpiredError:
             if session != self.session:  # the broker has opened another session meanwhile
                 return
@@ -225,6 +249,21 @@ class Registration:
                 extra = Set(f"{BOOTS}/{self._identity.node_id}", boot)
                 with suppress(StoreError):  # the next change of the metadata tries again
                     await self._write(replace(self.info, lost_unsynced=False), extra)
+
+    async def _forget_lost_logs(self) -> None:
+        """Let this broker replace the lost logs of the partitions whose ISR it has left."""
+        async with self._updating:
+            if self.lost and self.epoch >= 0:
+                with suppress(StoreError):  # the next change of the metadata, or the next renewal, tries again
+                    self.lost, info = await self._workers.write(self._write_lost_logs, self._image, self.info)
+                    self.info = replace(info, epoch=self.epoch)
+
+    async def _repeat(self) -> None:
+        """Correct the registration, if an earlier attempt has failed or a topic was created again."""
+        if self.epoch >= 0:
+            await self._forget_lost_logs()
+            with suppress(StoreError):
+                await self.update()
 
     async def _write(self, info: BrokerInfo, *extra: Operation) -> None:
         if self.epoch >= 0 and info != self.info:

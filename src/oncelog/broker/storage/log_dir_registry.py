@@ -1,29 +1,43 @@
-"""Store the log directories of each broker in the versioned tree, to detect empty and missing ones.
+"""Store the log directories of each broker in the versioned tree, and which logs it has lost with a disk.
 
 Without this registry, a disk that is not mounted, or a forgotten entry of `log.dirs`, would look like empty partitions.
 Their offsets would start at 0 again, and consumers would be reset. Kafka detects this with `meta.properties`, and with
 the directory ids in its metadata (KIP-858).
+
+If a user gives up a lost directory (`lost.log.dirs`), the broker may be in the ISR of partitions whose log was there.
+These stay noted here, also over restarts, until the broker has left the ISR. Otherwise it could be elected without its
+records, and the other brokers would truncate theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import msgspec
 
 from oncelog.cluster.image import MetadataImage
-from oncelog.cluster.store import MetadataStore, NoNodeError, ensure
-from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
+from oncelog.cluster.store import ANY, MetadataStore, NoNodeError, Set, ensure
+from oncelog.cluster.topics import TopicInfo
 
 PATH = "/oncelog/log_dirs"
+LOST_PATH = "/oncelog/lost_logs"
 
 Known = dict[UUID, str]
 """directory.id -> absolute path."""
+Lost = frozenset[tuple[UUID, int]]
+"""Topic id and partition of each lost log."""
 
 
 class _Node(msgspec.Struct):
     log_dirs: dict[str, str]
+    version: int = 1
+
+
+class _LostNode(msgspec.Struct):
+    partitions: dict[str, list[int]]
+    """Topic id -> partitions."""
     version: int = 1
 
 
@@ -37,18 +51,63 @@ def read(store: MetadataStore, node_id: int) -> Known:
     return {UUID(text): path for text, path in found.items()}
 
 
-def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str]) -> None:
-    """Store the log directories of a broker. Only that broker may call this. Blocks."""
+def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str], lost: Lost) -> None:
+    """Store the log directories and the lost logs of a broker, in one step. Only that broker may call this. Blocks."""
     path = f"{PATH}/{node_id}"
     ensure(store, path)
-    store.set(path, msgspec.json.encode(_Node({str(key): value for key, value in known.items()})))
+    ensure(store, f"{LOST_PATH}/{node_id}")
+    node = _Node({str(key): value for key, value in known.items()})
+    store.multi([Set(path, msgspec.json.encode(node), ANY), lost_change(node_id, lost)])
 
 
-def check_no_copies(image: MetadataImage, node_id: int) -> None:
-    """Raise INVALID_CONFIG if other brokers have copies of a broker's partitions.
+def read_lost(store: MetadataStore, node_id: int) -> Lost:
+    """Return the logs that a broker has lost and must not replace yet. Blocks."""
+    try:
+        node = store.get(f"{LOST_PATH}/{node_id}")
+    except NoNodeError:
+        return frozenset()
+    found = msgspec.json.decode(node.data, type=_LostNode).partitions
+    return frozenset((UUID(text), partition) for text, partitions in found.items() for partition in partitions)
 
-    After the loss of a disk, the broker might be elected with an empty log, and the others would truncate theirs.
+
+def lost_change(node_id: int, lost: Lost) -> Set:
+    """Return the operation that stores the lost logs of a broker. `write` must have created the node."""
+    node = _LostNode({})
+    for topic_id, partition in sorted(lost):
+        node.partitions.setdefault(str(topic_id), []).append(partition)
+    return Set(f"{LOST_PATH}/{node_id}", msgspec.json.encode(node), ANY)
+
+
+def lost_logs(image: MetadataImage, node_id: int, is_held: Callable[[TopicInfo, int], bool]) -> Lost:
+    """Return the replicated partitions in whose ISR a broker is, although it has no log of them any more.
+
+    `is_held` returns whether one of the remaining log directories has the log.
     """
-    for topic, index in image.replicated(node_id):
-        message = f"lost.log.dirs is not supported yet if partitions have several replicas, as {topic}-{index} has"
-        raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
+    found = set()
+    for name, index in image.replicated(node_id):
+        topic = image.topics_by_name[name]
+        if node_id in topic.partitions[index].isr and not is_held(topic, index):
+            found.add((topic.topic_id, index))
+    return frozenset(found)
+
+
+def still_lost(image: MetadataImage, lost: Lost, node_id: int, broker_epoch: int) -> Lost:
+    """Return those of the lost logs that the broker may not replace yet, because it is still in the ISR.
+
+    If this process leads such a partition, it has won an unclean election, and its records count from now on.
+    """
+    left = set()
+    for topic_id, index in lost:
+        topic = image.topic_by_id(topic_id)
+        if topic is not None:
+            info = topic.partitions[index]
+            elected = info.leader == node_id and info.leader_broker_epoch == broker_epoch != UNKNOWN_BROKER_EPOCH
+            if node_id in info.isr and not elected:
+                left.add((topic_id, index))
+    return frozenset(left)
+
+
+def named(image: MetadataImage, lost: Lost) -> frozenset[tuple[str, int]]:
+    """Return the lost logs by the names of their topics."""
+    topics = ((image.topic_by_id(topic_id), index) for topic_id, index in lost)
+    return frozenset((topic.name, index) for topic, index in topics if topic is not None)

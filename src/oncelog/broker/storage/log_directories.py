@@ -13,7 +13,7 @@ from uuid import UUID
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.broker.storage.log_dir_registry import Known
 from oncelog.cluster.image import MetadataImage
-from oncelog.cluster.topics import topic_id_text
+from oncelog.cluster.topics import TopicInfo, topic_id_text
 from oncelog.log.disk import Disk
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -102,6 +102,13 @@ class LogDirectories:
                     "if it is lost, to lost.log.dirs. The partitions in a lost directory start empty",
                 )
         return {**known, **here}
+
+    def holds(self, topic: TopicInfo, partition: int) -> bool:
+        """Return whether `open` has found a log of the partition. Blocks. Raises OSError."""
+        key = topic.name, partition
+        return any(
+            key in directory.found and directory.topic_id(*key) in (None, topic.topic_id) for directory in self.online
+        )
 
     def locate(self, topics: MetadataImage) -> None:
         """Find the log directory of each partition.

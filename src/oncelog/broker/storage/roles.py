@@ -116,8 +116,12 @@ class Roles:
             self._live_of = image
             self._live = {id_: info.epoch for id_, info in image.brokers.items() if not info.shutting_down}
         key = replica.topic, replica.partition
-        if any(key in info.offline for info in image.brokers.values()):
-            return {id_: epoch for id_, epoch in self._live.items() if key not in image.brokers[id_].offline}
+        if any(key in info.offline or key in info.lost_logs for info in image.brokers.values()):
+            return {
+                id_: epoch
+                for id_, epoch in self._live.items()
+                if key not in image.brokers[id_].offline and key not in image.brokers[id_].lost_logs
+            }
         return self._live
 
 

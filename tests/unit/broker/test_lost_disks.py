@@ -1,0 +1,134 @@
+"""Three broker processes, one of which loses its disk: acknowledged records survive, whoever starts first."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from oncelog.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopic
+from oncelog.protocol.messages.metadata import MetadataResponse
+from support.broker_processes import BrokerProcesses, broker_processes, leaders, running
+from support.processes import wait_until
+
+ALL = (1, 2, 3)
+RECORDS = 300
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[BrokerProcesses]:
+    """Yield three brokers with a topic of three partitions, which has acknowledged records."""
+    with broker_processes(tmp_path) as processes:
+        for broker in ALL:
+            processes.start(broker)
+        processes.until(1, lambda metadata: running(metadata) == [*ALL])
+        assignments = [
+            CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
+            for index, ids in enumerate([[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        ]
+        topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
+        (result,) = processes.ask(1, CreateTopicsRequest(topics=[topic])).topics
+        assert result.error_code == 0
+        for broker in ALL:
+            processes.until(broker, lambda metadata: len(leaders(metadata)) == 3)
+        producer = Producer({"bootstrap.servers": addresses(processes), "acks": "all"})
+        failed: list[object] = []
+        for number in range(RECORDS):
+            producer.produce(
+                "t",
+                str(number),
+                partition=number % 3,
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
+        assert producer.flush(60) == 0
+        assert not failed
+        yield processes
+
+
+def addresses(processes: BrokerProcesses) -> str:
+    return ",".join(f"127.0.0.1:{port}" for port in processes.ports.values())
+
+
+def read(processes: BrokerProcesses) -> list[int]:
+    """Return the values of all records that a consumer reads."""
+    consumer = Consumer({"bootstrap.servers": addresses(processes), "group.id": "none", "auto.offset.reset": "error"})
+    consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
+    found: list[int] = []
+
+    def all_are_read() -> bool:
+        for message in consumer.consume(RECORDS, 1):
+            assert message.error() is None
+            found.append(int(message.value()))
+        return len(found) >= RECORDS
+
+    wait_until(all_are_read, "all records are read")
+    consumer.close()
+    return sorted(found)
+
+
+def is_complete(metadata: MetadataResponse) -> bool:
+    """Return whether all brokers are in sync."""
+    return all(sorted(each.isr_nodes) == [*ALL] for topic in metadata.topics for each in topic.partitions)
+
+
+def led_by(metadata: MetadataResponse) -> list[int]:
+    """Return the leader of each partition of the topic."""
+    (topic,) = (topic for topic in metadata.topics if topic.name == "t")
+    return [partition.leader_id for partition in topic.partitions]
+
+
+def lose_disk(processes: BrokerProcesses) -> None:
+    """Start broker 2 with a new disk, before the others, and check that it leads nothing."""
+    lost = processes.folder / "data-2"
+    shutil.rmtree(lost)
+    processes.start(2, lost_log_dirs=str(lost))
+    wait_until(lambda: processes.metadata(2).controller_id == 2, "broker 2 is the controller")
+    time.sleep(0.3)
+    assert led_by(processes.metadata(2)) == [-1, -1, -1]
+
+
+def test_broker_that_starts_first_with_a_new_disk_copies_the_records_of_the_others(processes: BrokerProcesses) -> None:
+    for broker in ALL:
+        processes.kill(broker)
+    lose_disk(processes)
+    for broker in (1, 3):
+        processes.start(broker)
+    assert read(processes) == list(range(RECORDS))
+    assert not {2, -1} & set(led_by(processes.metadata(1)))
+    processes.until(1, is_complete, 30)
+    processes.kill(1)
+    processes.kill(3)
+    processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2], 30)
+    assert read(processes) == list(range(RECORDS))
+    processes.kill(2)
+    processes.start(2)
+    processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2], 30)
+
+
+def test_only_an_unclean_election_gives_up_the_lost_disk_of_the_last_in_sync_replica(
+    processes: BrokerProcesses,
+) -> None:
+    for broker in (1, 3):
+        processes.stop(broker)
+    processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2])
+    processes.stop(2)
+    lose_disk(processes)
+    processes.kill(2)
+    processes.start(2)  # the broker knows of the loss, although the setting is gone
+    for broker in (1, 3):
+        processes.start(broker)
+    processes.until(2, lambda metadata: running(metadata) == [*ALL])
+    time.sleep(0.3)
+    assert led_by(processes.metadata(2)) == [-1, -1, -1]
+    topics = [ElectLeadersTopic(topic="t", partitions=[0, 1, 2])]
+    request = ElectLeadersRequest(election_type=1, topic_partitions=topics, timeout_ms=5000)
+    answer = processes.ask(processes.metadata(2).controller_id, request)
+    assert {each.error_code for each in answer.replica_election_results[0].partition_result} == {0}
+    assert read(processes) == list(range(RECORDS))
+    assert not {2, -1} & set(led_by(processes.metadata(1)))
+    processes.until(1, is_complete, 30)
