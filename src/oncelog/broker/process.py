@@ -54,7 +54,9 @@ METADATA_FILE = "metadata.sqlite"
 LOCK_WAIT_S = 10.0
 """How long a supervised broker waits until its predecessor has closed its logs and exited."""
 JOIN_WAIT_S = 60.0
-"""How long a broker waits for the other brokers that `oncelog up` starts."""
+"""How long a broker of a new cluster waits for the other brokers that `oncelog up` starts."""
+SHORT_JOIN_WAIT_S = 5.0
+"""The same if the cluster exists. One of its brokers may be unable to start, and the others have copies."""
 JOIN_POLL_S = 0.02
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 OPEN_FILES = 512
@@ -86,10 +88,10 @@ class Launch(msgspec.Struct, frozen=True):
     """The path of the cluster's SQLite file. By default, it is `METADATA_FILE` in the first log directory."""
     topics: tuple[TopicSpec, ...] = ()
     """The broker is ready when these topics exist."""
-    creates_topics: bool = True
-    """Whether this broker creates the topics that are missing. One of several brokers does."""
     brokers: int = 1
-    """The broker is ready when it knows this number of brokers."""
+    """The broker is ready when it knows this number of brokers, or soon after its start if the cluster exists."""
+    cluster_exists: bool = False
+    """Whether `oncelog up` starts several brokers whose cluster exists already."""
     supervisor_fd: int = -1
     """A socket to the supervisor, or -1. The broker sends `Ready` to it, and stops when its other end is closed."""
 
@@ -325,29 +327,47 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
 
 
 async def _join(broker: Broker, launch: Launch, stop: asyncio.Event) -> None:
-    """Create the topics, and wait until this broker knows the brokers and topics of the launch, or until `stop` is set.
+    """Wait until this broker knows the brokers and topics of the launch, or until `stop` is set.
 
-    Raises StartError, ProtocolError, StoreError.
+    The running broker with the highest id creates the topics that are missing. Raises StartError, ProtocolError,
+    StoreError.
     """
     import asyncio
 
-    async def wait(condition: Callable[[MetadataImage], bool], what: str) -> None:
-        deadline = time.monotonic() + JOIN_WAIT_S
+    async def wait(condition: Callable[[MetadataImage], bool], wait_s: float) -> bool:
+        deadline = time.monotonic() + wait_s
         while not (condition(broker.metadata.image) or stop.is_set()):
             if time.monotonic() >= deadline:
-                raise StartError(f"after {JOIN_WAIT_S:g} s, {what}")
+                return False
             await asyncio.sleep(JOIN_POLL_S)
             await broker.loader.catch_up()
+        return True
 
-    await wait(lambda image: len(image.brokers) >= launch.brokers, f"fewer than {launch.brokers} brokers run")
-    if launch.creates_topics and not stop.is_set():
-        for topic in launch.topics:
-            if broker.metadata.image.topic(topic.name) is None:
+    wait_s = SHORT_JOIN_WAIT_S if launch.cluster_exists else JOIN_WAIT_S
+    complete = await wait(lambda image: len(image.brokers) >= launch.brokers, wait_s)
+    if not complete and not launch.cluster_exists:
+        raise StartError(f"after {wait_s:g} s, fewer than {launch.brokers} brokers run")
+    if broker.node_id == max(broker.metadata.image.brokers, default=broker.node_id) and not stop.is_set():
+        await _create_topics(broker, launch.topics)
+    names = {topic.name for topic in launch.topics}
+    if not await wait(lambda image: names <= image.topics_by_name.keys(), JOIN_WAIT_S):
+        missing = ", ".join(sorted(names - broker.metadata.image.topics_by_name.keys()))
+        raise StartError(f"after {JOIN_WAIT_S:g} s, no other broker has created these topics: {missing}")
+
+
+async def _create_topics(broker: Broker, topics: Sequence[TopicSpec]) -> None:
+    """Create the topics that do not exist. Raises StartError, StoreError."""
+    from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+    for topic in topics:
+        if broker.metadata.image.topic(topic.name) is None:
+            try:
                 await broker.topics.create(
                     topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor
                 )
-    names = {topic.name for topic in launch.topics}
-    await wait(lambda image: names <= image.topics_by_name.keys(), "the topics do not exist")
+            except ProtocolError as error:
+                if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another broker may have created it
+                    raise StartError(f"cannot create topic {topic.name}: {error}") from error
 
 
 def _boot_id() -> str:

@@ -46,6 +46,8 @@ class BrokerProcess:
         self.launch = launch
         self.ready: Ready | None = None
         """The first message of the broker: it has accepted requests at least once."""
+        self.failed = False
+        """Whether a process has ended before the broker was ready. It is started again."""
         self.link: socket.socket | None = None
         """The socket to the running process, or None. `read_link` must be called when it is readable."""
         self.restart_at: float | None = None
@@ -86,10 +88,17 @@ class BrokerProcess:
             self._accepts = True
             if self.ready is None:
                 self.ready = msgspec.json.decode(self._received, type=Ready)
-                # The topics exist now. A topic that a user deletes must not come back when the broker is restarted. Nor
-                # does the restarted broker wait for others, which may be down.
-                self.launch = msgspec.structs.replace(self.launch, topics=(), brokers=1)
+                self.join_alone()
+                if self.failed:
+                    self._say(f"{self.name} is ready now, at {self.ready.advertised}")
         return bool(data)
+
+    def join_alone(self) -> None:
+        """Let the next process create no topics, because a user may have deleted one, and not wait for other brokers.
+
+        Call this when the topics exist.
+        """
+        self.launch = msgspec.structs.replace(self.launch, topics=(), brokers=1)
 
     def kill(self, *, wait: bool = False) -> None:
         """Send SIGKILL, and perhaps wait for the end of the process."""
@@ -127,7 +136,11 @@ class BrokerProcess:
         status, self.process = self.process.returncode, None
         what = f"{self.name} ended " + (f"by signal {-status}" if status < 0 else f"with status {status}")
         if self.ready is None:
-            if status not in (FAILED, NO_LOG_DIRECTORY):  # with these statuses, the broker has printed the reason
+            reasoned = status in (FAILED, NO_LOG_DIRECTORY)  # the broker has printed the reason
+            if self._restart and self.launch.cluster_exists:
+                self._retry(what, reasoned)
+                return True
+            if not reasoned:
                 self._say(f"{what} before it was ready")
             return False
         if not self._restart:
@@ -153,6 +166,25 @@ class BrokerProcess:
         self._say(text)
         self.restart_at = time.monotonic() + wait_s
         return True
+
+    def _retry(self, what: str, reasoned: bool) -> None:
+        """Start a broker of an existing cluster again, although it was never ready. The others have copies."""
+        wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=False)
+        self.restart_at = time.monotonic() + wait_s
+        if self.failed:
+            self._say(f"{what} before it was ready; restarting in {wait_s:g} s")
+            return
+        self.failed = True
+        folders = self.launch.settings["log.dirs"]
+        self._say(
+            f"{what} before it was ready, so its replicas in {folders} are not available. The other brokers run "
+            f"without it. Restarting it in {wait_s:g} s."
+        )
+        if reasoned:
+            self._say(
+                "Correct the cause that is printed above. If a disk is lost for good, stop this command, and run it "
+                f"once with --set lost.log.dirs={folders}"
+            )
 
     def close_link(self) -> None:
         """Close the socket of a process that has ended."""

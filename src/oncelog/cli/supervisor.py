@@ -82,9 +82,10 @@ class Supervisor:
         for broker in self._brokers:
             if broker.process is not None and broker.process.poll() is not None:
                 self._forget_link(broker)
-                if not broker.died():
+                if not broker.died() or all(each.failed and each.ready is None for each in self._brokers):
                     self._stop(wakeup)
                     return 1
+                self._announce_if_due()
             elif broker.restart_at is not None and time.monotonic() >= broker.restart_at:
                 self._start(broker)
         return None
@@ -118,12 +119,16 @@ class Supervisor:
     def _read_link(self, broker: BrokerProcess) -> None:
         if not broker.read_link():
             self._forget_link(broker)
-        elif not self._announced and all(each.ready is not None for each in self._brokers):
-            self._announce()
+        self._announce_if_due()
 
-    def _announce(self) -> None:
-        """Print the addresses of the brokers when all of them are ready for the first time."""
+    def _announce_if_due(self) -> None:
+        """Print the addresses of the brokers when all of them are ready, except those that cannot start."""
+        waiting = [broker for broker in self._brokers if broker.ready is None]
+        if self._announced or len(waiting) == len(self._brokers) or any(each.process is not None for each in waiting):
+            return
         self._announced = True
+        for broker in waiting:
+            broker.join_alone()
         first = self._brokers[0].launch
         folder, logs = os.path.dirname(first.metadata), first.settings["log.dirs"]
         elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f"; the logs are in {logs}"

@@ -67,7 +67,8 @@ def up(
     """Run brokers in the foreground until SIGTERM or Ctrl-C. Restart each one that dies.
 
     When all brokers accept requests, the command prints one line BROKERS=HOST:PORT,... on stdout. Broker 2 listens on
-    the port after that of broker 1, and so on.
+    the port after that of broker 1, and so on. If a broker of an existing cluster cannot start, the others run, and the
+    command retries.
     """
     # A parent that knows its id passes it: it may be killed before this line, and getppid() would then be another's.
     parent = os.getppid() if exit_with_parent and parent_pid is None else parent_pid
@@ -107,7 +108,7 @@ def _launch(
     *,
     log_dirs: str | None,
 ) -> Launch:
-    """Return the parameters of one broker. The last one creates the topics.
+    """Return the parameters of one broker.
 
     `log_dirs` is that of the command line: a file may describe another installation.
     """
@@ -121,7 +122,8 @@ def _launch(
             )
     kept = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
     metadata = os.path.join(folder, METADATA_FILE)
-    return Launch({**kept, **own}, metadata, topics, creates_topics=number == brokers, brokers=brokers)
+    exists = brokers > 1 and os.path.exists(metadata)
+    return Launch({**kept, **own}, metadata, topics, brokers=brokers, cluster_exists=exists)
 
 
 def _check_broker_count(folder: str, brokers: int) -> None:

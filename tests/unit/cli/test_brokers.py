@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,13 +71,3 @@ def test_one_signal_stops_all_brokers_and_leaves_nothing(three: OncelogCluster, 
     assert three.process.popen.wait(60) == 0
     assert all(gone(pid) for pid in pids)
     assert not list(three.data.glob("broker-*/broker.pid"))
-
-
-def test_a_broker_that_cannot_start_ends_all(new_cluster: NewCluster, tmp_path: Path) -> None:
-    cluster = new_cluster(arguments=("--brokers", "2"))
-    cluster.stop()
-    (cluster.data / "broker-2" / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=2\n")
-    with pytest.raises(Exception, match="ended with 1"):
-        cluster.start()
-    assert "cluster.id=another" in cluster.process.stderr_path.read_text()
-    wait_until(lambda: not list(cluster.data.glob("broker-*/broker.pid")), "both brokers have ended")

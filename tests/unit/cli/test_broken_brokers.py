@@ -1,0 +1,190 @@
+"""`oncelog up --brokers 3` if one broker cannot start: the others run, and it returns after the repair."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from support.processes import children, wait_until
+from support.servers import OncelogCluster
+
+Up = Callable[..., OncelogCluster]
+RECORDS = 60
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """Run `oncelog up --brokers 3` with arguments, always on the same data."""
+    made: list[OncelogCluster] = []
+
+    def start(*arguments: str) -> OncelogCluster:
+        made.append(OncelogCluster(tmp_path, arguments=("--brokers", "3", *arguments)))
+        return made[-1]
+
+    yield start
+    for cluster in made:
+        cluster.stop()
+
+
+@pytest.fixture
+def data(up: Up) -> Path:
+    """Return the data of three brokers that were stopped, with acknowledged records in a topic."""
+    cluster = up("--topic", "t:3:3")
+    produce(cluster, 0)
+    assert cluster.stop() == 0
+    return cluster.data
+
+
+def produce(cluster: OncelogCluster, first: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    failed: list[object] = []
+    for number in range(first, first + RECORDS):
+        producer.produce(
+            "t",
+            str(number),
+            partition=number % 3,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+    assert producer.flush(30) == 0
+    assert not failed
+
+
+def read(cluster: OncelogCluster, count: int) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "none", "auto.offset.reset": "error"})
+    consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
+    found: list[int] = []
+
+    def all_are_read() -> bool:
+        for message in consumer.consume(count, 1):
+            assert message.error() is None
+            found.append(int(message.value()))
+        return len(found) >= count
+
+    wait_until(all_are_read, "all records are read")
+    consumer.close()
+    return sorted(found)
+
+
+def in_sync(cluster: OncelogCluster) -> set[tuple[int, ...]]:
+    found = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=20).topics["t"].partitions
+    return {tuple(sorted(partition.isrs)) for partition in found.values()}
+
+
+def messages(cluster: OncelogCluster) -> str:
+    return cluster.process.stderr_path.read_text()
+
+
+def remove(folder: Path) -> None:
+    folder.rename(folder.with_name("aside"))
+
+
+def replace_by_file(folder: Path) -> None:
+    remove(folder)
+    folder.write_text("not a directory")
+
+
+def damage(folder: Path) -> None:
+    folder.joinpath("meta.properties").write_text("version=1\ncluster.id=another\nnode.id=2\n")
+
+
+def put_back(folder: Path) -> None:
+    aside = folder.with_name("aside")
+    if aside.exists():
+        folder.unlink() if folder.is_file() else shutil.rmtree(folder)
+        aside.rename(folder)
+    else:
+        folder.joinpath("meta.properties").unlink()
+
+
+@pytest.mark.parametrize(
+    ("destroy", "reason"),
+    [
+        (remove, "it is empty, but this broker had logs in it"),
+        (replace_by_file, "cannot use directory"),
+        (damage, "cluster.id=another"),
+    ],
+)
+def test_others_run_until_the_directory_is_repaired(
+    up: Up, data: Path, destroy: Callable[[Path], None], reason: str
+) -> None:
+    folder = data / "broker-2"
+    destroy(folder)
+    cluster = up("--topic", "t:3:3")
+    assert cluster.bootstrap.count(",") == 1
+    said = messages(cluster)
+    assert reason in said
+    assert f"before it was ready, so its replicas in {folder} are not available. The other brokers run" in said
+    assert f"once with --set lost.log.dirs={folder}" in said
+    wait_until(lambda: in_sync(cluster) == {(1, 3)}, "broker 2 is not in sync")
+    produce(cluster, RECORDS)
+    assert read(cluster, 2 * RECORDS) == list(range(2 * RECORDS))
+    put_back(folder)
+    wait_until(lambda: "broker 2 is ready now, at 127.0.0.1:" in messages(cluster), "broker 2 has started")
+    wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
+    assert cluster.stop() == 0
+
+
+def test_lost_disk_is_replaced_while_the_whole_cluster_starts(up: Up, data: Path) -> None:
+    folder = data / "broker-2"
+    shutil.rmtree(folder)
+    cluster = up("--set", f"lost.log.dirs={folder}")
+    assert cluster.bootstrap.count(",") == 2
+    assert read(cluster, RECORDS) == list(range(RECORDS))
+    wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
+    assert cluster.stop() == 0
+    for broker in (1, 3):
+        damage(data / f"broker-{broker}")
+    cluster = up("--set", "unclean.leader.election.enable=true")
+    assert cluster.bootstrap.count(",") == 0
+    assert read(cluster, RECORDS) == list(range(RECORDS))
+
+
+def test_broker_that_is_killed_before_it_is_ready_starts_again(up: Up, data: Path) -> None:
+    pid_file = data / "broker-2" / "broker.pid"
+
+    def kill() -> None:
+        wait_until(lambda: pid_file.exists() and pid_file.read_text().strip(), "broker 2 starts")
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    cluster = up()
+    killer.join()
+    assert cluster.bootstrap.count(",") == 2
+    assert "broker 2 ended by signal 9 before it was ready" in messages(cluster)
+    assert read(cluster, RECORDS) == list(range(RECORDS))
+    assert len(children(cluster.process.pid)) == 3
+
+
+def test_missing_topic_is_created_by_a_broker_that_runs(up: Up, data: Path) -> None:
+    damage(data / "broker-3")
+    cluster = up("--topic", "new:2:2")
+    assert "new" in AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=20).topics
+
+
+def test_start_fails_if_no_broker_can_start(up: Up, data: Path) -> None:
+    for broker in (1, 2, 3):
+        damage(data / f"broker-{broker}")
+    with pytest.raises(AssertionError, match="ended with 1"):
+        up()
+
+
+def test_start_fails_if_a_new_topic_needs_the_broker_that_cannot_start(up: Up, data: Path) -> None:
+    damage(data / "broker-3")
+    with pytest.raises(AssertionError, match=r"cannot create topic new: .*replication factor"):
+        up("--topic", "new:2:3")
+
+
+def test_new_cluster_does_not_start_without_a_broker(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "broker-2").write_text("not a directory")
+    with pytest.raises(AssertionError, match="ended with 1"):
+        up("--topic", "t:3:3")
