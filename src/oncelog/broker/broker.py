@@ -143,6 +143,7 @@ class Broker:
             logger=self.log,
         )
         self.topics = TopicAdministration(
+            self.store,
             self.loader,
             self.metadata,
             self.config,

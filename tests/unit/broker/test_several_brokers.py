@@ -145,6 +145,32 @@ def test_internal_topic_has_a_replica_on_a_broker_that_has_just_started(tmp_path
     run(Brokers(tmp_path), body)
 
 
+def test_internal_topics_wait_for_the_brokers_that_have_been_registered(tmp_path: Path) -> None:
+    """As in Apache Kafka (KIP-115): otherwise the topic would have one replica for ever."""
+
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers, transaction_state_log_replication_factor="2")
+        await brokers.stop(2)
+        await brokers.stop(3)
+        for key_type in (0, 1):
+            found = await ask(first, FindCoordinatorRequest(key_type=key_type, coordinator_keys=["key"]))
+            (coordinator,) = found.coordinators
+            assert coordinator.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert "1..1, the number of live brokers" in coordinator.error_message
+        await brokers.start(2)
+        await ask(first, FindCoordinatorRequest(key_type=0, coordinator_keys=["key"]))
+        await ask(first, FindCoordinatorRequest(key_type=1, coordinator_keys=["key"]))
+        image = first.metadata.image
+        assert (image.topic("__consumer_offsets"), image.topic("__transaction_state") is None) == (None, False)
+        await brokers.start(3)
+        await ask(first, FindCoordinatorRequest(key_type=0, coordinator_keys=["key"]))
+        topic = first.metadata.image.topic("__consumer_offsets")
+        assert topic is not None
+        assert {tuple(sorted(info.replicas)) for info in topic.partitions} == {(1, 2, 3)}
+
+    run(Brokers(tmp_path), body)
+
+
 def test_replicas_are_placed_on_running_brokers(tmp_path: Path) -> None:
     async def body(brokers: Brokers) -> None:
         first, second, _ = await three(brokers)

@@ -170,6 +170,23 @@ def test_missing_topic_is_created_by_a_broker_that_runs(up: Up, data: Path) -> N
     assert "new" in AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=20).topics
 
 
+def test_first_group_waits_for_the_missing_broker_so_that_its_offsets_have_three_replicas(up: Up, data: Path) -> None:
+    damage(data / "broker-3")
+    cluster = up()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["t"])
+    assert not consumer.consume(1, 2)
+    assert "__consumer_offsets" not in admin.list_topics(timeout=20).topics
+    put_back(data / "broker-3")
+    found: list[object] = []
+    wait_until(lambda: found.extend(consumer.consume(RECORDS, 1)) or len(found) >= RECORDS, "all records are read")
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    partitions = admin.list_topics(timeout=20).topics["__consumer_offsets"].partitions
+    assert {tuple(sorted(partition.replicas)) for partition in partitions.values()} == {(1, 2, 3)}
+
+
 def test_start_fails_if_no_broker_can_start(up: Up, data: Path) -> None:
     for broker in (1, 2, 3):
         damage(data / f"broker-{broker}")

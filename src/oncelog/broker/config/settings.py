@@ -197,7 +197,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_state_log_num_partitions: Int1 = 50
     """Partitions of `__transaction_state`, when it is created."""
     transaction_state_log_replication_factor: Short1 = 3
-    """Replicas of `__transaction_state`, when it is created. If fewer brokers are running, one on each of them."""
+    """Replicas of `__transaction_state`, when it is created. At most one for each broker that has ever run. While too
+    few brokers run, transactions wait."""
     transaction_state_log_min_isr: Int1 = 2
     """`min.insync.replicas` of `__transaction_state`, at most the number of its replicas."""
     transaction_state_log_segment_bytes: Int1 = 100 * 1024 * 1024
@@ -226,7 +227,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_topic_num_partitions: Int1 = 50
     """Partitions of `__consumer_offsets`, when it is created."""
     offsets_topic_replication_factor: Short1 = 3
-    """Replicas of `__consumer_offsets`, when it is created. If fewer brokers are running, one on each of them."""
+    """Replicas of `__consumer_offsets`, when it is created. At most one for each broker that has ever run. While too
+    few brokers run, groups wait."""
     offsets_topic_segment_bytes: Int1 = 100 * 1024 * 1024
     """Segment size of `__consumer_offsets`."""
 

@@ -12,10 +12,11 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import Deadline, MetadataLoader
 from oncelog.broker.workers import Workers
 from oncelog.cluster import topic_nodes
+from oncelog.cluster.brokers import BROKER_EPOCHS
 from oncelog.cluster.changes import cannot_write
 from oncelog.cluster.controller.placement import place
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.store import StoreError
+from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
@@ -42,6 +43,7 @@ class TopicAdministration:
 
     def __init__(
         self,
+        store: MetadataStore,
         loader: MetadataLoader,
         cache: MetadataCache,
         config: DynamicConfig,
@@ -50,6 +52,7 @@ class TopicAdministration:
         random_bits: RandomBits,
         logger: logging.Logger,
     ) -> None:
+        self._store = store
         self._loader = loader
         self._cache = cache
         self._config = config
@@ -114,8 +117,14 @@ class TopicAdministration:
         return await asyncio.shield(task)
 
     async def _create_internal(self, name: str) -> TopicInfo:
+        """Create an internal topic. It keeps its number of replicas, so all that it needs must be possible now.
+
+        As in Kafka (KIP-115), raises INVALID_REPLICATION_FACTOR while too few brokers run. But in a cluster that has
+        always been smaller than the setting, each broker gets a replica.
+        """
         try:
-            await self._loader.catch_up()  # the topic keeps its number of replicas, so count all running brokers
+            await self._loader.catch_up()
+            registered = len(await self._workers.offload(self._store.children, BROKER_EPOCHS))
         except StoreError as error:
             raise cannot_write("metadata", error) from error
         config = self._config.current
@@ -126,7 +135,7 @@ class TopicAdministration:
             partitions = config.transaction_state_log_num_partitions
             segment_bytes = config.transaction_state_log_segment_bytes
             factor, min_isr = config.transaction_state_log_replication_factor, config.transaction_state_log_min_isr
-        factor = min(factor, len(self.broker_ids()))
+        factor = min(factor, registered)
         configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
         if min(min_isr, factor) > 1:
             configs["min.insync.replicas"] = str(min(min_isr, factor))
