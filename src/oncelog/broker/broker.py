@@ -346,9 +346,16 @@ class Broker:
             [Address(listener.host, listener.port, name) for name, listener in self._listeners.items()]
         )
 
-    async def stop(self) -> None:
-        """Hand over the partitions, answer the requests in progress, close all logs, and mark them as clean."""
-        if self.config.current.controlled_shutdown_enable:
+    async def stop(self, *, together: bool = False) -> None:
+        """Hand over the partitions, answer the requests in progress, close all logs, and mark them as clean.
+
+        `together`: all other brokers stop as well. Then hand nothing over, and leave the ISRs as they are, so that
+        every member can lead at the next start, also if the disk of another one is lost.
+        """
+        if together:
+            self.controller.close()
+            self.in_sync.close()
+        elif self.config.current.controlled_shutdown_enable:
             await self._hand_over()
         if self._server is not None:
             await self._server.close()

@@ -16,6 +16,7 @@ import fcntl
 import gc
 import itertools
 import os
+import select
 import signal
 import socket
 import sys
@@ -58,7 +59,9 @@ JOIN_WAIT_S = 60.0
 SHORT_JOIN_WAIT_S = 5.0
 """The same if the cluster exists. One of its brokers may be unable to start, and the others have copies."""
 JOIN_POLL_S = 0.02
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
+"""A terminal sends these to all processes that it runs."""
+STOP_SIGNALS = (signal.SIGTERM, *TERMINAL_SIGNALS)
 OPEN_FILES = 512
 """The file descriptors that the logs may hold, if the limit of the process allows it (`share_descriptors`)."""
 OTHER_FILES = 64
@@ -93,7 +96,10 @@ class Launch(msgspec.Struct, frozen=True):
     cluster_exists: bool = False
     """Whether `oncelog up` starts several brokers whose cluster exists already."""
     supervisor_fd: int = -1
-    """A socket to the supervisor, or -1. The broker sends `Ready` to it, and stops when its other end is closed."""
+    """A socket to the supervisor, or -1. The broker sends `Ready` to it.
+
+    If the other end is closed, the supervisor stops all brokers, or has died, so the broker stops without handing over.
+    """
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -261,11 +267,17 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    received: set[int] = set()
+
+    def signalled(number: int) -> None:
+        received.add(number)
+        stop.set()
+
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, signalled, number)
     supervisor = _supervisor(launch.supervisor_fd)
     if supervisor is not None:
-        loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: if readable, it is closed
+        loop.add_reader(supervisor.fileno(), stop.set)
     async with _started(config, launch, stop) as broker:
         _limit_garbage_collection()
         first = config.client_listeners[0]
@@ -278,7 +290,12 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
             sys.stderr.flush()
         broker.failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
-        await broker.stop()
+        together = False
+        if supervisor is not None:
+            loop.remove_reader(supervisor.fileno())
+            closed = select.select([supervisor], [], [], 0)[0]  # the supervisor never sends anything
+            together = bool(closed) or not received.isdisjoint(TERMINAL_SIGNALS)
+        await broker.stop(together=together)
         if broker.failed.done():
             raise DiskFailureError(f"stopped the broker: {broker.failed.result()}")
 

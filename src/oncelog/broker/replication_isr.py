@@ -74,15 +74,20 @@ class InSyncReplicas:
         self._logger = logger
         self._proposed: deque[_Proposed] = deque()
         self._wake = asyncio.Event()
+        self._closed = False
 
     def start(self) -> None:
         """Look for followers that lag, and write the proposals, in the background."""
         self._workers.spawn(self._watch(), "in-sync replicas")
         self._workers.spawn(self._write_all(), "write in-sync replicas")
 
+    def close(self) -> None:
+        """Propose no more changes."""
+        self._closed = True
+
     def check(self, replica: Replica) -> None:
         """Write the replica's proposal in the background, if its term has one."""
-        term = replica.term
+        term = None if self._closed else replica.term
         proposal = None if term is None else term.proposal()
         if term is not None and proposal is not None:
             self._proposed.append(_Proposed(replica, term, proposal))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -193,7 +194,10 @@ class BrokerProcess:
             self.link = None
 
     def terminate(self) -> None:
-        """Send SIGTERM, and do not start the broker again."""
+        """Stop the broker together with all others, and do not start it again."""
         self.restart_at = None
+        if self.link is not None:
+            with contextlib.suppress(OSError):  # the process has ended
+                self.link.shutdown(socket.SHUT_WR)
         if self.process is not None:
             self.process.terminate()

@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from oncelog.cluster.image_nodes import read_image
+from oncelog.cluster.store_sqlite import SqliteStore
 from support.processes import children, gone, wait_until
 from support.servers import OncelogCluster
 
@@ -71,3 +73,7 @@ def test_one_signal_stops_all_brokers_and_leaves_nothing(three: OncelogCluster, 
     assert three.process.popen.wait(60) == 0
     assert all(gone(pid) for pid in pids)
     assert not list(three.data.glob("broker-*/broker.pid"))
+    store = SqliteStore(str(three.data / "metadata.sqlite"))
+    topic = read_image(store).topics_by_name["triple"]
+    store.close()
+    assert all(len(partition.isr) > 1 for partition in topic.partitions), "the loss of one disk must lose no records"

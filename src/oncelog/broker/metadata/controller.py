@@ -73,6 +73,7 @@ class Controller:
         self._node_id = node_id
         self._logger = logger
         self._claim: Claim | None = None
+        self._closed = False
         self._touched: dict[str, set[int]] | None = None
         """The partitions to look at, by topic, or None for all."""
         self._wake = asyncio.Event()
@@ -85,6 +86,10 @@ class Controller:
             await self._loader.refresh()
         self._wake.set()
         self._workers.spawn(self._run(), "controller")
+
+    def close(self) -> None:
+        """Write nothing more, although this broker may remain the controller until its session ends."""
+        self._closed, self._claim = True, None
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Look at the changed partitions, or at all if a broker or a setting of brokers has changed."""
@@ -137,6 +142,8 @@ class Controller:
 
     async def _turn(self) -> None:
         """Stand for election if there is no controller. As the controller, make the changes that the image requires."""
+        if self._closed:
+            return
         image = self._cache.image
         if image.controller == NO_BROKER or (image.controller == self._node_id and self._current() is None):
             await self._stand()
@@ -160,7 +167,7 @@ class Controller:
         """Return the claim, or None if this broker is not the controller, as far as it knows."""
         if self._claim is not None and self._claim.session != self._registration.session:
             self._claim = None
-        return self._claim if self._registration.epoch >= 0 else None
+        return self._claim if self._registration.epoch >= 0 and not self._closed else None
 
     async def _stand(self) -> None:
         if self._registration.epoch < 0:
