@@ -149,15 +149,15 @@ BUGS = {
     "the producer state survives a truncation": Bug(
         "KAFKA-9144",
         "log/log_files.py",
-        "self.truncate_epochs(offset)\n        rebuild_state(",
-        "self.truncate_epochs(offset)\n        self.state.end_offset = offset\n        return\n        rebuild_state(",
+        "self.state.replace(state)",
+        "self.state.end_offset = end",
         f"{FOLLOWER}::test_truncation_restores_the_state_before_the_offset",
     ),
     "a verification survives a truncation": Bug(
         "KIP-890",
         "log/producer_state.py",
-        "        self._verifications.clear()\n        self.end_offset = end_offset",
-        "        self.end_offset = end_offset",
+        "        self._verifications.clear()\n        self.end_offset = rebuilt.end_offset",
+        "        self.end_offset = rebuilt.end_offset",
         f"{FOLLOWER}::test_truncation_and_the_end_of_a_term_end_verifications",
     ),
 }

@@ -11,12 +11,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, commit_producers, number, replay_all
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
-from oncelog.log.file_access import FileAccess, torn_on_failure
+from oncelog.log.file_access import torn_on_failure
 from oncelog.log.follower_append import batch_across, check_batches
 from oncelog.log.leftovers import Unlink, unlink_now
 from oncelog.log.log_files import LogFiles
@@ -25,6 +26,7 @@ from oncelog.log.recovery import Loaded, Loader
 from oncelog.log.segment import Segment
 from oncelog.log.steps import Steps, at_once
 from oncelog.log.timestamps import TimeStep
+from oncelog.log.truncation import TruncatableLog
 from oncelog.log.validate import ValidBatches, validate
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import build_control_batch
@@ -32,64 +34,25 @@ from oncelog.protocol.records import build_control_batch
 __all__ = ["AppendResult", "Log", "LogStatistics", "Origin", "ProducerInfo"]
 
 
-class Log:
+class Log(TruncatableLog):
     """One partition's log. Create it with `open` or `opening`."""
 
     def __init__(self, topic: str, partition: int, config: LogConfig, files: LogFiles, loaded: Loaded) -> None:
+        super().__init__(f"{topic}-{partition}", files, loaded)
         self.topic = topic
         self.partition = partition
         self.directory = files.directory
         self.config = config
-        self.segments = files.segments
-        """The segments, oldest first."""
         self.unlink = files.unlink
         self.unsynced = files.unsynced
         """Small files that were written. A caller that syncs them, and the directory, removes them from the list."""
-        self._files = files
-        self._access = FileAccess(f"{topic}-{partition}")
         self._epochs = loaded.epochs
-        self._state = loaded.state
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = loaded.log_end_offset
-        self.high_watermark = loaded.log_start_offset
-        self.recovery_point = loaded.recovery_point
-        """All offsets before it are on the device."""
 
     @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        directory: str,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        now_ms: int,
-        *,
-        topic_id: uuid.UUID | None = None,
-        recovery_point: int = 0,
-        clean: bool = False,
-        log_start_offset: int = 0,
-        high_watermark: int | None = None,
-        unlink: Unlink | None = None,
-    ) -> Log:
-        """Open the log in ``directory`` without a pause. See `opening`."""
-        return at_once(
-            cls.opening(
-                disk,
-                directory,
-                topic,
-                partition,
-                config,
-                now_ms,
-                topic_id=topic_id,
-                recovery_point=recovery_point,
-                clean=clean,
-                log_start_offset=log_start_offset,
-                high_watermark=high_watermark,
-                unlink=unlink,
-            )
-        )
+    def open(cls, *arguments: Any, **options: Any) -> Log:
+        """Open the log without a pause. For the arguments, see `opening`."""
+        return at_once(cls.opening(*arguments, **options))
 
     @classmethod
     def opening(
@@ -331,24 +294,10 @@ class Log:
 
     # --- offsets, epochs, producers ---
 
-    @property
-    def last_stable_offset(self) -> int:
-        """Return the last stable offset. All records before it are committed and not in an open transaction."""
-        unstable = self._state.first_unstable_offset
-        if unstable is None or unstable >= self.high_watermark:
-            return self.high_watermark
-        return max(unstable, self.log_start_offset)
-
     def reconfigure(self, config: LogConfig) -> None:
         """Use other settings from now on, but those of indexes from the next segment on."""
         self.config = self._files.config = config
         self._state.expiration_ms = config.producer_id_expiration_ms
-
-    def advance_high_watermark(self, offset: int) -> None:
-        """Record that all records before ``offset`` are committed. A lower offset changes nothing."""
-        if offset > self.high_watermark:
-            self.high_watermark = min(offset, self.log_end_offset)
-        self._state.advance_high_watermark(self.high_watermark)
 
     @property
     def leader_epoch(self) -> int | None:
@@ -446,31 +395,6 @@ class Log:
         self._access.closed = True
         for segment in self.segments:
             segment.close()
-
-    def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drop the batches with records at or after ``offset``, because a follower diverged. Return whether any were.
-
-        Producer state, transaction index and leader epochs become those of the remaining log. Verifications end.
-        """
-        with self._access.to("truncate"), torn_on_failure():
-            if offset >= self.log_end_offset:
-                self._files.truncate_epochs(self.log_end_offset)
-                return False
-            offset = self.segments.batch_start(offset)
-            start = min(self.log_start_offset, offset)
-            self._files.truncate(offset, start, now_ms, high_watermark=self.high_watermark)
-            self.log_end_offset = offset
-            self.recovery_point = min(self.recovery_point, offset)
-            self.high_watermark = min(self.high_watermark, offset)
-            self.advance_high_watermark(self.high_watermark)
-            self.log_start_offset = start
-        return True
-
-    def restart_at(self, offset: int, now_ms: int) -> None:
-        """Drop all records, and let the log start and end at ``offset``, because the leader has no earlier ones."""
-        with self._access.to("truncate"), torn_on_failure():
-            self._files.restart(offset, now_ms)
-        self.log_start_offset = self.log_end_offset = self.high_watermark = self.recovery_point = offset
 
     def advance_log_start(self, offset: int) -> None:
         """Advance the log start to ``offset`` (DeleteRecords, retention). `delete_old_segments` deletes the files.

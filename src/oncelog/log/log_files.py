@@ -13,9 +13,11 @@ from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.leftovers import Unlink
-from oncelog.log.recovery import Loaded, rebuild_state
+from oncelog.log.producer_state import ProducerState
+from oncelog.log.recovery import Loaded, rebuilding
 from oncelog.log.segment import LOG_SUFFIX, Segment, file_name
 from oncelog.log.segments import Segments
+from oncelog.log.steps import BATCHES_A_STEP, Pace, Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import BatchHeader
 
@@ -43,6 +45,8 @@ class LogFiles:
         """The first append creates the files, which takes longer than other appends."""
         self.unsynced = loaded.epochs.unsynced
         """Small files that were written. A caller that syncs them, and the directory, removes them from the list."""
+        self.stale = False
+        """Whether the producer state is that of the log before a truncation. `rebuilding` ends that."""
         self.unlink = unlink
         self._disk = disk
         self._topic_id = topic_id
@@ -104,8 +108,9 @@ class LogFiles:
             return
         old.finish()
         self.epochs.flush()
-        self.state.end_offset = base_offset
-        self._snapshots.take(self.state)
+        if not self.stale:
+            self.state.end_offset = base_offset
+            self._snapshots.take(self.state)
         segment = self._new_segment(base_offset, self.config)
         segment.created_ms = now_ms
         segment.create()
@@ -135,13 +140,14 @@ class LogFiles:
     def finish(self) -> None:
         """Complete the indexes, and write a producer snapshot at the end of the log."""
         self.segments.active.finish()
-        if self.state.end_offset > self.segments.first_offset:
+        if self.state.end_offset > self.segments.first_offset and not self.stale:
             self._snapshots.take(self.state)
 
     # --- deleting ---
 
-    def truncate(self, offset: int, log_start: int, now_ms: int, *, high_watermark: int) -> None:
-        """Delete everything at and after ``offset``. Restore the producer state as it was before."""
+    def truncate(self, offset: int) -> None:
+        """Delete everything at and after ``offset``. The producer state is stale until `rebuilding` has ended."""
+        self.stale = True
         if offset < self.segments.first_offset:
             self._delete(list(self.segments))
             self._begin_at(offset)
@@ -150,17 +156,24 @@ class LogFiles:
             self.segments.active.truncate(offset)
             self.segments.forget_positions()
         self.truncate_epochs(offset)
-        rebuild_state(
-            self.state, list(self.segments), self._snapshots, log_start, offset, now_ms, high_watermark=high_watermark
-        )
 
-    def restart(self, offset: int, now_ms: int) -> None:
-        """Delete everything. The log and the producer state begin again at ``offset``."""
+    def restart(self, offset: int) -> None:
+        """Delete everything. The log begins again at ``offset``. The producer state is stale, as after `truncate`."""
+        self.stale = True
         self._delete(list(self.segments)[::-1])
         self.epochs.clear()
         self.epochs.flush()
         self._begin_at(offset)
-        rebuild_state(self.state, list(self.segments), self._snapshots, offset, offset, now_ms, high_watermark=offset)
+
+    def rebuilding(self, log_start: int, end: int, now_ms: int, *, high_watermark: int) -> Steps[None]:
+        """Build the producer state of the truncated log beside the stale one, with pauses, and replace that."""
+        state = ProducerState(self.state.expiration_ms)
+        holding, pace = self.segments.holding, Pace(BATCHES_A_STEP)
+        yield from rebuilding(
+            state, holding, self._snapshots, log_start, end, now_ms, pace, high_watermark=high_watermark
+        )
+        self.state.replace(state)
+        self.stale = False
 
     def _begin_at(self, offset: int) -> None:
         segment = self._new_segment(offset, self.config)

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
+from oncelog.log.verification import Verification, is_before
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
-    MAX_SEQUENCE,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     NO_TIMESTAMP,
@@ -55,11 +55,6 @@ class OutOfOrderSequenceError(ProtocolError):
         self.stale = is_before(sequence, expected)
         what = "stale: it is before the expected one" if self.stale else "gap: records before it are missing"
         super().__init__(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{message} ({what})")
-
-
-def is_before(sequence: int, expected: int) -> bool:
-    """Return whether ``sequence`` is before ``expected`` on the circle of 2^31 sequences."""
-    return (sequence - expected) & MAX_SEQUENCE > MAX_SEQUENCE // 2
 
 
 def _stale_epoch(producer_id: int, epoch: int, last: int) -> ProtocolError:
@@ -145,27 +140,6 @@ class ProducerInfo(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     current_txn_start_offset: int
-
-
-class Verification:
-    """A transaction that its coordinator is verifying. Appends with an older guard fail (KIP-890)."""
-
-    __slots__ = ("epoch", "guard", "lowest_sequence", "strict", "timestamp")
-
-    def __init__(self, guard: int, epoch: int, sequence: int, strict: bool, timestamp: int) -> None:
-        self.guard = guard
-        self.epoch = epoch
-        self.lowest_sequence = sequence
-        self.strict = strict
-        self.timestamp = timestamp
-
-    def note(self, epoch: int, sequence: int) -> None:
-        """Add a batch that waits for the same verification."""
-        if epoch > self.epoch:
-            self.epoch = epoch
-            self.lowest_sequence = sequence
-        elif epoch == self.epoch and is_before(sequence, self.lowest_sequence):
-            self.lowest_sequence = sequence
 
 
 class ProducerAppend:
@@ -482,6 +456,14 @@ class ProducerState:
         self._unreplicated = {}
         self._verifications.clear()
         self.end_offset = end_offset
+
+    def replace(self, rebuilt: ProducerState) -> None:
+        """Take the content of a state that was built beside this one, and end all verifications."""
+        self.entries = rebuilt.entries
+        self._ongoing = rebuilt._ongoing
+        self._unreplicated = rebuilt._unreplicated
+        self._verifications.clear()
+        self.end_offset = rebuilt.end_offset
 
     def expire(self, now_ms: int) -> int:
         """Drop the producers that were idle for the expiration time. Return their number."""

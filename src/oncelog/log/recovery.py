@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -29,15 +30,14 @@ from oncelog.log.segment import (
     Segment,
     file_name,
 )
+from oncelog.log.segments import Segments
 from oncelog.log.snapshot import Snapshots
-from oncelog.log.steps import FILE_REMOVED, Pace, Steps, at_once
+from oncelog.log.steps import BATCHES_A_STEP, FILE_REMOVED, Pace, Steps
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import check_crc
 
 logger = logging.getLogger(__name__)
 
-BATCHES_A_STEP = 300
-"""Batches that are read in one step, which takes some ms. Other work costs as much as a number of batches."""
 BYTES_PER_BATCH = 32 * 1024
 FILE_CHECKED = 4
 SEGMENT_FINISHED = 60
@@ -61,28 +61,9 @@ class Loaded:
     """Files that are no longer part of the log, and still to be unlinked."""
 
 
-def rebuild_state(
-    state: ProducerState,
-    segments: list[Segment],
-    snapshots: Snapshots,
-    log_start: int,
-    end: int,
-    now_ms: int,
-    *,
-    high_watermark: int,
-) -> None:
-    """Rebuild the producer state at ``end`` from a snapshot and the batches after it.
-
-    The snapshot is the newest one up to ``high_watermark``: the transactions whose markers are after it are not stable
-    yet, and a snapshot does not contain them.
-    """
-    pace = Pace(BATCHES_A_STEP)
-    at_once(rebuilding(state, segments, snapshots, log_start, end, now_ms, pace, high_watermark=high_watermark))
-
-
 def rebuilding(
     state: ProducerState,
-    segments: list[Segment],
+    holding: Callable[[int], list[Segment]],
     snapshots: Snapshots,
     log_start: int,
     end: int,
@@ -91,22 +72,36 @@ def rebuilding(
     *,
     high_watermark: int,
 ) -> Steps[None]:
-    """Rebuild the state as `rebuild_state` does, with pauses."""
+    """Rebuild the producer state at ``end`` from a snapshot and the batches after it, with pauses.
+
+    The snapshot is the newest one up to ``high_watermark``: the transactions whose markers are after it are not stable
+    yet, and a snapshot does not contain them. ``holding`` returns the segment with an offset and all later ones. It is
+    called after each pause, in which segments may be deleted or compacted.
+    """
     yield from snapshots.loading(state, log_start, end, max(high_watermark, log_start), now_ms, pace)
-    bases = [segment.base_offset for segment in segments]
-    for segment in segments[max(bisect_right(bases, state.end_offset) - 1, 0) :]:
-        if segment.base_offset >= end:
-            break
-        position = segment.position_of(state.end_offset) if segment.base_offset < state.end_offset else 0
-        if pace.is_due(FILE_CHECKED):
-            yield
-        for header, at in segment.headers(position):
-            if header.base_offset >= end:
+    at: tuple[Segment, int] | None = None
+    paused = True
+    while paused:
+        paused = due = False
+        for segment in holding(state.end_offset):
+            if paused or segment.base_offset >= end:
                 break
-            if pace.is_due(1):
-                yield
-            view = segment.pread(header.size, at) if header.is_control else b""
-            replay(state, header, view, None, now_ms)
+            position = 0
+            if at is not None and segment is at[0]:
+                position = at[1]
+            elif segment.base_offset < state.end_offset:
+                position = segment.position_of(state.end_offset)
+            due = pace.is_due(FILE_CHECKED) or due
+            for header, start in segment.headers(position):
+                if header.base_offset >= end:
+                    break
+                view = segment.pread(header.size, start) if header.is_control else b""
+                replay(state, header, view, None, now_ms)
+                if pace.is_due(1) or due:
+                    paused, at = True, (segment, start + header.size)
+                    break
+        if paused:
+            yield
     state.end_offset = end
 
 
@@ -233,7 +228,7 @@ class Loader:
     def _rebuilding(self, segments: list[Segment], log_start: int, end: int) -> Steps[None]:
         return rebuilding(
             self._state,
-            segments,
+            Segments(segments).holding,
             self._snapshots,
             log_start,
             end,

@@ -297,7 +297,7 @@ class Segment:
         self._txn_index.truncate(offset)
         self._since_entry = 0
         self.max_timestamp = self._time_index.last
-        for header, _ in self.headers(self._offset_index.lookup(self.max_timestamp.offset)):
+        for header, _ in self.headers(self._offset_index.last_position):  # the time index covers what is before
             if header.max_timestamp > self.max_timestamp.timestamp:
                 self.max_timestamp = TimestampOffset(header.max_timestamp, header.last_offset)
         if position == 0:

@@ -9,6 +9,8 @@ T = TypeVar("T")
 
 Steps = Generator[None, None, T]
 
+BATCHES_A_STEP = 300
+"""Batches that are read in one step, which takes some ms. Other work costs as much as a number of batches."""
 FILE_REMOVED = 6
 """The cost of removing a file, for `Pace`. The unit is the cost of reading a batch."""
 

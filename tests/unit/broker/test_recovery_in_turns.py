@@ -17,7 +17,7 @@ from oncelog.broker.storage.partitions import STEPS_A_TURN, STEPS_AT_ONCE, Parti
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
-from oncelog.log.recovery import BATCHES_A_STEP
+from oncelog.log.steps import BATCHES_A_STEP
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import BrokerStorage, fill

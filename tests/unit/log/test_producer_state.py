@@ -13,9 +13,9 @@ from oncelog.log.producer_state import (
     ProducerAppend,
     ProducerEntry,
     ProducerState,
-    is_before,
 )
 from oncelog.log.snapshot import decode_snapshot, encode_snapshot
+from oncelog.log.verification import is_before
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import MAX_SEQUENCE, BatchHeader, build_control_batch, parse_header
 from support.logs import NOW, of_producer

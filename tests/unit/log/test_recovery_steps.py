@@ -10,7 +10,8 @@ import pytest
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
-from oncelog.log.recovery import BATCHES_A_STEP, FILE_CHECKED
+from oncelog.log.recovery import FILE_CHECKED
+from oncelog.log.steps import BATCHES_A_STEP
 from support.crashdisk import Buffer, CrashDisk, CrashFile
 from support.logs import FOLDER, NOW, append, end_txn, of_producer, values
 

@@ -1,0 +1,124 @@
+"""The offsets of a log, and how they and its files go back if a follower has diverged from its leader.
+
+The producer state is rebuilt from a snapshot and the batches after it, which may take seconds. So the work pauses, and
+the state of the shorter log is built beside the stale one. Source: Kafka's ``UnifiedLog.truncateTo``,
+``ProducerStateManager.truncateAndReload``.
+"""
+
+from __future__ import annotations
+
+from oncelog.log.file_access import FileAccess, torn_on_failure
+from oncelog.log.log_files import LogFiles
+from oncelog.log.recovery import Loaded
+from oncelog.log.steps import Steps, at_once
+
+SEGMENTS_A_STEP = 20
+"""Segments that a truncation drops in one step. It renames the files of each."""
+
+
+class TruncatableLog:
+    """The offsets of a log, and its truncation. `Log` adds appends and reads."""
+
+    def __init__(self, name: str, files: LogFiles, loaded: Loaded) -> None:
+        self.segments = files.segments
+        """The segments, oldest first."""
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.high_watermark = loaded.log_start_offset
+        self.recovery_point = loaded.recovery_point
+        """All offsets before it are on the device."""
+        self.truncations = 0
+        """How often the log was truncated or restarted. What was read before may be other records now."""
+        self._files = files
+        self._access = FileAccess(name)
+        self._state = loaded.state
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Return the last stable offset. All records before it are committed and not in an open transaction."""
+        if self._files.stale:
+            return self.log_start_offset
+        unstable = self._state.first_unstable_offset
+        if unstable is None or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log_start_offset)
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Record that all records before ``offset`` are committed. A lower offset changes nothing."""
+        if offset > self.high_watermark:
+            self.high_watermark = min(offset, self.log_end_offset)
+        self._state.advance_high_watermark(self.high_watermark)
+
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        """Do the work of `truncating` without a pause."""
+        return at_once(self.truncating(offset, now_ms))
+
+    def truncating(self, offset: int, now_ms: int) -> Steps[bool]:
+        """Drop the batches with records at or after ``offset``, because a follower diverged. Return whether any were.
+
+        Producer state, transaction index and leader epochs become those of the remaining log. Verifications end. In a
+        pause, the log may be shorter, but nothing may be appended to it. If the work ends in a pause, the producer
+        state is stale: see `rebuilding`.
+        """
+        yield from self._dropping(offset)
+        with self._access.to("truncate"), torn_on_failure():
+            if offset >= self.log_end_offset:
+                self._files.truncate_epochs(self.log_end_offset)
+                return False
+            self._cut(offset)
+        yield from self.rebuilding(now_ms)
+        return True
+
+    def restart_at(self, offset: int, now_ms: int) -> None:
+        """Do the work of `restarting` without a pause."""
+        at_once(self.restarting(offset, now_ms))
+
+    def restarting(self, offset: int, now_ms: int) -> Steps[None]:
+        """Drop all records, and let the log start and end at ``offset``, because the leader has no earlier ones.
+
+        For the pauses, see `truncating`.
+        """
+        yield from self._dropping(self.segments.first_offset)
+        with self._access.to("truncate"), torn_on_failure():
+            self._files.restart(offset)
+            self.truncations += 1
+        self.log_start_offset = self.log_end_offset = self.high_watermark = self.recovery_point = offset
+        yield from self.rebuilding(now_ms)
+
+    def _dropping(self, offset: int) -> Steps[None]:
+        """Drop most of the segments after ``offset``, newest first, with pauses."""
+        while len(doomed := self.segments.after(offset)) > SEGMENTS_A_STEP:
+            with self._access.to("truncate"), torn_on_failure():
+                self._cut(doomed[SEGMENTS_A_STEP - 1].base_offset)
+            yield
+
+    def _cut(self, offset: int) -> None:
+        """Drop the batches with records at or after ``offset``, but leave the producer state as it was."""
+        offset = self.segments.batch_start(offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self._files.truncate(offset)
+        self.truncations += 1
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether the producer state is that of the log before a truncation, until `rebuilding` has ended.
+
+        Meanwhile, nothing may be appended, and the last stable offset is the log start.
+        """
+        return self._files.stale
+
+    def rebuilding(self, now_ms: int) -> Steps[None]:
+        """Rebuild the producer state of a truncated log, with pauses. Raises KAFKA_STORAGE_ERROR."""
+        start, end = self.log_start_offset, self.log_end_offset
+        steps = self._files.rebuilding(start, end, now_ms, high_watermark=self.high_watermark)
+        while True:
+            with self._access.to("rebuild the producers of"):
+                try:
+                    next(steps)
+                except StopIteration:
+                    break
+            yield
+        self.advance_high_watermark(self.high_watermark)
