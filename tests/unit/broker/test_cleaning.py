@@ -101,6 +101,25 @@ def test_cleaned_offset_is_stored_and_the_log_is_not_cleaned_again(storage: Clea
     storage.run_broker(second)
 
 
+@pytest.mark.parametrize("turns", range(0, 60, 4))
+def test_log_truncated_during_its_compaction_is_compacted_later(storage: CleanerStorage, turns: int) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        fill(replica)
+        cleaning = asyncio.ensure_future(broker.cleaner.clean_due())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        whole = cleaning.done()
+        replica.log.truncate_to(1, NOW)
+        broker.partitions.truncated(replica)
+        assert await cleaning is whole
+        assert broker.directories.holding(replica.log.directory).cleaned("t", 0) in (None, 0)
+        fill(replica)
+        assert await broker.cleaner.clean_due()
+
+    storage.run_broker(life)
+
+
 def test_checkpoint_drops_a_deleted_topic(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         fill(await made(broker, "t"))

@@ -37,6 +37,24 @@ def test_change_of_the_log_ends_the_round(number: int) -> None:
     assert rows(log) == [row for row in rows(open_log(disk, COMPACT)) if row[0] >= log.log_start_offset]
 
 
+@pytest.mark.parametrize("number", range(STEPS))
+def test_truncation_inside_a_segment_ends_the_round(number: int) -> None:
+    """The segment remains part of the log. A copy of it would contain records after the end of the log."""
+    disk, log = filled(count=20)
+    cleaning = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100)
+    work = cleaning.run()
+    run_steps(work, number)
+    log.truncate_to(1, NOW)
+    assert cleaning.is_void
+    with pytest.raises((CleaningAbortedError, ProtocolError)):
+        run_steps(work)
+    put(log, (b"new", b"new"))
+    assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
+    assert rows(log)[-1] == (1, b"new", b"new")
+    assert len(rows(log)) <= 2
+    assert rows(open_log(disk, COMPACT)) == rows(log)
+
+
 def test_segment_deleted_between_two_chunks_is_not_restored() -> None:
     """The segment is deleted at each step of a round over segments that are read in several chunks."""
     config = replace(COMPACT, segment_bytes=4 * CHUNK)

@@ -258,6 +258,14 @@ class DataDirectory:
         """Record that a log is compacted up to `end`, for the next checkpoint."""
         self._cleaned[topic, partition] = end
 
+    def note_truncated(self, topic: str, partition: int, end: int) -> None:
+        """Record that a log counts as compacted at most up to `end`, for the next checkpoint.
+
+        Source: Kafka's ``LogCleanerManager.maybeTruncateCheckpoint``.
+        """
+        if self._cleaned.get((topic, partition), 0) > end:
+            self._cleaned[topic, partition] = end
+
     def checkpoints(self, offsets: LogOffsets) -> dict[str, Offsets]:
         """Return the content of each checkpoint file. The cleaner's file is included only if it has changed."""
         files = dict(zip((RECOVERY_POINTS, START_OFFSETS, HIGH_WATERMARKS), offsets, strict=True))

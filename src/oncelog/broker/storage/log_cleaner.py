@@ -100,10 +100,13 @@ class LogCleaner:
             self._logger.info("%s", error)
             return False
         except Exception as error:  # noqa: BLE001 - `_give_up` logs the error
-            self._give_up(log, error)
+            if cleaning.is_void:
+                self._logger.info("stopped compacting %r, because it was closed or truncated: %s", log, error)
+            else:
+                self._give_up(log, error)
             return False
-        if log.closed:
-            return False  # its topic was deleted in the last pause, and a new topic of this name is not clean
+        if cleaning.is_void:
+            return False  # it was truncated in the last pause, or a new topic of its name is not clean
         result = cleaning.result
         self._directories.holding(log.directory).note_cleaned(log.topic, log.partition, result.end)
         await self._checkpoints.write()

@@ -349,6 +349,13 @@ class Partitions:
             self._replicas.pop(key).fail()
         return lost
 
+    def truncated(self, replica: Replica) -> None:
+        """Record that a log was truncated, so that the records of another leader do not count as compacted."""
+        log = replica.log
+        self._directories.holding(log.directory).note_truncated(
+            log.topic, log.partition, log.segments.active.base_offset
+        )
+
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Drop the logs of deleted topics. Apply new settings and states to the open ones.
 

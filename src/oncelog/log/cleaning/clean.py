@@ -37,7 +37,7 @@ CleaningSteps = Generator[CleaningStep, None, None]
 
 
 class CleaningAbortedError(Exception):
-    """The log was closed, or has lost segments of this round, so the round ends."""
+    """The log was closed or truncated, or has lost segments of this round, so the round ends."""
 
 
 class CleaningResult(NamedTuple):
@@ -55,6 +55,7 @@ class Cleaning:
     def __init__(self, plan: Plan, disk: Disk, now_ms: int, *, max_keys: int) -> None:
         self._plan = plan
         self._log = plan.log
+        self._truncations = plan.log.truncations
         self._disk = disk
         self._now_ms = now_ms
         self._map = OffsetMap(max_keys)
@@ -68,6 +69,11 @@ class Cleaning:
     def result(self) -> CleaningResult:
         """Return the result."""
         return CleaningResult(self._map.latest + 1, self._read, self._written, len(self._map))
+
+    @property
+    def is_void(self) -> bool:
+        """Return whether the log was closed or truncated since the round began. Errors say nothing about it then."""
+        return self._log.closed or self._log.truncations != self._truncations
 
     def run(self) -> CleaningSteps:
         """Clean the log. Raises CleaningAbortedError, OSError, and ProtocolError if a batch is damaged.
@@ -106,7 +112,7 @@ class Cleaning:
 
     def _check(self, segments: list[Segment]) -> None:
         """Raise CleaningAbortedError unless the segments are still part of the log."""
-        if self._log.closed or not all(segment in self._log.segments for segment in segments):
+        if self.is_void or not all(segment in self._log.segments for segment in segments):
             raise CleaningAbortedError(f"{self._log!r} changed during its compaction")
 
     # --- the dirty part: find the last offset of each key ---
