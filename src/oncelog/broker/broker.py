@@ -11,12 +11,14 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
+from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.controller import Controller, led_elsewhere
 from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
@@ -48,6 +50,7 @@ from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
+from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import MetadataStore, NodeExistsError, StoreError
 from oncelog.log.disk import Disk
 from oncelog.net.server import Address, Handler, Limits, Server
@@ -216,7 +219,10 @@ class Broker:
             logger=logger,
         )
         self.partitions.on_transaction_end = self.groups.transaction_completed
-        self._resign = {CONSUMER_OFFSETS: self.groups.shell.resign, TRANSACTION_STATE: self.transactions.shell.resign}
+        self._shells: dict[str, CoordinatorShell[Any]] = {
+            CONSUMER_OFFSETS: self.groups.shell,
+            TRANSACTION_STATE: self.transactions.shell,
+        }
         self._make_replication()
 
     def _make_replication(self) -> None:
@@ -227,6 +233,7 @@ class Broker:
             self.config,
             workers,
             cut=lambda: self.server.abort_all(),
+            truncated=self._truncated,
             now_ms=self.now_ms,
             logger=self.log,
         )
@@ -497,5 +504,13 @@ class Broker:
 
     def _term_ended(self, topic: str, partition: int) -> None:
         """Resign the coordinator of a partition that this broker no longer leads."""
-        if topic in self._resign:
-            self._resign[topic](partition)
+        if topic in self._shells:
+            self._shells[topic].resign(partition)
+
+    def _truncated(self, replica: Replica) -> None:
+        """Load the coordinator of a partition that this broker may lead only since the end of a truncation."""
+        topic, partition = replica.topic, replica.partition
+        if topic in self._shells:
+            self.workers.spawn(
+                self._shells[topic].load_partition(partition), f"load the coordinator of {topic}-{partition}"
+            )

@@ -15,11 +15,13 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.peers import Failure, Peers, Purpose
+from oncelog.broker.replication_truncation import Truncations
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.follower import Append, Fetch, Fetched, Following, Restart, Signal, Truncate
 from oncelog.cluster.leader import DivergingEpoch
 from oncelog.cluster.replica import Replica
+from oncelog.log.steps import BATCHES_A_STEP, Pace
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import (
     FetchPartition,
@@ -39,8 +41,6 @@ from oncelog.protocol.messages.list_offsets import (
 
 MIN_BACKOFF_MS = 20
 """The first pause after an error. The pause doubles up to `replica.fetch.backoff.ms`."""
-BYTES_A_TURN = 256 << 10
-"""The bytes to append before other requests have their turn."""
 _LATEST, _EARLIEST = -1, -2
 _FIRST = 0
 """The session epoch of a Fetch that names all partitions and begins a session."""
@@ -127,15 +127,16 @@ class Replication:
         workers: Workers,
         *,
         cut: Callable[[], None],
+        truncated: Callable[[Replica], None],
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes."""
+        """For `cut` and `truncated`, see `Truncations`."""
         self.partitions = partitions
         self.peers = peers
         self.config = config
         self.workers = workers
-        self.cut = cut
+        self.truncations = Truncations(partitions, workers, cut=cut, truncated=truncated, now_ms=now_ms, logger=logger)
         self.now_ms = now_ms
         self.logger = logger
         self._fetchers: dict[int, _Fetcher] = {}
@@ -200,6 +201,8 @@ class _Fetcher:
             replica = followed.replica
             if not followed.is_current:
                 self.remove(replica)
+            elif replica.truncating:
+                continue
             elif followed.retry_at <= now and replica.stored_end >= replica.log.log_end_offset:
                 followed.fetch = followed.following.next_fetch()
                 if followed.fetch is not None:
@@ -250,25 +253,18 @@ class _Fetcher:
         self._failed = False
         session.answered(response.session_id)
         asked = {(each.replica.topic_id, each.replica.partition): each for each in wanted}
-        truncated = False
-        appended = 0
+        pace = Pace(BATCHES_A_STEP)
         for topic in response.responses:
             for data in topic.partitions:
                 followed = asked.get((topic.topic_id, data.partition_index))
                 if followed is not None and followed.is_current:
-                    truncated |= await self._received(followed, data)
-                    appended += len(data.records or b"")
-                    if appended >= BYTES_A_TURN:
-                        appended = 0
+                    await self._received(followed, data, pace)
+                    if pace.is_due(1):
                         await asyncio.sleep(0)
-        if truncated:
-            # A recovery point above the truncation would let recovery skip records that are not on the device. Nothing
-            # is appended to these logs before the next Fetch.
-            await parts.partitions.checkpoints.write()
         return True
 
-    async def _received(self, followed: _Followed, data: PartitionData) -> bool:
-        """Process the response for one partition. Return whether its log was truncated."""
+    async def _received(self, followed: _Followed, data: PartitionData, pace: Pace) -> None:
+        """Process the response for one partition."""
         assert followed.fetch is not None
         diverging = data.diverging_epoch
         fetched = Fetched(
@@ -283,15 +279,15 @@ class _Fetcher:
             bounds = await self._bounds(followed)
             action = Signal.RETRY if bounds is None else followed.following.range_known(*bounds)
             if not followed.is_current:
-                return False
+                return
         replica = followed.replica
         try:
             if isinstance(action, Append):
-                self._append(followed, action)
+                await self._append(followed, action, pace)
                 followed.backoff_ms = MIN_BACKOFF_MS
             elif isinstance(action, Truncate | Restart):
-                self._truncate(replica, action)
-                return True
+                self._parts.logger.info("%r: %r, as broker %d requires", replica, action, self._leader)
+                self._parts.truncations.start(replica, action)
         except ProtocolError as error:
             self._parts.logger.error("cannot replicate %r: %s", replica, error)
             action = Signal.RETRY
@@ -299,40 +295,35 @@ class _Fetcher:
             if action is not Signal.IGNORE:
                 self._parts.logger.info("%r: broker %d answered %s", replica, self._leader, fetched.error.name)
             self._delay([followed])
-        return False
 
-    def _append(self, followed: _Followed, action: Append) -> None:
-        """Append the leader's records, and apply its high watermark and log start offset. Raises ProtocolError."""
+    async def _append(self, followed: _Followed, action: Append, pace: Pace) -> None:
+        """Append the leader's records, and apply its high watermark and log start offset. Raises ProtocolError.
+
+        Other requests have their turn in between. If the role of the replica changes then, the rest is dropped.
+        """
         replica = followed.replica
         log = replica.log
         if action.records:
-            before = log.log_end_offset
-            epoch = followed.following.leader_epoch
+            truncations = log.truncations
+            epoch, now_ms = followed.following.leader_epoch, self._parts.now_ms()
+            steps = log.appending_as_follower(action.records, leader_epoch=epoch, now_ms=now_ms, pace=pace)
             try:
-                log.append_as_follower(action.records, leader_epoch=epoch, now_ms=self._parts.now_ms())
-            except ProtocolError:
-                replica.appended()  # the log may have a part of the records
-                raise
+                for _ in steps:
+                    await asyncio.sleep(0)
+                    if not followed.is_current:
+                        return
             finally:
-                if log.log_end_offset < before:  # the log had only a part of the leader's first batch
+                steps.close()
+                if replica.offline or log.closed:
+                    pass
+                elif truncations != log.truncations:  # the log had only a part of the leader's first batch
                     replica.truncated()
+                    self._parts.partitions.truncated(replica)
+                else:
+                    replica.appended()  # after an error, the log may have a part of the records
             replica.bytes_appended += len(action.records)
         log.advance_high_watermark(action.high_watermark)
         log.advance_log_start(min(action.log_start, log.high_watermark))
-        if action.records:
-            replica.appended()
-
-    def _truncate(self, replica: Replica, action: Truncate | Restart) -> None:
-        """Truncate the log, or restart it. Raises ProtocolError."""
-        log = replica.log
-        self._parts.logger.info("%r: %r, as broker %d requires", replica, action, self._leader)
-        if action.offset < log.high_watermark or isinstance(action, Restart):
-            self._parts.cut()
-        if isinstance(action, Truncate):
-            log.truncate_to(action.offset, self._parts.now_ms())
-        else:
-            log.restart_at(action.offset, self._parts.now_ms())
-        replica.truncated()
 
     async def _bounds(self, followed: _Followed) -> tuple[int, int] | None:
         """Return the leader's log start and log end offsets, or None if it does not answer."""

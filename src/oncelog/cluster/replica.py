@@ -57,7 +57,7 @@ class Replica:
         "term",
         "topic",
         "topic_id",
-        "truncations",
+        "truncating",
     )
 
     def __init__(self, topic: str, partition: int, topic_id: UUID, log: Log, *, flush: Flush | None = None) -> None:
@@ -86,8 +86,8 @@ class Replica:
         """Base offset of the newest segment whose file name is on the device. -1 if no sync has covered one."""
         self.stored_end = log.log_start_offset
         """The records before this offset need no sync, or are synced (`flush.messages`)."""
-        self.truncations = 0
-        """How often the log was truncated. A sync that began before a truncation says nothing about later records."""
+        self.truncating = False
+        """Whether the log is being truncated. Meanwhile, the replica keeps its role, and it is not fetched."""
         self._flush = flush
         self._stored_waits: list[tuple[int, int, Wait]] = []
         self._waited = 0
@@ -112,6 +112,7 @@ class Replica:
         """Begin a term as leader under `state`. For the arguments, see `Term`."""
         self.end_term()
         log = self.log
+        log.void_verifications()  # a request of the former term may have started one after its end
         term = Term(
             broker,
             replicas,
@@ -169,7 +170,7 @@ class Replica:
         """Record that the log was truncated or restarted. What was synced before counts only up to the new end."""
         log = self.log
         end = log.log_end_offset
-        self.truncations += 1
+        self.synced_names = -1
         self.synced_offset = end if end == log.log_start_offset else min(self.synced_offset, end)
         self.appended()
 

@@ -7,15 +7,19 @@ leader epoch that is lower than an earlier one or higher than the leader's. Sour
 
 from __future__ import annotations
 
+from oncelog.log.steps import BATCHES_A_STEP, Pace, Steps
 from oncelog.log.validate import ValidBatches
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control, is_partial, iter_batches, parse_header
 
+BYTES_PER_BATCH = 1024
+"""The bytes that cost as much as a batch, for `Pace`."""
 
-def check_batches(
-    records: memoryview, end_offset: int, latest_epoch: int, leader_epoch: int, segment_bytes: int
-) -> list[ValidBatches]:
-    """Check all batches, and return them in groups that each fit into one segment.
+
+def checking(
+    records: memoryview, end_offset: int, latest_epoch: int, leader_epoch: int, segment_bytes: int, pace: Pace
+) -> Steps[list[ValidBatches]]:
+    """Check all batches, with pauses. Return them in groups that each fit into one segment and one step.
 
     They must follow `end_offset`, before which the log has the epoch `latest_epoch`, or -1. A batch that continues
     beyond the end of `records` is dropped. Raises CORRUPT_MESSAGE, INVALID_RECORD.
@@ -32,7 +36,9 @@ def check_batches(
             raise _rejected(header, f"its leader epoch must be in {epoch}..{leader_epoch}")
         if header.is_control and header.count > 0:
             decode_control(view)  # raises before anything is written
-        if headers and position + header.size - start > segment_bytes:
+        if pace.is_due(cost(1, header.size)):
+            yield
+        if headers and (position + header.size - start > segment_bytes or len(headers) == BATCHES_A_STEP):
             groups.append(ValidBatches(headers, records[start:position]))
             headers, start = [], position
         headers.append(header)
@@ -41,6 +47,11 @@ def check_batches(
     if headers:
         groups.append(ValidBatches(headers, records[start:position]))
     return groups
+
+
+def cost(batches: int, size: int) -> int:
+    """Return the cost of checking or writing batches of ``size`` bytes, for `Pace`."""
+    return batches + size // BYTES_PER_BATCH
 
 
 def batch_across(records: memoryview, offset: int) -> int | None:

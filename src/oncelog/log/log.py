@@ -18,13 +18,13 @@ from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
 from oncelog.log.file_access import torn_on_failure
-from oncelog.log.follower_append import batch_across, check_batches
+from oncelog.log.follower_append import batch_across, checking, cost
 from oncelog.log.leftovers import Unlink, unlink_now
 from oncelog.log.log_files import LogFiles
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
 from oncelog.log.recovery import Loaded, Loader
 from oncelog.log.segment import Segment
-from oncelog.log.steps import Steps, at_once
+from oncelog.log.steps import BATCHES_A_STEP, Pace, Steps, at_once
 from oncelog.log.timestamps import TimeStep
 from oncelog.log.truncation import TruncatableLog
 from oncelog.log.validate import ValidBatches, validate
@@ -150,15 +150,25 @@ class Log(TruncatableLog):
         return AppendResult(first, self.log_end_offset - 1, append_time, False, self.log_start_offset)
 
     def append_as_follower(self, records: memoryview | bytearray | bytes, *, leader_epoch: int, now_ms: int) -> int:
-        """Append the batches of a Fetch response as they are. Return the new log end offset.
+        """Do the work of `appending_as_follower` without a pause."""
+        pace = Pace(BATCHES_A_STEP)
+        return at_once(self.appending_as_follower(records, leader_epoch=leader_epoch, now_ms=now_ms, pace=pace))
 
-        Raises CORRUPT_MESSAGE, INVALID_RECORD, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. If a batch is rejected, none
-        is appended. If a write fails, the groups before it stay: they are complete batches.
+    def appending_as_follower(
+        self, records: memoryview | bytearray | bytes, *, leader_epoch: int, now_ms: int, pace: Pace
+    ) -> Steps[int]:
+        """Append the batches of a Fetch response as they are, with pauses. Return the new log end offset.
+
+        In a pause, nothing else may append to the log. If the work ends in a pause, or a write fails, the batches that
+        were written stay. If a batch is rejected, none is appended.
+
+        Raises CORRUPT_MESSAGE, INVALID_RECORD, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR.
         """
         view = memoryview(records)
         base, start = batch_across(view, self.log_end_offset), self.log_start_offset
         end = self.log_end_offset if base is None else base
-        groups = check_batches(view, end, self.epoch_at(end - 1), leader_epoch, self.config.segment_bytes)
+        latest, segment_bytes = self.epoch_at(end - 1), self.config.segment_bytes
+        groups = yield from checking(view, end, latest, leader_epoch, segment_bytes, pace)
         if base is not None:
             self.truncate_to(base, now_ms)
             if self.log_end_offset < base:  # the log had a batch across the base: fetch again from its start
@@ -166,9 +176,11 @@ class Log(TruncatableLog):
         for batches in groups:
             segment = self._write_files(batches, now_ms)
             replay_all(self._state, batches, segment.txn_index, now_ms)
-        if self.log_end_offset > start > self.log_start_offset:
-            self.log_start_offset = start
-            self.high_watermark = max(self.high_watermark, start)
+            if self.log_end_offset > start > self.log_start_offset:
+                self.log_start_offset = start
+                self.high_watermark = max(self.high_watermark, start)
+            if pace.is_due(cost(len(batches.headers), len(batches.view))):
+                yield
         return self.log_end_offset
 
     def append_control(

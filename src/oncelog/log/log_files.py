@@ -157,6 +157,12 @@ class LogFiles:
             self.segments.forget_positions()
         self.truncate_epochs(offset)
 
+    def drop(self, newest: list[Segment]) -> None:
+        """Delete the newest segments, but not all, newest first. The producer state is stale, as after `truncate`."""
+        self.stale = True
+        self._delete(newest)
+        self.truncate_epochs(newest[-1].base_offset)
+
     def restart(self, offset: int) -> None:
         """Delete everything. The log begins again at ``offset``. The producer state is stale, as after `truncate`."""
         self.stale = True

@@ -61,11 +61,14 @@ class TruncatableLog:
         state is stale: see `rebuilding`.
         """
         yield from self._dropping(offset)
-        with self._access.to("truncate"), torn_on_failure():
+        with self._access.to("truncate"):
             if offset >= self.log_end_offset:
                 self._files.truncate_epochs(self.log_end_offset)
                 return False
-            self._cut(offset)
+            offset = self.segments.batch_start(offset)
+            with torn_on_failure():
+                self._files.truncate(offset)
+            self._end_at(offset)
         yield from self.rebuilding(now_ms)
         return True
 
@@ -89,15 +92,13 @@ class TruncatableLog:
         """Drop most of the segments after ``offset``, newest first, with pauses."""
         while len(doomed := self.segments.after(offset)) > SEGMENTS_A_STEP:
             with self._access.to("truncate"), torn_on_failure():
-                self._cut(doomed[SEGMENTS_A_STEP - 1].base_offset)
+                self._files.drop(doomed[:SEGMENTS_A_STEP])
+                self._end_at(doomed[SEGMENTS_A_STEP - 1].base_offset)
             yield
 
-    def _cut(self, offset: int) -> None:
-        """Drop the batches with records at or after ``offset``, but leave the producer state as it was."""
-        offset = self.segments.batch_start(offset)
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self._files.truncate(offset)
+    def _end_at(self, offset: int) -> None:
         self.truncations += 1
+        self.log_start_offset = min(self.log_start_offset, offset)
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = min(self.high_watermark, offset)

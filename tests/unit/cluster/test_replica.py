@@ -135,13 +135,14 @@ def test_a_truncation_takes_back_what_was_synced() -> None:
     for _ in range(3):
         log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
     replica.synced(3)
+    replica.synced_names = 0
     assert (replica.synced_offset, replica.stored_end) == (3, 3)
     log.truncate_to(1, NOW)
     replica.truncated()
-    assert (replica.synced_offset, replica.stored_end, replica.truncations) == (1, 1, 1)
+    assert (replica.synced_offset, replica.stored_end, replica.synced_names) == (1, 1, -1)
     log.restart_at(7, NOW)
     replica.truncated()
-    assert (replica.synced_offset, replica.stored_end, replica.truncations) == (7, 7, 2)
+    assert (replica.synced_offset, replica.stored_end, replica.synced_names) == (7, 7, -1)
 
 
 @pytest.mark.parametrize("wait", [Replica.when_committed, Replica.when_stored])

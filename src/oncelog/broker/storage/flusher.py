@@ -114,7 +114,7 @@ class Flusher:
     async def _round(self, disk: GuardedDisk, replicas: list[Replica]) -> bool:
         """Sync all waiting logs in one job of a worker thread. Return False if the caller must retry."""
         ends = [
-            (replica, replica.log.log_end_offset, replica.log.segments.active.base_offset, replica.truncations)
+            (replica, replica.log.log_end_offset, replica.log.segments.active.base_offset, replica.log.truncations)
             for replica in replicas
         ]
         paths = [self._paths(replica) for replica in replicas]
@@ -126,7 +126,7 @@ class Flusher:
         for (replica, end, base, truncations), lost in zip(ends, missing, strict=True):
             if _is_closed(replica):
                 continue
-            if truncations != replica.truncations:  # other records may be at these offsets now
+            if truncations != replica.log.truncations:  # other records may be at these offsets now
                 self.now(replica)
             elif lost is None:
                 replica.synced_names = base

@@ -95,11 +95,11 @@ class Housekeeping:
         A failed sync takes the log directory offline, because a second sync could succeed although data is lost.
         """
         offset, paths = replica.log.pending_sync()
-        truncations = replica.truncations
+        truncations = replica.log.truncations
         disk = self._directories.disk_of(replica.log.directory)
         for path in paths:
             await self._workers.offload(disk.sync, path)
-        if paths and truncations == replica.truncations:
+        if paths and truncations == replica.log.truncations:
             replica.log.mark_synced(offset)
         if replica.log.unsynced:
             self._flusher.files(replica)

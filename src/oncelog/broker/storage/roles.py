@@ -56,10 +56,15 @@ class Roles:
         )
 
     def apply(self, replica: Replica) -> None:
-        """Let the replica lead, follow, or do neither, as the newest image says."""
+        """Let the replica lead, follow, or do neither, as the newest image says.
+
+        While the log is being truncated, its role remains. The end of the truncation applies the role again.
+        """
         topic = self._cache.image.topic(replica.topic)
         if topic is None or topic.topic_id != replica.topic_id or replica.offline or replica.log.closed:
             return  # the deletion of the topic drops the replica
+        if replica.truncating:
+            return
         info = topic.partitions[replica.partition]
         term, leads = replica.term, self._is_leader(info)
         if info.state_version < (replica.state_version if term is None else term.state.version):

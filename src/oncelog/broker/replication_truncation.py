@@ -1,0 +1,89 @@
+"""Truncate the logs of followers in steps, while the event loop serves other requests.
+
+A truncation may rebuild the producer state from many batches. Until it has ended, the replica is not fetched, and it
+keeps its role, so nothing is appended to the log. Source: Kafka's ``LogManager.truncateTo``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.workers import Workers
+from oncelog.cluster.follower import Restart, Truncate
+from oncelog.cluster.replica import Replica
+from oncelog.log.steps import Steps
+
+RETRY_S = 1.0
+"""The pause after an error."""
+
+
+class Truncations:
+    """The truncations of this broker. All logs together run one step in a turn of the event loop."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        workers: Workers,
+        *,
+        cut: Callable[[], None],
+        truncated: Callable[[Replica], None],
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes.
+
+        `truncated` is called at the end of a truncation, when the replica may have another role.
+        """
+        self._partitions = partitions
+        self._workers = workers
+        self._cut = cut
+        self._truncated = truncated
+        self._now_ms = now_ms
+        self._logger = logger
+        self._stepping = asyncio.Lock()
+
+    def start(self, replica: Replica, action: Truncate | Restart) -> None:
+        """Truncate or restart the log of a follower in the background. `Replica.truncating` is true until the end."""
+        replica.truncating = True
+        self._workers.spawn(self._truncate(replica, action), f"truncate {replica.topic}-{replica.partition}")
+
+    async def _truncate(self, replica: Replica, action: Truncate | Restart) -> None:
+        log = replica.log
+        if isinstance(action, Restart):  # it renames files, so their pages remain
+            steps: Steps[object] = log.restarting(action.offset, self._now_ms())
+        else:
+            if action.offset < log.high_watermark:
+                self._cut()
+            steps = log.truncating(action.offset, self._now_ms())
+        while not (replica.offline or log.closed):
+            try:
+                await self._carry_out(steps)
+                break
+            except Exception as error:
+                if not (replica.offline or log.closed):
+                    self._logger.error("cannot truncate %r: %s", replica, error, exc_info=True)
+                    await asyncio.sleep(RETRY_S)
+            steps = log.rebuilding(self._now_ms())
+        if not (replica.offline or log.closed):
+            replica.truncated()
+            self._partitions.truncated(replica)
+            try:
+                # A recovery point above the truncation would let recovery skip records that are not on the device.
+                await self._partitions.checkpoints.write()
+            finally:
+                replica.truncating = False
+            self._partitions.roles.apply(replica)
+            replica.wake()
+            self._truncated(replica)
+
+    async def _carry_out(self, steps: Steps[object]) -> None:
+        while True:
+            async with self._stepping:
+                try:
+                    next(steps)
+                except StopIteration:
+                    return
+                await asyncio.sleep(0)

@@ -1,0 +1,268 @@
+"""Followers append and truncate in steps, between which the broker serves other requests."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.peers import Failure
+from oncelog.broker.storage.checkpoints import Written
+from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker, epoch_path
+from oncelog.cluster.follower import Restart, Truncate
+from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.store import Create, Set
+from oncelog.cluster.topic_nodes import write_topic
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.log.steps import BATCHES_A_STEP, at_once
+from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from oncelog.protocol.records import Record, build_batch
+from oncelog.protocol.topics import CONSUMER_OFFSETS
+from support.broker_fixtures import NOW, BrokerStorage
+from support.turns import turns_of_others
+
+ID = UUID(int=5)
+LEADER = 2
+BATCHES = 5 * BATCHES_A_STEP
+
+
+class Leader:
+    """Answer the Fetches of a follower with the same records each time, if there are any."""
+
+    def __init__(self, records: bytes = b"") -> None:
+        self.records = records
+        self.high_watermark = 0
+        self.fetches = 0
+
+    async def request(self, broker: int, _purpose: Any, request: Any, *_: Any) -> Any:
+        await asyncio.sleep(0.01)
+        if not isinstance(request, FetchRequest) or broker != LEADER:
+            return Failure("no such broker")
+        self.fetches += 1
+        records, self.records = self.records, b""
+        data = PartitionData(partition_index=0, high_watermark=self.high_watermark, records=records)
+        return FetchResponse(session_id=0, responses=[FetchableTopicResponse(topic_id=ID, partitions=[data])])
+
+
+def batches(start: int = 0, count: int = BATCHES) -> bytes:
+    """Return batches of one record each. Producer 7 has sent all of them."""
+    return b"".join(
+        bytes(
+            build_batch(
+                [Record(0, NOW, None, b"x")],
+                base_offset=offset,
+                leader_epoch=0,
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=offset,
+            )
+        )
+        for offset in range(start, start + count)
+    )
+
+
+async def follower(broker: Broker, leader: Leader, topic: str = "t") -> Replica:
+    """Return a replica that follows broker 2."""
+    broker.peers.request = leader.request  # type: ignore[method-assign,assignment]
+    info = TopicInfo(topic, ID, (PartitionInfo(LEADER, 0, (1, 2), (1, 2), leader_broker_epoch=0),))
+    operations = [Create(epoch_path(LEADER)), Create(broker_path(LEADER), encode_broker(BrokerInfo(0)))]
+    async with broker.loader.changing() as changes:
+        changes.write(operations, broker_path(LEADER))  # otherwise, the controller elects broker 1
+        write_topic(changes, info)
+    await broker.partitions.open_in_turns(topic, 0)
+    replica = broker.partitions.hosted(topic, 0)
+    assert replica is not None
+    assert replica.leader == LEADER
+    return replica
+
+
+async def elect(broker: Broker, leader: int, topic: str = "t") -> None:
+    path = state_path(topic, 0)
+    old = decode_state(broker.store.get(path))
+    state = replace(
+        old, leader=leader, leader_epoch=old.leader_epoch + 1, leader_broker_epoch=broker.registration.epoch
+    )
+    async with broker.loader.changing() as changes:
+        changes.write([Set(path, encode_state(state), old.version)], path)
+
+
+async def filled(broker: Broker, leader: Leader, topic: str = "t") -> Replica:
+    """Return a replica that has followed the leader up to the end of some batches."""
+    replica = await follower(broker, leader, topic)
+    append(replica, batches())
+    return replica
+
+
+def append(replica: Replica, records: bytes) -> None:
+    replica.log.append_as_follower(records, leader_epoch=0, now_ms=NOW)
+    replica.appended()
+
+
+async def ended(replica: Replica) -> None:
+    async with asyncio.timeout(10):
+        while replica.truncating:
+            await asyncio.sleep(0.01)
+
+
+def test_other_requests_have_turns_while_a_follower_appends_small_batches(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        leader = Leader(batches())
+        leader.high_watermark = BATCHES
+        replica = await follower(broker, leader)
+        ends = []
+        async with asyncio.timeout(10):
+            while replica.log.high_watermark < BATCHES:
+                if not ends or ends[-1] != replica.log.log_end_offset:
+                    ends.append(replica.log.log_end_offset)
+                await asyncio.sleep(0)
+        assert len(ends) > BATCHES / BATCHES_A_STEP
+        assert max(after - before for before, after in pairwise(ends)) <= BATCHES_A_STEP
+
+    storage.run_broker(life)
+
+
+def test_a_follower_that_is_elected_in_the_middle_of_an_append_appends_no_more(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await follower(broker, Leader(batches()))
+        async with asyncio.timeout(10):
+            while not replica.log.log_end_offset:
+                await asyncio.sleep(0)
+        replica.lead(1, [1], PartitionState(1, 1, (1,), 1))
+        end = replica.log.log_end_offset
+        assert 0 < end < BATCHES
+        await asyncio.sleep(0.1)
+        assert replica.log.log_end_offset == end
+        replica.append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
+
+    storage.run_broker(life)
+
+
+def test_other_requests_have_turns_during_a_truncation(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        leader = Leader()
+        replica = await filled(broker, leader)
+        with turns_of_others() as turns:
+            broker.replication.truncations.start(replica, Truncate(BATCHES - 1))
+            fetches = leader.fetches
+            await ended(replica)
+        assert turns.count >= BATCHES / BATCHES_A_STEP
+        assert leader.fetches <= fetches + 1  # one may have been under way
+        assert replica.log.producer_entries[7].last_sequence == BATCHES - 2
+
+    storage.run_broker(life)
+
+
+@pytest.mark.parametrize("topic", ["t", CONSUMER_OFFSETS])
+def test_a_replica_leads_only_after_its_truncation(storage: BrokerStorage, topic: str) -> None:
+    """A leader must know the producers. The coordinator of the partition is loaded afterwards."""
+
+    async def life(broker: Broker) -> None:
+        replica = await filled(broker, Leader(), topic)
+        checkpoints = broker.partitions.checkpoints
+        hold = Held(checkpoints.write)
+        checkpoints.write = hold.run  # type: ignore[method-assign]
+        broker.replication.truncations.start(replica, Truncate(0 if topic == CONSUMER_OFFSETS else BATCHES - 1))
+        await hold.reached.wait()
+        await elect(broker, 1, topic)
+        assert replica.term is None
+        hold.released.set()
+        await ended(replica)
+        assert replica.term is not None
+        assert not replica.log.is_stale
+        async with asyncio.timeout(10):
+            while topic == CONSUMER_OFFSETS and not dict(broker.groups.shell.shards()):
+                await asyncio.sleep(0.01)
+
+    storage.run_broker(life)
+
+
+class Held:
+    """Work that waits until the test lets it continue."""
+
+    def __init__(self, work: Callable[[], Awaitable[Written]]) -> None:
+        self.reached = asyncio.Event()
+        self.released = asyncio.Event()
+        self.work = work
+
+    async def run(self) -> Written:
+        self.reached.set()
+        await self.released.wait()
+        return await self.work()
+
+
+def test_a_truncation_that_fails_is_repeated(storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog.broker.replication_truncation.RETRY_S", 0.01)
+
+    async def life(broker: Broker) -> None:
+        replica = await filled(broker, Leader())
+        broker.replication.truncations.start(replica, Truncate(BATCHES - 1))
+        while not replica.log.is_stale:
+            await asyncio.sleep(0)
+        storage.disk.once = True
+        storage.disk.break_down("read", "", errno.EMFILE)
+        await ended(replica)
+        assert not replica.log.is_stale
+        assert replica.log.producer_entries[7].last_sequence == BATCHES - 2
+
+    storage.run_broker(life)
+
+
+@pytest.mark.parametrize(
+    ("action", "cuts"), [(Truncate(BATCHES - 1), 0), (Truncate(BATCHES - 20), 1), (Restart(2 * BATCHES), 0)]
+)
+def test_only_a_truncation_below_the_high_watermark_drops_connections(
+    storage: BrokerStorage, action: Truncate | Restart, cuts: int
+) -> None:
+    """A restart renames files, so responses that hold their pages can still be sent."""
+
+    async def life(broker: Broker) -> None:
+        replica = await filled(broker, Leader())
+        replica.log.advance_high_watermark(BATCHES - 10)
+        dropped = []
+        broker.server.abort_all = lambda: dropped.append(1)  # type: ignore[method-assign]
+        broker.replication.truncations.start(replica, action)
+        await ended(replica)
+        assert len(dropped) == cuts
+        assert replica.log.log_end_offset == action.offset
+
+    storage.run_broker(life)
+
+
+def test_a_truncation_takes_back_what_counts_as_compacted(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await filled(broker, Leader())
+        log = replica.log
+        log.roll(NOW)
+        append(replica, batches(BATCHES, 1))
+        directory = broker.directories.holding(log.directory)
+        directory.note_cleaned("t", 0, BATCHES)
+        broker.replication.truncations.start(replica, Truncate(BATCHES))
+        await ended(replica)
+        assert directory.cleaned("t", 0) == BATCHES
+        broker.replication.truncations.start(replica, Truncate(BATCHES - 1))
+        await ended(replica)
+        assert directory.cleaned("t", 0) == 0
+
+    storage.run_broker(life)
+
+
+def test_a_deleted_topic_ends_its_truncation(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await filled(broker, Leader())
+        broker.replication.truncations.start(replica, Truncate(BATCHES - 1))
+        await asyncio.sleep(0)
+        topic = broker.metadata.image.topic("t")
+        assert topic is not None
+        at_once(broker.partitions.dropping(topic))
+        await asyncio.sleep(0.05)
+        assert replica.log.closed
+
+    storage.run_broker(life)
