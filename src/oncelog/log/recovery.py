@@ -129,8 +129,8 @@ class Loader:
         If this fails, or is closed in a pause because the topic was deleted, close the files that it has opened.
 
         ``clean``: the last stop was orderly, so no check is needed. ``recovery_point``: records below this offset are
-        on the device. ``log_start``: the checkpointed log start offset. ``high_watermark``: the checkpointed one; None
-        if all records of the log are committed.
+        on the device. ``log_start``: the checkpointed log start offset. ``high_watermark``: the checkpointed one, or 0
+        if it is unknown; None if all records of the log are committed.
         """
         self._high_watermark = NO_LIMIT if high_watermark is None else high_watermark
         with self._on_failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -19,6 +20,7 @@ from oncelog.log.checkpoint import read_offset_checkpoint
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, BrokerStorage
+from support.logs import of_producer
 
 TOPIC = TopicInfo(
     "t", UUID(int=5), (PartitionInfo(1, 0, (1, 2), (1, 2), leader_broker_epoch=0),), {"min.insync.replicas": "2"}
@@ -181,3 +183,36 @@ def test_the_checkpointed_high_watermark_is_kept_over_a_restart(storage: BrokerS
     storage.run_broker(third)
     kept = [read_offset_checkpoint(storage.disk, f"{path}/{HIGH_WATERMARKS}") for path in storage.paths]
     assert {("t", 0): 3} in kept
+
+
+def test_a_transaction_is_unstable_after_a_restart_without_a_checkpointed_high_watermark(
+    storage: BrokerStorage,
+) -> None:
+    """Its marker may not be committed. The partition is younger than the last checkpoint, or the file is damaged."""
+
+    async def first(broker: Broker) -> None:
+        await create(broker)
+        log = found(broker).log
+        log.append_as_leader(of_producer(7, 0, txn=True, timestamp=NOW), leader_epoch=0, now_ms=NOW)
+        log.append_control(
+            True,
+            producer_id=7,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            leader_epoch=0,
+            now_ms=NOW,
+            transaction_version=0,
+        )
+        assert log.last_stable_offset == 0
+
+    async def second(broker: Broker) -> None:
+        await broker.partitions.open_in_turns("t", 0)
+        replica = broker.partitions.hosted("t", 0)
+        assert replica is not None
+        replica.log.advance_high_watermark(1)  # of the two records
+        assert (replica.log.high_watermark, replica.log.last_stable_offset) == (1, 0)
+
+    storage.run_broker(first)
+    for path in storage.paths:
+        (Path(path) / HIGH_WATERMARKS).unlink(missing_ok=True)
+    storage.run_broker(second)

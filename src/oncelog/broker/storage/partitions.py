@@ -215,7 +215,7 @@ class Partitions:
             clean=log_dir.clean,
             log_start_offset=log_dir.start_offsets.get((topic, partition), 0),
             high_watermark=(
-                log_dir.high_watermarks.get((topic, partition))
+                log_dir.high_watermarks.get((topic, partition), 0)
                 if len(info.partitions[partition].replicas) > 1
                 else None
             ),
