@@ -294,17 +294,21 @@ class Term:
 
         Call it only after `check_fetch` has returned None and the log was read. A fetch that fails or diverges says
         nothing about the follower's log (KAFKA-8400, KAFKA-13141). Raises NOT_LEADER_OR_FOLLOWER if the broker has no
-        replica, or if a newer process of the broker has registered.
+        replica, or if a newer process of the broker has registered. Raises UNKNOWN_LEADER_EPOCH if the leader does not
+        know this registration yet: anyone can send a large epoch, and recording it would lock the follower out.
         """
         follower = self._followers.get(broker)
         if self.over or follower is None:
             raise ProtocolError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker} does not follow epoch {self.leader_epoch}"
             )
-        newest = max(self._live.get(broker, UNKNOWN_OFFSET), follower.broker_epoch)
-        if broker_epoch < newest:
-            message = f"broker {broker} has registered again, with epoch {newest}; this fetch has epoch {broker_epoch}"
+        known = self._live.get(broker, follower.broker_epoch)
+        if broker_epoch < known:
+            message = f"broker {broker} has registered again, with epoch {known}; this fetch has epoch {broker_epoch}"
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        if broker_epoch > known and self._live:
+            message = f"this leader knows broker {broker} with epoch {known}; this fetch has epoch {broker_epoch}"
+            raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH, message)
         self._now_ms = max(self._now_ms, now_ms)
         follower.fetched(offset, log_start, broker_epoch, self.log_end, now_ms)
         return self._advance()

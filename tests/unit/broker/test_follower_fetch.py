@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
 
@@ -13,9 +14,10 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.handlers import delete_records, fetch, list_offsets, offset_for_leader_epoch
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
+from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker
 from oncelog.cluster.partition_state import decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.store import Set
+from oncelog.cluster.store import NoNodeError, Set
 from oncelog.cluster.topic_nodes import write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.apis import ApiKey
@@ -51,8 +53,21 @@ FOLLOWER = 2
 MOST = 1 << 20
 
 
+def registered(broker: Broker, number: int, epoch: int) -> None:
+    """Register another broker, or register it again."""
+    path = broker_path(number)
+    with suppress(NoNodeError):
+        broker.store.delete(path)
+    broker.store.create(path, encode_broker(BrokerInfo(epoch)))
+
+
 async def leader(broker: Broker, epoch: int = 0) -> Replica:
-    """Return the replica, which leads in this epoch, with three records of the epochs before."""
+    """Return the replica, which leads in this epoch, with three records of the epochs before.
+
+    The follower is registered with broker epoch 0.
+    """
+    registered(broker, FOLLOWER, epoch=0)
+    await broker.loader.refresh()
     async with broker.loader.changing() as changes:
         write_topic(changes, TOPIC)
     replica = broker.partitions.find("t", 0)
@@ -124,6 +139,10 @@ def test_a_fetch_of_a_replaced_process_does_not_count(storage: BrokerStorage) ->
 
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
+        early = fetched(broker, request(3, broker_epoch=2, last_fetched_epoch=0))
+        assert (early.error_code, replica.log.high_watermark) == (ErrorCode.UNKNOWN_LEADER_EPOCH, 0)
+        registered(broker, FOLLOWER, epoch=2)
+        await broker.loader.refresh()
         assert fetched(broker, request(1, broker_epoch=2, last_fetched_epoch=0)).error_code == 0
         late = fetched(broker, request(3, broker_epoch=1, last_fetched_epoch=0))
         assert (late.error_code, replica.log.high_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
@@ -229,7 +248,6 @@ def test_delete_records_waits_for_the_followers(storage: BrokerStorage, deletes:
         replica = await leader(broker)
         assert replica.term is not None
         fetched(broker, request(3, last_fetched_epoch=0))
-        replica.term.live_changed({2: 0}, 0)
         wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
         timeout_ms = 20_000 if deletes else 100
         work = delete_records.bind(broker.parts)(DeleteRecordsRequest(topics=[wanted], timeout_ms=timeout_ms), DELETING)

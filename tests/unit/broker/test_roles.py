@@ -64,6 +64,7 @@ def test_a_replicated_partition_commits_what_its_followers_have(storage: BrokerS
         assert (replica.term.min_insync_replicas, replica.term.leader_epoch) == (2, 0)
         replica.append(batch(), now_ms=NOW, all_replicas=True)
         assert replica.log.high_watermark == 0
+        replica.term.live_changed({1: 0, 2: 0}, 0)
         replica.term.fetched(2, 0, 1, log_start=0, now_ms=0)
         assert replica.log.high_watermark == 1
 
@@ -163,6 +164,7 @@ def test_the_checkpointed_high_watermark_is_kept_over_a_restart(storage: BrokerS
         assert replica.term is not None
         for _ in range(3):
             replica.append(batch(), now_ms=NOW)
+        replica.term.live_changed({1: 0, 2: 0}, 0)
         replica.term.fetched(2, 0, 2, log_start=0, now_ms=0)
 
     async def second(broker: Broker) -> None:
@@ -172,6 +174,7 @@ def test_the_checkpointed_high_watermark_is_kept_over_a_restart(storage: BrokerS
         assert replica.term is not None
         assert (replica.log.high_watermark, replica.log.log_end_offset) == (2, 3)
         assert replica.term.exposed_high_watermark is None  # the last leader may have shown a higher one
+        replica.term.live_changed({1: 1, 2: 0}, 0)
         replica.term.fetched(2, 0, 3, log_start=0, now_ms=0)
         assert replica.term.exposed_high_watermark == 3
 

@@ -20,10 +20,13 @@ from oncelog.protocol.messages.create_topics import (
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopic
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import Message
-from support.broker_sets import Brokers, run, until
+from support.broker_sets import NOW, Brokers, run, until
 
 
 async def ask(broker: Broker, request: Message, version: int | None = None, listener: str = "PLAINTEXT") -> Any:
@@ -56,6 +59,14 @@ def assigned(name: str, *replicas: list[int]) -> CreateTopicsRequest:
     ]
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
     return CreateTopicsRequest(topics=[topic])
+
+
+async def produce(broker: Broker, topic: str = "t", *, timeout_ms: int = 5000) -> int:
+    """Write a record with acks=all. Return the error code."""
+    data = PartitionProduceData(index=0, records=build_batch([Record(0, NOW, None, b"x")]))
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    answer = await ask(broker, ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=topics), 11)
+    return int(answer.responses[0].partition_responses[0].error_code)
 
 
 def test_each_broker_describes_all_brokers_and_the_controller(tmp_path: Path) -> None:
@@ -269,5 +280,34 @@ def test_unclean_election_elects_a_replica_that_is_not_in_sync(tmp_path: Path) -
         assert (info.leader, info.isr) == (3, (3,))
         await first.settings.alter_topic("t", lambda _: {"unclean.leader.election.enable": "true"}, validate_only=False)
         await until(lambda: first.metadata.image.partition("t", 1).leader == 3)  # type: ignore[union-attr]
+
+    run(Brokers(tmp_path), body)
+
+
+def test_fetch_with_an_invented_broker_epoch_does_not_lock_the_follower_out(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, second, _ = await three(brokers, min_insync_replicas="2")
+        await first.topics.create("t", assignment=[(1, 2)])
+        await everywhere(brokers, "t")
+        assert await produce(first) == ErrorCode.NONE
+        topic = first.metadata.image.topic("t")
+        assert topic is not None
+        stranger = FetchRequest(
+            replica_state=ReplicaState(replica_id=2, replica_epoch=2**62),
+            max_wait_ms=0,
+            min_bytes=1,
+            topics=[
+                FetchTopic(
+                    topic_id=topic.topic_id,
+                    partitions=[FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1 << 20)],
+                )
+            ],
+        )
+        (answer,) = (await ask(first, stranger)).responses[0].partitions
+        assert (answer.error_code, answer.records) == (ErrorCode.UNKNOWN_LEADER_EPOCH, b"")
+        assert await produce(first) == ErrorCode.NONE
+        replica = second.partitions.hosted("t", 0)
+        assert replica is not None
+        await until(lambda: replica.log.high_watermark == 2)
 
     run(Brokers(tmp_path), body)
