@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from uuid import UUID
@@ -41,6 +42,8 @@ from oncelog.protocol.messages.list_offsets import (
 
 MIN_BACKOFF_MS = 20
 """The first pause after an error. The pause doubles up to `replica.fetch.backoff.ms`."""
+SYNC_WAIT_MS = 20
+"""How long a Fetch waits for partitions whose records are being synced. The leader does not count unsynced records."""
 _LATEST, _EARLIEST = -1, -2
 _FIRST = 0
 """The session epoch of a Fetch that names all partitions and begins a session."""
@@ -68,6 +71,11 @@ class _Followed:
         replica, following = self.replica, self.following
         usable = replica.term is None and not (replica.offline or replica.log.closed)
         return usable and (replica.leader, replica.leader_epoch) == (following.leader, following.leader_epoch)
+
+    @property
+    def is_unsynced(self) -> bool:
+        """Return whether the log has records that must be synced before the leader may count them."""
+        return self.replica.stored_end < self.replica.log.log_end_offset
 
 
 class _Session:
@@ -180,12 +188,16 @@ class _Fetcher:
         """Fetch until the broker stops."""
         while True:
             self._wake.clear()
-            wanted = self._wanted()
+            wanted, unsynced, retry_s = self._wanted()
+            if unsynced:
+                await self._sync(unsynced)
+                wanted, unsynced, retry_s = self._wanted()
             if not wanted:
-                await self._pause()
+                await self._pause(retry_s)
             else:
+                longest_s = min(retry_s, SYNC_WAIT_MS / 1000) if unsynced else retry_s
                 try:
-                    answered = await self._fetch(wanted)
+                    answered = await self._fetch(wanted, longest_s)
                 except Exception:
                     self._parts.logger.exception("the fetch from broker %d failed", self._leader)
                     self._session = _Session()
@@ -193,28 +205,43 @@ class _Fetcher:
                 if not answered:
                     self._delay(wanted)
 
-    def _wanted(self) -> list[_Followed]:
-        """Return the partitions to fetch now."""
+    def _wanted(self) -> tuple[list[_Followed], list[_Followed], float]:
+        """Return the partitions to fetch now, those to fetch when their records are synced, and the next back-off.
+
+        The records of a partition with `flush.messages` are synced first. The third result is the number of seconds
+        after which the next back-off ends.
+        """
         now = asyncio.get_running_loop().time()
         wanted = []
+        unsynced = []
+        retry_at = math.inf
         for followed in tuple(self._followed.values()):
-            replica = followed.replica
             if not followed.is_current:
-                self.remove(replica)
-            elif replica.truncating:
+                self.remove(followed.replica)
+            elif followed.replica.truncating:
                 continue
-            elif followed.retry_at <= now and replica.stored_end >= replica.log.log_end_offset:
+            elif followed.retry_at > now:
+                retry_at = min(retry_at, followed.retry_at)
+            elif followed.is_unsynced:
+                unsynced.append(followed)
+            else:
                 followed.fetch = followed.following.next_fetch()
                 if followed.fetch is not None:
                     wanted.append(followed)
-        return wanted
+        return wanted, unsynced, retry_at - now
 
-    async def _pause(self) -> None:
-        """Wait for a partition that can be fetched, as long as the next back-off lasts."""
-        now = asyncio.get_running_loop().time()
-        waits = [each.retry_at - now for each in self._followed.values() if each.retry_at > now]
+    async def _sync(self, unsynced: list[_Followed]) -> None:
+        """Wait until these partitions are synced, but not long, because other partitions wait for the next Fetch."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(waits) if waits else None):  # wait_for can swallow a cancellation
+            async with asyncio.timeout(SYNC_WAIT_MS / 1000):
+                while any(followed.is_current and followed.is_unsynced for followed in unsynced):
+                    self._wake.clear()
+                    await self._wake.wait()
+
+    async def _pause(self, longest_s: float) -> None:
+        """Wait for a partition that can be fetched."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if longest_s == math.inf else longest_s):  # wait_for can swallow a cancel
                 await self._wake.wait()
 
     def _delay(self, partitions: Iterable[_Followed]) -> None:
@@ -224,16 +251,20 @@ class _Fetcher:
             followed.retry_at = now + min(followed.backoff_ms, longest) / 1000
             followed.backoff_ms = min(2 * followed.backoff_ms, max(longest, 1))
 
-    async def _fetch(self, wanted: list[_Followed]) -> bool:
-        """Send one Fetch, and process the response. Return False if the leader has not answered."""
+    async def _fetch(self, wanted: list[_Followed], longest_s: float) -> bool:
+        """Send one Fetch, and process the response. Return False if the leader has not answered.
+
+        The leader waits at most `longest_s` for new records, because then other partitions must be fetched.
+        """
         parts, session = self._parts, self._session
         config = parts.config.static
+        wait_ms = math.ceil(min(config.replica_fetch_wait_max_ms, longest_s * 1000))
         topics, forgotten = session.request(wanted, config.replica_fetch_max_bytes)
         request = FetchRequest(
             replica_state=ReplicaState(
                 replica_id=parts.partitions.roles.node_id, replica_epoch=parts.partitions.roles.broker_epoch()
             ),
-            max_wait_ms=config.replica_fetch_wait_max_ms,
+            max_wait_ms=wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
             session_id=session.id,

@@ -61,11 +61,11 @@ def assigned(name: str, *replicas: list[int]) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic])
 
 
-async def produce(broker: Broker, topic: str = "t", *, timeout_ms: int = 5000) -> int:
-    """Write a record with acks=all. Return the error code."""
+async def produce(broker: Broker, topic: str = "t", *, acks: int = -1, timeout_ms: int = 5000) -> int:
+    """Write a record. Return the error code."""
     data = PartitionProduceData(index=0, records=build_batch([Record(0, NOW, None, b"x")]))
     topics = [TopicProduceData(name=topic, partition_data=[data])]
-    answer = await ask(broker, ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=topics), 11)
+    answer = await ask(broker, ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics), 11)
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
@@ -309,5 +309,23 @@ def test_fetch_with_an_invented_broker_epoch_does_not_lock_the_follower_out(tmp_
         replica = second.partitions.hosted("t", 0)
         assert replica is not None
         await until(lambda: replica.log.high_watermark == 2)
+
+    run(Brokers(tmp_path), body)
+
+
+def test_follower_reports_its_sync_without_waiting_for_other_partitions(tmp_path: Path) -> None:
+    """While the record is synced, the next Fetch must not wait for records of the idle partition."""
+
+    async def body(brokers: Brokers) -> None:
+        first, second, _ = await three(brokers, min_insync_replicas="2", replica_fetch_wait_max_ms="25000")
+        await first.topics.create("t", assignment=[(1, 2)], configs={"flush.messages": "1"})
+        await first.topics.create("idle", assignment=[(1, 2)])
+        replicas = [first.partitions.find(topic, 0) for topic in ("t", "idle")]
+        await until(lambda: all(second.partitions.hosted(replica.topic, 0) for replica in replicas))
+        for replica in replicas:  # so that the next Fetch names both partitions
+            assert await produce(first, replica.topic, acks=1) == ErrorCode.NONE
+        await until(lambda: all(replica.log.high_watermark == 1 for replica in replicas))
+        for _ in range(3):
+            assert await produce(first) == ErrorCode.NONE
 
     run(Brokers(tmp_path), body)
