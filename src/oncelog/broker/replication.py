@@ -118,6 +118,10 @@ class _Session:
             gone.partitions.append(partition)
         return list(topics.values()), list(forgotten.values())
 
+    def begin_again(self) -> None:
+        """Name all partitions in the next Fetch. The leader then closes the present session, if it has it."""
+        self.epoch = _FIRST
+
     def answered(self, session_id: int) -> None:
         """Record the session of a response."""
         self.id = session_id
@@ -200,7 +204,7 @@ class _Fetcher:
                     answered = await self._fetch(wanted, longest_s)
                 except Exception:
                     self._parts.logger.exception("the fetch from broker %d failed", self._leader)
-                    self._session = _Session()
+                    self._session.begin_again()
                     answered = False
                 if not answered:
                     self._delay(wanted)
@@ -276,7 +280,7 @@ class _Fetcher:
         response = await parts.peers.request(self._leader, Purpose.FETCH, request, FetchResponse, timeout_ms)
         problem = response.reason if isinstance(response, Failure) else ErrorCode.of(response.error_code).name
         if isinstance(response, Failure) or response.error_code:
-            self._session = _Session()
+            self._session.begin_again()
             if not self._failed:
                 parts.logger.warning("cannot fetch from broker %d: %s", self._leader, problem)
             self._failed = True
@@ -316,6 +320,9 @@ class _Fetcher:
             if isinstance(action, Append):
                 await self._append(followed, action, pace)
                 followed.backoff_ms = MIN_BACKOFF_MS
+                if action.records:  # without a session, the partitions that are named first fill the responses
+                    key = replica.topic, replica.partition
+                    self._followed[key] = self._followed.pop(key)
             elif isinstance(action, Truncate | Restart):
                 self._parts.logger.info("%r: %r, as broker %d requires", replica, action, self._leader)
                 self._parts.truncations.start(replica, action)

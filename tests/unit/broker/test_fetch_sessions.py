@@ -28,11 +28,17 @@ class Cache:
         self.now_ms = 0
 
     def begin(
-        self, session_id: int, epoch: int, *positions: FetchPosition, forget: tuple[int, ...] = (), ids: bool = False
+        self,
+        session_id: int,
+        epoch: int,
+        *positions: FetchPosition,
+        forget: tuple[int, ...] = (),
+        ids: bool = False,
+        follower: bool = False,
     ) -> FetchContext:
         forgotten = [key(partition) for partition in forget]
         return self.sessions.begin(
-            session_id, epoch, list(positions), forgotten, uses_topic_ids=ids, now_ms=self.now_ms
+            session_id, epoch, list(positions), forgotten, uses_topic_ids=ids, now_ms=self.now_ms, privileged=follower
         )
 
 
@@ -119,6 +125,24 @@ def test_full_cache_evicts_only_long_unused_sessions() -> None:
     cache.now_ms = EVICTION_MS + 1
     assert cache.begin(0, 0, position(0)).session_id == 2
     assert cache.begin(1, 1).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_follower_replaces_the_clients_session_that_was_used_least_recently() -> None:
+    cache = Cache(slots=3)
+    follower = cache.begin(0, 0, position(0), follower=True).session_id
+    first, second = (cache.begin(0, 0, position(0)).session_id for _ in range(2))
+    cache.begin(first, 1)
+    other = cache.begin(0, 0, position(0), follower=True).session_id
+    assert other
+    assert cache.begin(second, 1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.begin(0, 0, position(0)).session_id == 0
+    third = cache.begin(0, 0, position(0), follower=True).session_id
+    assert third
+    assert cache.begin(first, 2).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.begin(0, 0, position(0), follower=True).session_id == 0
+    assert [cache.begin(session, 1).error for session in (follower, other, third)] == [ErrorCode.NONE] * 3
+    cache.now_ms += EVICTION_MS + 1
+    assert cache.begin(0, 0, position(0)).session_id  # a follower that is gone keeps no slot
 
 
 def test_epoch_wraps_to_one() -> None:

@@ -20,7 +20,7 @@ from oncelog.protocol.messages.create_topics import (
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopic
-from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -61,9 +61,11 @@ def assigned(name: str, *replicas: list[int]) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic])
 
 
-async def produce(broker: Broker, topic: str = "t", *, acks: int = -1, timeout_ms: int = 5000) -> int:
+async def produce(
+    broker: Broker, topic: str = "t", *, value: bytes = b"x", acks: int = -1, timeout_ms: int = 5000
+) -> int:
     """Write a record. Return the error code."""
-    data = PartitionProduceData(index=0, records=build_batch([Record(0, NOW, None, b"x")]))
+    data = PartitionProduceData(index=0, records=build_batch([Record(0, NOW, None, value)]))
     topics = [TopicProduceData(name=topic, partition_data=[data])]
     answer = await ask(broker, ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics), 11)
     return int(answer.responses[0].partition_responses[0].error_code)
@@ -327,5 +329,71 @@ def test_follower_reports_its_sync_without_waiting_for_other_partitions(tmp_path
         await until(lambda: all(replica.log.high_watermark == 1 for replica in replicas))
         for _ in range(3):
             assert await produce(first) == ErrorCode.NONE
+
+    run(Brokers(tmp_path), body)
+
+
+async def fetch_all(broker: Broker, topic: str, session_id: int = 0, session_epoch: int = 0) -> FetchResponse:
+    """Fetch partition 0 of a topic as a client, which begins a session or names one."""
+    info = broker.metadata.image.topic(topic)
+    assert info is not None
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic_id=info.topic_id, partitions=[partition])]
+    request = FetchRequest(max_wait_ms=0, session_id=session_id, session_epoch=session_epoch, topics=topics)
+    answer = await ask(broker, request)
+    assert isinstance(answer, FetchResponse)
+    return answer
+
+
+def test_follower_gets_the_fetch_session_of_a_client(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers, max_incremental_fetch_session_cache_slots="1")
+        await first.topics.create("alone", assignment=[(1,)])
+        session_id = (await fetch_all(first, "alone")).session_id
+        assert session_id
+        await first.topics.create("t", assignment=[(1, 2)])
+        assert await produce(first) == ErrorCode.NONE
+        lost = await fetch_all(first, "alone", session_id, 1)
+        assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert (await fetch_all(first, "alone")).session_id == 0
+
+    run(Brokers(tmp_path), body)
+
+
+def test_follower_that_connects_again_leaves_no_fetch_session(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers)
+        await first.topics.create("t", assignment=[(1, 2)])
+        for _ in range(3):
+            assert await produce(first) == ErrorCode.NONE
+            assert len(first.parts.fetch_sessions) == 1
+            first.server.abort_all()
+
+    run(Brokers(tmp_path), body)
+
+
+def test_followers_without_fetch_sessions_fetch_all_partitions_in_turn(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        limits = {"max_incremental_fetch_session_cache_slots": "0", "replica_fetch_response_max_bytes": "1000"}
+        first, second, _ = await three(brokers, **limits)
+        topics = ("large", "small", "wide")
+        for topic in topics:
+            await first.topics.create(topic, assignment=[(1, 2)])
+        await everywhere(brokers, "wide")
+        await brokers.stop(2)
+        for _ in range(100):
+            for topic in ("large", "wide"):
+                assert await produce(first, topic, value=bytes(2000), acks=1) == ErrorCode.NONE
+        assert await produce(first, "small", acks=1) == ErrorCode.NONE
+        second = await brokers.start(2, **limits)
+        await until(lambda: all(second.partitions.hosted(topic, 0) for topic in topics))
+        large, small, wide = (second.partitions.hosted(topic, 0) for topic in topics)
+        assert large is not None
+        assert small is not None
+        assert wide is not None
+        fetched_before: list[int] = []
+        small.watch(lambda: fetched_before.append(large.log.log_end_offset + wide.log.log_end_offset))
+        await until(lambda: large.log.log_end_offset == wide.log.log_end_offset == 100)
+        assert fetched_before[0] < 20
 
     run(Brokers(tmp_path), body)

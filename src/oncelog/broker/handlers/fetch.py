@@ -275,6 +275,7 @@ class FetchHandler:
             forgotten,
             uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
             now_ms=self._now_ms(),
+            privileged=_follower(request) is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER),
         )
 
     async def _in_turns(self, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:

@@ -76,6 +76,8 @@ class FetchSession:
     positions: OrderedDict[Key, FetchPosition]
     epoch: int
     last_used_ms: int
+    privileged: bool
+    """Whether the session is a follower's. Clients cannot replace it while it is in use."""
 
 
 @dataclass(slots=True)
@@ -115,9 +117,11 @@ class FetchSessions:
         *,
         uses_topic_ids: bool,
         now_ms: int,
+        privileged: bool = False,
     ) -> FetchContext:
         """Return the context of a Fetch: full, incremental, or an error code.
 
+        If the cache is full, a follower's session (`privileged`) replaces the one that clients used least recently.
         A Fetch of more than MOST_IN_SESSION partitions gets no session, as if the cache were full. A session that
         grows beyond that, or forgets more partitions in one Fetch, ends, and the client begins again.
         """
@@ -125,7 +129,7 @@ class FetchSessions:
             self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH or not positions or len(positions) > MOST_IN_SESSION:
                 return FetchContext(positions=positions)
-            return self._full(positions, uses_topic_ids, now_ms)
+            return self._full(positions, uses_topic_ids, now_ms, privileged)
         session = self._sessions.get(session_id)
         if session is None:
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -147,25 +151,28 @@ class FetchSessions:
         self._sessions.move_to_end(session_id)
         return FetchContext(ErrorCode.NONE, session_id, True, list(session.positions.values()), session)
 
-    def _full(self, asked: list[FetchPosition], uses_topic_ids: bool, now_ms: int) -> FetchContext:
-        if not self._make_slot(now_ms):
+    def _full(self, asked: list[FetchPosition], uses_topic_ids: bool, now_ms: int, privileged: bool) -> FetchContext:
+        if not self._make_slot(now_ms, privileged):
             return FetchContext(positions=asked)
         session_id = self._new_id()
         while session_id in self._sessions or session_id == 0:
             session_id = self._new_id()
         session = FetchSession(
-            session_id, uses_topic_ids, OrderedDict((p.key, p) for p in asked), INITIAL_EPOCH + 1, now_ms
+            session_id, uses_topic_ids, OrderedDict((p.key, p) for p in asked), INITIAL_EPOCH + 1, now_ms, privileged
         )
         self._sessions[session_id] = session
         return FetchContext(session_id=session_id, positions=asked, session=session)
 
-    def _make_slot(self, now_ms: int) -> bool:
+    def _make_slot(self, now_ms: int, privileged: bool) -> bool:
         if len(self._sessions) < self._slots:
             return True
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now_ms - oldest.last_used_ms <= EVICTION_MS:
+        found = next(iter(self._sessions.values()), None)
+        if found is not None and now_ms - found.last_used_ms <= EVICTION_MS:
+            clients = (session for session in self._sessions.values() if not session.privileged)
+            found = next(clients, None) if privileged else None
+        if found is None:
             return False
-        del self._sessions[oldest.session_id]
+        del self._sessions[found.session_id]
         return True
 
     @staticmethod
