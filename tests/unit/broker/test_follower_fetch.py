@@ -25,6 +25,7 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
+    DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
 from oncelog.protocol.messages.fetch import (
@@ -82,9 +83,21 @@ async def leader(broker: Broker, epoch: int = 0) -> Replica:
 
 
 def request(
-    offset: int, *, broker: int = FOLLOWER, broker_epoch: int = 0, wait_ms: int = 0, **fields: int
+    offset: int,
+    *,
+    broker: int = FOLLOWER,
+    broker_epoch: int = 0,
+    wait_ms: int = 0,
+    log_start_offset: int = 0,
+    **fields: int,
 ) -> FetchRequest:
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=MOST, log_start_offset=0, **fields)
+    partition = FetchPartition(
+        partition=0,
+        fetch_offset=offset,
+        partition_max_bytes=MOST,
+        log_start_offset=log_start_offset,
+        **fields,
+    )
     return FetchRequest(
         replica_state=ReplicaState(replica_id=broker, replica_epoch=broker_epoch),
         max_wait_ms=wait_ms,
@@ -242,23 +255,60 @@ def test_followers_ask_for_the_end_of_an_epoch_without_permission_for_the_topic(
     storage.run_broker(life)
 
 
+def deleting(
+    broker: Broker, timeout_ms: int, context: RequestContext = DELETING
+) -> asyncio.Task[DeleteRecordsResponse]:
+    """Begin to delete the first two records."""
+    wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
+    work = delete_records.bind(broker.parts)(DeleteRecordsRequest(topics=[wanted], timeout_ms=timeout_ms), context)
+    return asyncio.ensure_future(work)
+
+
 @pytest.mark.parametrize("deletes", [True, False])
 def test_delete_records_waits_for_the_followers(storage: BrokerStorage, deletes: bool) -> None:
     async def life(broker: Broker) -> None:
-        replica = await leader(broker)
-        assert replica.term is not None
+        await leader(broker)
         fetched(broker, request(3, last_fetched_epoch=0))
-        wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
-        timeout_ms = 20_000 if deletes else 100
-        work = delete_records.bind(broker.parts)(DeleteRecordsRequest(topics=[wanted], timeout_ms=timeout_ms), DELETING)
-        task = asyncio.ensure_future(work)
+        task = deleting(broker, 2**31 - 1 if deletes else 100)
         await asyncio.sleep(0.05)
         assert not task.done()
         if deletes:
-            replica.term.fetched(2, 0, 3, log_start=2, now_ms=0)
+            fetched(broker, request(3, last_fetched_epoch=0, log_start_offset=2))
         found = (await asyncio.wait_for(task, 5)).topics[0].partitions[0]
         timed_out = ErrorCode.REQUEST_TIMED_OUT, 0
         assert (found.error_code, found.low_watermark) == ((0, 2) if deletes else timed_out)
+
+    storage.run_broker(life)
+
+
+def test_delete_records_does_not_wait_for_a_dead_follower(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await leader(broker)
+        fetched(broker, request(3, last_fetched_epoch=0))
+        task = deleting(broker, 2**31 - 1)
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        broker.store.delete(broker_path(FOLLOWER))
+        await broker.loader.refresh()
+        found = (await asyncio.wait_for(task, 5)).topics[0].partitions[0]
+        assert (found.error_code, found.low_watermark) == (0, 2)
+
+    storage.run_broker(life)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_delete_records_of_a_client_that_has_gone_ends(storage: BrokerStorage, waits: bool) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker)
+        fetched(broker, request(3, last_fetched_epoch=0))
+        context = replace(DELETING, on_disconnect=[])
+        task = deleting(broker, 2**31 - 1, context)
+        await asyncio.sleep(0.05 if waits else 0)
+        for callback in tuple(context.on_disconnect):
+            callback()
+        await asyncio.wait_for(task, 5)
+        assert not context.on_disconnect
+        assert not replica._watchers
 
     storage.run_broker(life)
 

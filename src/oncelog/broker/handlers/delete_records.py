@@ -7,6 +7,7 @@ import logging
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.delayed import wait_until
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
@@ -27,10 +28,11 @@ from oncelog.protocol.messages.delete_records import (
 
 _HIGH_WATERMARK = -1
 """The offset in a request that means: delete all committed records."""
-_POLL_S = 0.02
-"""How often a request looks whether the followers have deleted the records."""
 _NONE = -1
 """The low watermark in the result of a partition that has an error."""
+
+_Deleted = list[tuple[Replica, DeleteRecordsPartitionResult]]
+"""The partitions whose new start offsets are on the device, with their results."""
 
 
 async def handle(
@@ -41,12 +43,40 @@ async def handle(
     request: DeleteRecordsRequest,
     ctx: RequestContext,
 ) -> DeleteRecordsResponse:
-    """Return an error or the new start offset for each partition. Wait until the offsets are on the device.
+    """Return an error or the new start offset for each partition, when the live followers have it, too.
+
+    The results of partitions whose followers do not have it in time are REQUEST_TIMED_OUT. If the client disconnects,
+    the wait ends.
+    """
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + request.timeout_ms / 1000
+    gone = asyncio.Event()
+    ctx.on_disconnect.append(gone.set)  # the client may disconnect before the wait begins
+    try:
+        response, deleted = await _delete_all(cache, partitions, directories, logger, request, ctx)
+        turns = Turns()
+        for replica, answer in deleted:
+            await turns.next()
+            left_ms = 0 if gone.is_set() else max(0, int((end_s - loop.time()) * 1000))
+            await _replicated(replica, answer, left_ms, ctx)
+    finally:
+        ctx.on_disconnect.remove(gone.set)
+    return response
+
+
+async def _delete_all(
+    cache: MetadataCache,
+    partitions: Partitions,
+    directories: LogDirectories,
+    logger: logging.Logger,
+    request: DeleteRecordsRequest,
+    ctx: RequestContext,
+) -> tuple[DeleteRecordsResponse, _Deleted]:
+    """Move the start of each log, and wait until the offsets are on the device.
 
     Kafka does not wait for the device. If the offset of a partition cannot be written, its error is
     KAFKA_STORAGE_ERROR: the records are deleted, but a crash may bring them back.
     """
-    end_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     response = DeleteRecordsResponse()
     deleted: list[tuple[Replica, DeleteRecordsPartitionResult, DataDirectory | None]] = []
     turns = Turns()
@@ -69,9 +99,10 @@ async def handle(
         response.topics.append(result)
     refused.log(logger, "cannot delete records")
     if not deleted:
-        return response
+        return response, []
     # The periodic write would be too late: a crash before it would undo the deletion.
     written = await partitions.checkpoints.write()
+    done: _Deleted = []
     unwritten = RefusedItems()
     for replica, answer, log_dir in deleted:
         await turns.next()
@@ -79,25 +110,24 @@ async def handle(
             unwritten.add("%s-%d", replica.topic, answer.partition_index)
             answer.error_code, answer.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, _NONE
         else:
-            await _replicated(replica, answer, end_s)
+            done.append((replica, answer))
     unwritten.log(logger, "cannot write the new start offset of a partition")
-    return response
+    return response, done
 
 
-async def _replicated(replica: Replica, answer: DeleteRecordsPartitionResult, end_s: float) -> None:
-    """Wait until all live followers have deleted the records too. Answer REQUEST_TIMED_OUT after `end_s`."""
-    loop = asyncio.get_running_loop()
-    while True:
-        term = replica.term
-        if term is None:
-            answer.error_code, answer.low_watermark = ErrorCode.NOT_LEADER_OR_FOLLOWER, _NONE
-            return
-        if term.low_watermark >= answer.low_watermark:
-            return
-        if loop.time() >= end_s:
-            answer.error_code, answer.low_watermark = ErrorCode.REQUEST_TIMED_OUT, term.low_watermark
-            return
-        await asyncio.sleep(_POLL_S)
+async def _replicated(
+    replica: Replica, answer: DeleteRecordsPartitionResult, timeout_ms: int, ctx: RequestContext
+) -> None:
+    """Wait until all live followers have deleted the records too, and write errors into `answer`."""
+
+    def ready(replica: Replica) -> bool:
+        return replica.term is None or replica.term.low_watermark >= answer.low_watermark
+
+    done = await wait_until(ready, [replica], timeout_ms, ctx.on_disconnect)
+    if replica.term is None:
+        answer.error_code, answer.low_watermark = ErrorCode.NOT_LEADER_OR_FOLLOWER, _NONE
+    elif not done:
+        answer.error_code, answer.low_watermark = ErrorCode.REQUEST_TIMED_OUT, replica.term.low_watermark
 
 
 def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition: int, offset: int) -> Replica:

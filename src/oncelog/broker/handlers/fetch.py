@@ -400,7 +400,10 @@ class FetchHandler:
             shared = read.end == log.high_watermark
             read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=shared)
         if not again:
+            log_start = follower.log_start
             term.fetched(broker, epoch, offset, log_start=position.log_start_offset, now_ms=steady_ms())
+            if log_start < position.log_start_offset:
+                replica.wake()  # DeleteRecords waits for it
             if broker not in term.isr:
                 self._partitions.roles.on_isr_change_due(replica)
 

@@ -112,6 +112,7 @@ class Roles:
         """Apply the brokers of the newest image to the replica's term."""
         if replica.term is not None and len(replica.term.replicas) > 1:
             replica.term.live_changed(self.live(replica), steady_ms())
+            replica.wake()  # DeleteRecords waits for live followers only
             self.on_isr_change_due(replica)
 
     def live(self, replica: Replica) -> Mapping[int, int]:
