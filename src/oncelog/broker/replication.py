@@ -360,8 +360,11 @@ class _Fetcher:
                 else:
                     replica.appended()  # after an error, the log may have a part of the records
             replica.bytes_appended += len(action.records)
+        committed = log.high_watermark
         log.advance_high_watermark(action.high_watermark)
         log.advance_log_start(min(action.log_start, log.high_watermark))
+        if log.high_watermark > committed:
+            replica.wake()  # consumers of this replica wait for it
 
     async def _bounds(self, followed: _Followed) -> tuple[int, int] | None:
         """Return the leader's log start and log end offsets, or None if it does not answer."""

@@ -41,6 +41,7 @@ CleanupPolicies = Annotated[str, Meta(pattern=r"^((compact|delete)( *, *(?!\2$)(
 """Each policy may be named once."""
 TextList = Annotated[str, Meta(title="list")]
 """A list with commas between its parts, kept as it was written."""
+ReplicaSelector = Annotated[str, Meta(pattern=r"^(org\.apache\.kafka\.common\.replica\.RackAwareReplicaSelector)?$")]
 RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
 
 
@@ -52,6 +53,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Id of this broker. Kafka requires a value."""
     broker_rack: str = ""
     """Rack or zone of this broker. The replicas of a partition are placed in different racks."""
+    replica_selector_class: ReplicaSelector = ""
+    """With this class, consumers with a `client.rack` read from an in-sync replica in their rack. Default: from the
+    leader."""
     broker_session_timeout_ms: Int1 = 9_000
     """A broker that is paused for this time loses its partitions to others. A broker that dies loses them at once."""
     broker_heartbeat_interval_ms: Int1 = 2_000
@@ -395,7 +399,7 @@ def _within(name: str, text: str, number: float, meta: Meta | None) -> float:
 
 def _matches(name: str, text: str, pattern: str) -> None:
     if re.search(pattern, text) is None:
-        choices = list(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z0-9]*", pattern)))
+        choices = list(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z0-9.]*", pattern.replace("\\", ""))))
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {text!r}")
 
 

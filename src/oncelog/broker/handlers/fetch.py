@@ -1,13 +1,13 @@
-"""Fetch: return the log's record batches (KIP-98, 227, 516).
+"""Fetch: return the log's record batches (KIP-98, 227, 392, 516).
 
-Consumers get the batches up to the high watermark or the last stable offset. Followers get them up to the log end
-offset, and their fetches tell the leader's term which records they have.
+Consumers get the batches up to the high watermark or the last stable offset, from the leader or from a follower.
+Followers get them up to the log end offset, and their fetches tell the leader's term which records they have.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -28,7 +28,8 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.leader import DivergingEpoch
+from oncelog.cluster.leader import DivergingEpoch, Term
+from oncelog.cluster.read_replica import nearest_replica
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
 from oncelog.net.unsent import LEAST_AT_ONCE, Unsent
@@ -45,6 +46,8 @@ from oncelog.protocol.messages.fetch import (
 )
 from oncelog.protocol.records import iter_batches
 
+_WITH_RACKS = 11
+"""From this version on, consumers may read from followers."""
 _WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, Resource.TOPIC
@@ -54,11 +57,25 @@ _READ, _TOPIC = Operation.READ, Resource.TOPIC
 class _Read:
     """The result of reading one partition."""
 
-    __slots__ = ("aborted", "appended", "data", "diverging", "end", "error", "held_back", "position", "replica")
+    __slots__ = (
+        "aborted",
+        "appended",
+        "data",
+        "diverging",
+        "end",
+        "error",
+        "held_back",
+        "position",
+        "preferred",
+        "replica",
+        "role",
+    )
 
     def __init__(self, position: FetchPosition) -> None:
         self.position = position
         self.replica: Replica | None = None
+        self.role: tuple[Term | None, int] = None, -1
+        """The term and the leader epoch of the replica."""
         self.error = ErrorCode.NONE
         self.data: memoryview | bytes = b""
         self.end = -1
@@ -68,6 +85,13 @@ class _Read:
         """Where the log of a follower diverges."""
         self.held_back = False
         """There is data, but no memory for it until other responses are sent (`queued.max.response.bytes`)."""
+        self.preferred: int | None = None
+        """The follower from which the consumer should read instead."""
+
+    @property
+    def urgent(self) -> bool:
+        """Return whether the request must be answered at once."""
+        return bool(self.error or self.held_back or self.diverging) or self.preferred is not None
 
 
 def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool:
@@ -117,10 +141,7 @@ def _follower(request: FetchRequest) -> tuple[int, int] | None:
 
 
 def _enough(reads: list[_Read], min_bytes: int) -> bool:
-    return (
-        any(read.error or read.held_back or read.diverging for read in reads)
-        or sum(len(read.data) for read in reads) >= min_bytes
-    )
+    return any(read.urgent for read in reads) or sum(len(read.data) for read in reads) >= min_bytes
 
 
 class _DelayedFetch:
@@ -136,13 +157,14 @@ class _DelayedFetch:
         self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
         self._appended: dict[Replica, int] = {}
         self._ends: dict[Replica, int] = {}
+        self._roles: dict[Replica, tuple[Term | None, int]] = {}
         self._unread: set[Replica] = set()
         """The replicas whose logs had records after the readable end."""
         self.read_again(reads)
 
     def can_complete(self, replica: Replica) -> bool:
         """Return whether to read again, after an event of this replica."""
-        if replica.term is None:
+        if (replica.term, replica.leader_epoch) != self._roles[replica] or replica.offline or replica.log.closed:
             return True
         end = replica.log.log_end_offset if self._is_follower else replica.readable_end(self._read_committed)
         if end == self._ends[replica]:
@@ -162,6 +184,7 @@ class _DelayedFetch:
         known = [(read.replica, read) for read in reads if read.replica is not None]
         self.replicas = [replica for replica, _ in known]
         self._ends = {replica: read.end for replica, read in known}
+        self._roles = {replica: read.role for replica, read in known}
         self._unread = {replica for replica, read in known if read.end < replica.log.log_end_offset}
         self._appended = {replica: self._appended.get(replica, read.appended) for replica, read in known}
 
@@ -174,9 +197,8 @@ def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None
         high_watermark = log_start_offset = -1
         if read.replica is not None and not read.error:
             high_watermark, log_start_offset = read.replica.log.high_watermark, read.replica.log.log_start_offset
-        named = position.changed(
-            read.error, high_watermark, log_start_offset, bool(read.data) or read.diverging is not None
-        )
+        has_news = bool(read.data) or read.diverging is not None or read.preferred is not None
+        named = position.changed(read.error, high_watermark, log_start_offset, has_news)
         if context.incremental and not named:
             yield
             continue
@@ -214,6 +236,8 @@ def _partition_data(read: _Read) -> PartitionData:
         ),
         records=read.data,
     )
+    if read.preferred is not None:
+        data.preferred_read_replica = read.preferred
     if read.diverging is not None:
         data.diverging_epoch = EpochEndOffset(epoch=read.diverging.epoch, end_offset=read.diverging.end_offset)
     return data
@@ -323,6 +347,8 @@ class FetchHandler:
         first = True
         reads = []
         readable: set[str] = set()
+        any_replica = ctx.api_version >= _WITH_RACKS
+        racks = self._racks(request.rack_id, ctx.listener)
         for position in context.positions:
             read = _Read(position)
             available = unsent.available(own)
@@ -337,7 +363,11 @@ class FetchHandler:
                     if name not in readable:
                         ctx.authorize(_READ, _TOPIC, name)
                         readable.add(name)
-                    self._read_one(read, name, limit, read_committed, at_least_one=first)
+                    replica = self._find(name, position, any_replica=any_replica)
+                    check_leader_epoch(replica, position.current_leader_epoch)
+                    if racks and replica.term is not None:
+                        read.preferred = nearest_replica(replica.term, position.fetch_offset, request.rack_id, racks)
+                    self._read_one(read, replica, limit, read_committed, at_least_one=first)
             except ProtocolError as error:
                 read.error = error.code
             if read.data:
@@ -361,8 +391,19 @@ class FetchHandler:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
         return name
 
-    def _find(self, topic: str, position: FetchPosition) -> Replica:
-        replica = self._partitions.find(topic, position.partition)
+    def _racks(self, rack: str, listener: str) -> Mapping[int, str | None]:
+        """Return the racks of the brokers that the client can reach, or none if consumers read from leaders only."""
+        if not rack or not self._config.static.replica_selector_class:
+            return {}
+        brokers = self._cache.image.brokers
+        return {broker: info.rack for broker, info in brokers.items() if listener in info.endpoints}
+
+    def _find(self, topic: str, position: FetchPosition, *, any_replica: bool = False) -> Replica:
+        """Return the replica that leads the partition, or with `any_replica` one that follows."""
+        partitions = self._partitions
+        replica = partitions.hosted(topic, position.partition) if any_replica else None
+        if replica is None or (replica.term is None and partitions.leads(topic, position.partition)):
+            replica = partitions.find(topic, position.partition)
         if position.topic_id.int not in (0, replica.topic_id.int):
             raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {topic!r} was created again with another id")
         return replica
@@ -388,6 +429,7 @@ class FetchHandler:
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
             raise ProtocolError(code, f"broker {broker} has no replica of {topic}-{position.partition}")
         read.replica = replica
+        read.role = term, replica.leader_epoch
         read.end = log.log_end_offset
         read.appended = replica.bytes_appended
         read.diverging = diverging
@@ -407,13 +449,15 @@ class FetchHandler:
             if broker not in term.isr:
                 self._partitions.roles.on_isr_change_due(replica)
 
-    def _read_one(self, read: _Read, topic: str, left: int, read_committed: bool, *, at_least_one: bool) -> None:
+    def _read_one(self, read: _Read, replica: Replica, left: int, read_committed: bool, *, at_least_one: bool) -> None:
+        """Read one partition for a consumer, unless it should read from another replica."""
         position = read.position
-        replica = self._find(topic, position)
-        check_leader_epoch(replica, position.current_leader_epoch)
         read.replica = replica
+        read.role = replica.term, replica.leader_epoch
         read.end = replica.readable_end(read_committed)
         read.appended = replica.bytes_appended
+        if read.preferred is not None:
+            return
         log = replica.log
         offset = position.fetch_offset
         if offset < log.log_start_offset or offset > log.log_end_offset:
