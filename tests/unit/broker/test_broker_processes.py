@@ -49,6 +49,35 @@ def test_killed_broker_is_gone_at_once_and_returns_without_waiting(tmp_path: Pat
         processes.until(3, lambda metadata: leaders(metadata) in ([1, 3, 1], [3, 3, 1]))
 
 
+def test_killed_broker_leads_its_partitions_again_after_it_returns(tmp_path: Path) -> None:
+    settings = {"leader_imbalance_check_interval_seconds": "1"}
+    with broker_processes(tmp_path) as processes:
+        for node_id in (1, 2, 3):
+            processes.start(node_id, **settings)
+        processes.until(1, lambda metadata: running(metadata) == [1, 2, 3])
+        create(processes, "t", [1, 2, 3], [2, 3, 1], [3, 1, 2], [2, 1, 3])
+        processes.kill(2)
+        processes.until(1, lambda metadata: leaders(metadata) == [1, 3, 3, 1])
+        processes.start(2, **settings)
+        for node_id in (1, 2, 3):
+            processes.until(node_id, lambda metadata: leaders(metadata) == [1, 2, 3, 2], limit_s=60)
+
+
+def test_leaders_stay_if_they_are_not_balanced_automatically(tmp_path: Path) -> None:
+    settings = {"leader_imbalance_check_interval_seconds": "1", "auto_leader_rebalance_enable": "false"}
+    with broker_processes(tmp_path) as processes:
+        for node_id in (1, 2):
+            processes.start(node_id, **settings)
+        processes.until(1, lambda metadata: running(metadata) == [1, 2])
+        create(processes, "t", [2, 1])
+        processes.kill(2)
+        processes.until(1, lambda metadata: leaders(metadata) == [1])
+        processes.start(2, **settings)
+        processes.until(1, lambda metadata: metadata.topics[0].partitions[0].isr_nodes in ([1, 2], [2, 1]))
+        time.sleep(2.5)
+        assert leaders(processes.metadata(1)) == [1]
+
+
 def test_paused_broker_learns_that_its_session_has_ended(tmp_path: Path) -> None:
     settings = {"broker_session_timeout_ms": "1000", "broker_heartbeat_interval_ms": "300"}
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oncelog.cluster.brokers import BrokerInfo, epoch_path
 from oncelog.cluster.controller.placement import place
-from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile
+from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile, unbalanced
 from oncelog.cluster.partition_state import PartitionState, state_path
 from oncelog.cluster.store import Check, Set
 from oncelog.cluster.topics import topic_id_path
@@ -124,6 +124,20 @@ def test_preferred_leader_leads_if_it_is_in_sync(
     view: ClusterView, expected: tuple[int, tuple[int, ...], int] | None
 ) -> None:
     assert decided(view, prefer=True) == expected
+
+
+def test_brokers_that_lead_too_few_of_their_partitions_are_found() -> None:
+    """Broker 1 leads 9 of its 10 partitions, broker 2 none of its two, and broker 3 is not in sync."""
+    states = [led(1, 1, 2)] * 9 + [led(2, 1, 2)]
+    mine = [Partition("a", TOPIC_ID, index, (1, 2), state) for index, state in enumerate(states)]
+    others = [Partition("b", TOPIC_ID, index, (2, 1), led(1, 1, 2)) for index in range(2)]
+    late = [Partition("c", TOPIC_ID, 0, (3, 1), led(1, 1))]
+    view = ClusterView(4, 9, alive(1, 2, 3), [*mine, *others, *late])
+    assert unbalanced(view, 10) == [("b", 0), ("b", 1)]
+    assert unbalanced(view, 9) == [("a", 9), ("b", 0), ("b", 1)]
+    assert unbalanced(view, 100) == []
+    assert unbalanced(replace(view, brokers=alive(1, 3)), 10) == []  # a dead broker cannot lead
+    assert [write.state.leader for write in reconcile(view, unbalanced(view, 9))] == [1, 2, 2]
 
 
 def test_a_write_requires_the_controller_the_topic_the_state_and_the_new_leader() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 _WITHOUT_EFFECT = """
-advertised.host.name alter.config.policy.class.name authorizer.class.name auto.leader.rebalance.enable
+advertised.host.name alter.config.policy.class.name authorizer.class.name
 background.threads broker.id.generation.enable confluent.support.metrics.enable
 controller.quorum.bootstrap.servers controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
 controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name
 group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
-inter.broker.protocol.version leader.imbalance.check.interval.seconds
+inter.broker.protocol.version
 log.cleaner.io.buffer.size log.cleaner.threads log.message.format.version
 max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
 metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level

@@ -17,9 +17,9 @@ from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
 from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
-from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, reconcile
+from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, reconcile, unbalanced
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
-from oncelog.cluster.state_writes import REJECTED, StateWrite, write_states
+from oncelog.cluster.state_writes import BATCH, REJECTED, StateWrite, write_states
 from oncelog.cluster.store import (
     BadVersionError,
     Create,
@@ -86,6 +86,8 @@ class Controller:
             await self._loader.refresh()
         self._wake.set()
         self._workers.spawn(self._run(), "controller")
+        if self._config.static.auto_leader_rebalance_enable:
+            self._workers.spawn(self._balance(), "balance leaders")
 
     def close(self) -> None:
         """Write nothing more, although this broker may remain the controller until its session ends."""
@@ -163,6 +165,23 @@ class Controller:
         self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
         await self._loader.refresh()
 
+    async def _balance(self) -> None:
+        """Let brokers lead their preferred partitions again, at each `leader.imbalance.check.interval.seconds`."""
+        while True:
+            await asyncio.sleep(self._config.static.leader_imbalance_check_interval_seconds)
+            try:
+                claim = self._current()
+                if claim is None:
+                    continue
+                keys = await self._workers.offload(self._unbalanced, self._cache.image, claim)
+                for first in range(0, len(keys), BATCH):
+                    await self.elect(keys[first : first + BATCH], unclean=False)
+            except Exception as error:  # noqa: BLE001 - the next check tries again
+                self._logger.warning("cannot elect preferred leaders: %r", error)
+            else:
+                if keys:
+                    self._logger.info("elected the preferred leaders of up to %d partitions", len(keys))
+
     def _current(self) -> Claim | None:
         """Return the claim, or None if this broker is not the controller, as far as it knows."""
         if self._claim is not None and self._claim.session != self._registration.session:
@@ -208,10 +227,16 @@ class Controller:
     def _decide(
         self, image: MetadataImage, claim: Claim, touched: Mapping[str, Iterable[int]] | None
     ) -> list[StateWrite]:
-        if touched is None:
-            touched = {topic.name: range(topic.partition_count) for topic in image.topics()}
-        keys = ((name, index) for name in sorted(touched) for index in sorted(touched[name]))
+        keys = (
+            _all_keys(image)
+            if touched is None
+            else ((name, index) for name in sorted(touched) for index in sorted(touched[name]))
+        )
         return reconcile(_view(image, claim, _known(image, keys, self._is_unclean)))
+
+    def _unbalanced(self, image: MetadataImage, claim: Claim) -> list[tuple[str, int]]:
+        view = _view(image, claim, _known(image, _all_keys(image), self._is_unclean))
+        return unbalanced(view, self._config.static.leader_imbalance_per_broker_percentage)
 
     def _elect_now(
         self, image: MetadataImage, claim: Claim, partitions: Collection[tuple[str, int]], unclean: bool
@@ -251,6 +276,10 @@ def led_elsewhere(image: MetadataImage, broker: int) -> int:
 
 def _view(image: MetadataImage, claim: Claim, partitions: Iterable[Partition]) -> ClusterView:
     return ClusterView(claim.epoch, claim.version, image.brokers, tuple(partitions))
+
+
+def _all_keys(image: MetadataImage) -> Iterable[tuple[str, int]]:
+    return ((topic.name, index) for topic in image.topics() for index in range(topic.partition_count))
 
 
 def _known(

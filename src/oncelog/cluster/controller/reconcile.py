@@ -58,6 +58,24 @@ def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> 
     return writes
 
 
+def unbalanced(view: ClusterView, percentage: int) -> list[tuple[str, int]]:
+    """Return the partitions whose preferred leaders should be elected, because brokers lead too few partitions.
+
+    A broker should lead the partitions of which it is the first replica. If others lead more than `percentage` percent
+    of them, the result has those that the broker can lead now. Source: `KafkaController`, up to Kafka 3; later
+    controllers ignore the percentage.
+    """
+    by_broker: dict[int, list[Partition]] = {}
+    for partition in view.partitions:
+        by_broker.setdefault(partition.replicas[0], []).append(partition)
+    found = []
+    for broker, preferred in by_broker.items():
+        others = [partition for partition in preferred if partition.state.leader != broker]
+        if 100 * len(others) > percentage * len(preferred):
+            found += [(each.topic, each.index) for each in others if _preferred(view, each) is not None]
+    return found
+
+
 def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionState | None:
     """Return the state that the partition should have, or None if it has it."""
     state = partition.state
