@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from oncelog.log.log import Log
 from oncelog.protocol.records import BatchHeader, iter_batches
 
+Buffer = bytes | memoryview
+
 Key = tuple[int, int]
 """(leader epoch, base offset) of a batch."""
+
+
+def key_of(header: BatchHeader) -> Key:
+    """Return the leader epoch and the base offset of a batch."""
+    return header.partition_leader_epoch, header.base_offset
 
 
 class InvariantError(AssertionError):
@@ -34,22 +43,32 @@ class Ledger:
 
     def note(self, log: Log) -> None:
         """Add the new batches of a log. Known ones must be equal, and have the same batch before them."""
-        before: Key | None = None
-        for header, view in batches(log):
-            key = (header.partition_leader_epoch, header.base_offset)
+        self.note_batches(batches(log), repr(log))
+
+    def note_batches(
+        self, found: Iterable[tuple[BatchHeader, Buffer]], where: str, before: Key | None = None
+    ) -> Key | None:
+        """Do the same with batches of a replica that follow the batch `before`. Return the last one."""
+        for header, view in found:
+            key = key_of(header)
             data = bytes(view)
             known = self._batches.setdefault(key, (data, before))
             if known[0] != data or (before is not None and known[1] not in (before, None)):
-                raise InvariantError(1, f"{log!r} has another batch or another prefix at {key}")
+                raise InvariantError(1, f"{where} has another batch or another prefix at {key}")
             before = key
+        return before
 
     def commit(self, log: Log) -> None:
         """Record that the batches of a leader's log below its high watermark are committed."""
         for header, _ in batches(log):
             if header.next_offset <= log.high_watermark:
-                key = (header.partition_leader_epoch, header.base_offset)
-                if self.committed.setdefault(header.base_offset, key) != key:
-                    raise InvariantError(2, f"{key} is committed, after {self.committed[header.base_offset]}")
+                self.commit_batch(header)
+
+    def commit_batch(self, header: BatchHeader) -> None:
+        """Record that a batch is below a high watermark that a leader has exposed."""
+        key = key_of(header)
+        if self.committed.setdefault(header.base_offset, key) != key:
+            raise InvariantError(2, f"{key} is committed, after {self.committed[header.base_offset]}")
 
     def expose(self, epoch: int, high_watermark: int | None) -> None:
         """Record the high watermark that consumers of a leader see, which must not be below an earlier one."""
@@ -62,10 +81,14 @@ class Ledger:
 
     def check_leader(self, log: Log, epoch: int) -> None:
         """Check that the log of a new leader has all committed batches."""
-        found = {header.base_offset: header.partition_leader_epoch for header, _ in batches(log)}
+        self.check_complete([header for header, _ in batches(log)], f"the leader of epoch {epoch}", log.log_start_offset)
+
+    def check_complete(self, headers: Iterable[BatchHeader], who: str, log_start: int = 0) -> None:
+        """Check that a replica with these batches has all committed ones."""
+        found = {header.base_offset: header.partition_leader_epoch for header in headers}
         for offset, (written, _) in self.committed.items():
-            if offset >= log.log_start_offset and found.get(offset) != written:
-                raise InvariantError(2, f"the leader of epoch {epoch} lacks offset {offset} of epoch {written}")
+            if offset >= log_start and found.get(offset) != written:
+                raise InvariantError(2, f"{who} lacks offset {offset} of epoch {written}")
 
 
 def check_equal(one: Log, two: Log) -> None:
@@ -117,4 +140,4 @@ def batches(log: Log) -> list[tuple[BatchHeader, memoryview]]:
 def last_key(log: Log) -> Key:
     """Return the epoch and the base offset of the last batch."""
     found = batches(log)
-    return (found[-1][0].partition_leader_epoch, found[-1][0].base_offset) if found else (-1, -1)
+    return key_of(found[-1][0]) if found else (-1, -1)

@@ -98,9 +98,14 @@ class World(Kernel):
 
     async def start_broker(self, node_id: int = 1, **settings: Any) -> SimBroker:
         """Create a broker and start it. `settings` are fields of BrokerConfig."""
+        broker = self.add_broker(node_id, **settings)
+        await broker.start()
+        return broker
+
+    def add_broker(self, node_id: int = 1, **settings: Any) -> SimBroker:
+        """Create a broker that is not started. `settings` are fields of BrokerConfig."""
         broker = self.brokers[node_id] = SimBroker(self, node_id, settings)
         self.machines[broker.name] = broker
-        await broker.start()
         return broker
 
     def make_broker(self, machine: SimBroker, settings: dict[str, Any]) -> Broker:

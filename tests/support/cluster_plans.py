@@ -1,0 +1,227 @@
+"""The plans of worlds with three brokers: what clients write, and at least ten faults."""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from oncelog.sim.faults import (
+    AnyFault,
+    Crash,
+    Cut,
+    CutStore,
+    Die,
+    ExpireSessions,
+    Kill,
+    Limit,
+    LoseAnswers,
+    Pause,
+    Reset,
+    SetClock,
+    Skew,
+    Slow,
+)
+from oncelog.sim.plan import Plan, PlanError
+
+SCENARIO = "cluster"
+BROKERS = (1, 2, 3)
+HOSTS = tuple(f"broker-{number}" for number in BROKERS)
+PARTITIONS = 3
+"""Of the topic to which all clients write."""
+WRITERS = 3
+"""Transactional ids."""
+PRODUCERS = 3
+GROUPS = 2
+"""Groups that commit without a transaction."""
+FAULTS = (10, 14)
+SECONDS = 12.0
+"""In virtual time, before the faults end."""
+TIMEOUTS_MS = (1000, 60_000)
+KINDS = ("kill", "crash", "die", "pause", "cut", "one way", "slow", "limit", "reset")
+STORE_KINDS = ("requests", "answers", "lose", "expire")
+PERMANENT = ("kill", "pause", "cut_store", "cut")
+
+Index = Annotated[int, msgspec.Meta(ge=0, lt=3)]
+Pause_s = Annotated[float, msgspec.Meta(ge=0, le=60)]
+
+
+class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="numbers"):
+    """An idempotent producer writes `count` more numbers to its partition, with acks=all."""
+
+    producer: Index
+    count: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    pause_s: Pause_s
+
+
+class Transaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="transaction"):
+    """A writer's next transaction. `stall_s` passes before it ends."""
+
+    writer: Index
+    partitions: list[Index]
+    offset: bool
+    """Whether it commits an offset of the writer's group."""
+    stall_s: Pause_s
+    commit: bool
+    pause_s: Pause_s
+
+
+class Commits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="commits"):
+    """A group commits `count` more offsets, each larger than the one before."""
+
+    group: Annotated[int, msgspec.Meta(ge=0, lt=GROUPS)]
+    count: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    pause_s: Pause_s
+
+
+Work = Numbers | Transaction | Commits
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a world."""
+
+    store_latency_s: tuple[float, float]
+    transaction_timeout_ms: int
+    broker: dict[str, Any]
+    """Settings of the brokers."""
+
+
+def workload_of(plan: Plan) -> list[Work]:
+    """Return the workload of a plan. Raises PlanError."""
+    try:
+        return msgspec.convert(plan.workload, list[Work])
+    except msgspec.ValidationError as error:
+        raise PlanError(f"not a workload of a cluster: {error}") from error
+
+
+def settings_of(plan: Plan) -> Settings:
+    """Return the settings of a plan. Raises PlanError."""
+    try:
+        return msgspec.convert(plan.settings, Settings)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"not the settings of a cluster: {error}") from error
+
+
+def expand(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    rng = random.Random(f"cluster {seed}")
+    settings = Settings(
+        store_latency_s=rng.choice(((0.0002, 0.002), (0.0005, 0.02))),
+        transaction_timeout_ms=rng.choice(TIMEOUTS_MS),
+        broker={
+            "broker_session_timeout_ms": 2000,
+            "broker_heartbeat_interval_ms": 500,
+            "replica_lag_time_max_ms": rng.choice((500, 2000)),
+            "replica_socket_timeout_ms": rng.choice((500, 2000)),
+            "log_flush_offset_checkpoint_interval_ms": rng.choice((200, 2000)),
+            "min_insync_replicas": 2,
+            "offsets_topic_num_partitions": 2,
+            "transaction_state_log_num_partitions": 2,
+        },
+    )
+    return Plan(
+        scenario=SCENARIO,
+        seed=seed,
+        seconds=SECONDS,
+        settings=msgspec.to_builtins(settings),
+        workload=[msgspec.to_builtins(each) for each in _workload(rng)],
+        faults=_faults(rng),
+    )
+
+
+def _workload(rng: random.Random) -> list[Work]:
+    work: list[Work] = []
+    for index in range(PRODUCERS):
+        work += [Numbers(index, rng.randrange(1, 10), rng.uniform(0, 0.4)) for _ in range(15)]
+    for index in range(WRITERS):
+        work += [_transaction(index, rng) for _ in range(30)]
+    for index in range(GROUPS):
+        work += [Commits(index, rng.randrange(1, 5), rng.uniform(0, 0.6)) for _ in range(15)]
+    return work
+
+
+def _transaction(writer: int, rng: random.Random) -> Transaction:
+    return Transaction(
+        writer=writer,
+        partitions=rng.sample(range(PARTITIONS), rng.randrange(1, PARTITIONS + 1)),
+        offset=rng.random() < 0.5,
+        stall_s=rng.uniform(0, 2) if rng.random() < 0.1 else 0.0,
+        commit=rng.random() < 0.7,
+        pause_s=rng.uniform(0, 0.3),
+    )
+
+
+def _faults(rng: random.Random) -> list[AnyFault]:
+    """Return faults of a few kinds at random times. In some worlds, one of them is permanent."""
+    faults: list[AnyFault] = []
+    hosts = HOSTS
+    if rng.random() < 0.3:
+        gone = rng.choice(HOSTS)
+        hosts = tuple(host for host in HOSTS if host != gone)  # a start of it might never end
+        at = rng.uniform(0, SECONDS)
+        faults += _permanent(rng.choice(PERMANENT), gone, hosts, at)  # type: ignore[arg-type]
+    if rng.random() < 0.3:
+        faults.append(
+            Skew(
+                at=0.0,
+                host=rng.choice(HOSTS),
+                rate=rng.uniform(0.9, 1.1),
+                boot_s=rng.uniform(0, 1000),
+                drift=rng.uniform(-0.01, 0.01),
+                wall_ms=rng.randrange(-600_000, 600_000),
+            )
+        )
+    kinds = rng.sample(KINDS, rng.randrange(3, 7)) + rng.sample(STORE_KINDS, rng.randrange(3))
+    times = sorted(rng.uniform(0, SECONDS) for _ in range(rng.randint(*FAULTS)))
+    faults += [_fault(rng.choice(kinds), at, hosts, rng) for at in times]
+    if rng.random() < 0.2:
+        faults.append(SetClock(at=rng.uniform(0, SECONDS), host=rng.choice(HOSTS), ms=rng.randrange(-5000, 5000)))
+    return faults
+
+
+def _permanent(
+    kind: Literal["kill", "pause", "cut_store", "cut"], gone: str, others: tuple[str, ...], at: float
+) -> list[AnyFault]:
+    if kind == "kill":
+        return [Kill(at=at, host=gone)]
+    if kind == "pause":
+        return [Pause(at=at, host=gone)]
+    if kind == "cut_store":
+        return [CutStore(at=at, host=gone, loses="requests")]
+    return [Cut(at=at, source=gone, target=others[0])]
+
+
+def _fault(kind: str, at: float, hosts: tuple[str, ...], rng: random.Random) -> AnyFault:
+    host, seconds = rng.choice(hosts), rng.choice((0.1, 0.5, 1.0, 2.5, 4.0))
+    peer = rng.choice([each for each in (*HOSTS, "client") if each != host])
+    source, target = rng.choice(((host, peer), (peer, host)))
+    restarts = tuple(rng.randrange(30) for _ in range(2) if rng.random() < 0.3)
+    match kind:
+        case "kill":
+            return Kill(at=at, host=host, seconds=seconds, restarts=restarts)
+        case "crash":
+            return Crash(at=at, host=host, seconds=seconds, restarts=restarts)
+        case "die":
+            return Die(at=at, host=host, changes=rng.randrange(60), seconds=seconds, restarts=restarts)
+        case "pause":
+            return Pause(at=at, host=host, seconds=seconds)
+        case "cut":
+            return Cut(at=at, source=source, target=target, seconds=seconds)
+        case "one way":
+            return Cut(at=at, source=source, target=target, both_ways=False, seconds=seconds)
+        case "slow":
+            return Slow(at=at, source=source, target=target, by_s=rng.uniform(0, 0.5), seconds=seconds)
+        case "limit":
+            rate = rng.choice((2_000.0, 50_000.0))
+            return Limit(at=at, source=source, target=target, bytes_per_s=rate, seconds=seconds)
+        case "reset":
+            return Reset(at=at, host=rng.choice((None, host)))
+        case "requests":
+            return CutStore(at=at, host=host, loses="requests", seconds=seconds)
+        case "answers":
+            return CutStore(at=at, host=host, loses="answers", seconds=seconds)
+        case "lose":
+            return LoseAnswers(at=at, host=host, count=rng.randrange(1, 4))
+        case _:
+            return ExpireSessions(at=at, host=host)

@@ -1,0 +1,444 @@
+"""Three brokers from one plan: clients of all kinds, faults, and the invariants of the cluster all along.
+
+`run_plan` runs a plan of `cluster_plans`. A violation raises `InvariantError` with the number of the invariant. After
+the faults, the world heals except for permanent faults, and everything must become writable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from oncelog.log.snapshot import decode_snapshot
+from oncelog.protocol.records import decode_control, decode_records
+from oncelog.sim.faults import CutStore, Kill, Pause
+from oncelog.sim.nemesis import Nemesis
+from oncelog.sim.plan import Plan
+from oncelog.sim.world import SimBroker, World
+from support.cluster_clients import TOPIC, Client, Producer, Routes
+from support.cluster_plans import (
+    BROKERS,
+    GROUPS,
+    PARTITIONS,
+    PRODUCERS,
+    WRITERS,
+    Commits,
+    Numbers,
+    Transaction,
+    settings_of,
+    workload_of,
+)
+from support.cluster_watch import CHECK_S, Consumers, DiskWatch, StateWatch
+from support.raw_client import RefusedError
+from support.replica_invariants import InvariantError, key_of
+
+LIMIT_S = 60.0
+"""How long each step of the recovery may take, in virtual time."""
+COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
+_ABORTED = struct.Struct(">hqqqq")
+
+
+@dataclass
+class Written:
+    """One transaction as its writer knows it."""
+
+    value: bytes
+    partitions: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set)
+    offset: int = -1
+    outcome: str = UNKNOWN
+
+
+class ClusterWorld:
+    """One run. `run` raises InvariantError."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.plan = plan
+        self.settings = settings_of(plan)
+        self.workload = workload_of(plan)
+        self.routes = Routes(world)
+        self.disks = DiskWatch(world)
+        self.topics: dict[str, UUID] = {}
+        self.violation: asyncio.Future[None] = world.loop.create_future()
+        self.states = StateWatch(world, self.disks, self.report)
+        self.over = False
+        self.outcomes: Counter[str] = Counter()
+        self.producer_ids: dict[int, str] = {}
+        self.written: list[list[Written]] = [[] for _ in range(WRITERS)]
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        """The value at each (partition, offset)."""
+        self.commits: list[tuple[int, int]] = [(-1, -1)] * GROUPS
+        """Each group's last acknowledged offset, and the last one that was sent."""
+        self.markers: dict[tuple[int, int], bool] = {}
+        """The outcome of each transaction, by producer id and the epoch of its markers."""
+        self.gone = {_host_of(fault) for fault in plan.faults if getattr(fault, "seconds", 0) is None} - {""}
+        """The hosts that never heal."""
+
+    def report(self, error: BaseException) -> None:
+        """Record the first violation, which ends the run."""
+        if not self.violation.done():
+            self.violation.set_exception(error)
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Counter[str]:
+        work = asyncio.create_task(self._run())
+        await asyncio.wait({work, self.violation}, return_when=asyncio.FIRST_COMPLETED)
+        if self.violation.done():
+            work.cancel()
+            self.violation.result()
+        self.violation.cancel()
+        return work.result()
+
+    async def _run(self) -> Counter[str]:
+        nemesis = Nemesis(self.world, self.plan)
+        machines = await self._start()
+        client = Client(self.routes, "admin")
+        self.topics = await client.create_topics(PARTITIONS, len(BROKERS))
+        consumers = Consumers(self.world, self.disks, self.topics)
+        background = [self._guarded(consumers.read(number)) for number in BROKERS]
+        background.append(self._guarded(self._check_disks()))
+        tasks = [self._guarded(self._produce(index)) for index in range(PRODUCERS)]
+        tasks += [self._guarded(self._transact(index)) for index in range(WRITERS)]
+        tasks += [self._guarded(self._commit(index)) for index in range(GROUPS)]
+        await nemesis.run()
+        self.over = True
+        self.outcomes["faults"] += nemesis.struck
+        await self._recover(tasks, consumers)
+        consumers.over = True
+        for task in background[:-1]:
+            await task
+        await self._check_values()
+        background[-1].cancel()
+        await self._stop(machines)
+        return self.outcomes
+
+    def _guarded(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - of any kind
+                self.report(error)
+
+        return asyncio.create_task(run())
+
+    async def _start(self) -> list[SimBroker]:
+        machines = []
+        for number in BROKERS:
+            machine = self.world.add_broker(number, **self.settings.broker)
+            machine.disk.map_bytes = 1  # all reads are live pages, so a truncation under one kills the process
+            machine.crash = self._crashing(machine)  # type: ignore[method-assign]
+            await machine.start()
+            machines.append(machine)
+        await asyncio.sleep(1)  # until each broker knows the others
+        return machines
+
+    def _crashing(self, machine: SimBroker) -> Callable[[], None]:
+        """Return a `crash` that kills only the process if no record may be lost.
+
+        Nothing is synced, so acknowledged records survive if one machine at a time loses its records.
+        """
+        original = machine.crash
+
+        def crash() -> None:
+            if self.states.is_full():
+                self.states.crashed(machine.node_id)
+                original()
+                self.outcomes["crashes"] += 1
+            else:
+                machine.kill()
+
+        return crash
+
+    async def _check_disks(self) -> None:
+        while True:
+            self.disks.scan()
+            await asyncio.sleep(CHECK_S)
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    async def _produce(self, index: int) -> None:
+        rng = self.world.stream(f"producer {index}")
+        producer = Producer(self.routes, self.topics[TOPIC], index % PARTITIONS, rng, self.world.now_ms)
+        await producer.start()
+        self._own(producer.producer_id, f"producer {index}")
+        number = 0
+        for work in self.workload:
+            if isinstance(work, Numbers) and work.producer == index:
+                for _ in range(work.count):
+                    if self.over:
+                        return
+                    await self._send(producer, b"p%d-%d" % (index, number))
+                    number += 1
+                await asyncio.sleep(work.pause_s)
+
+    async def _send(self, producer: Producer, value: bytes) -> None:
+        try:
+            offset = await producer.send(value)
+        except (RefusedError, AssertionError) as error:
+            raise InvariantError(9, str(error)) from error
+        self.acknowledged[producer.partition, offset] = value
+        self._check_acknowledged(producer.partition, offset, value)
+        self.outcomes["numbers"] += 1
+
+    def _check_acknowledged(self, partition: int, offset: int, value: bytes) -> None:
+        """Find an acknowledged record on the disks. If several epochs have it there, the last one is committed."""
+        self.disks.scan()
+        found = [
+            header
+            for number in BROKERS
+            for header, view in self.disks.batches(number, (TOPIC, partition))
+            if header.base_offset == offset and [record.value for record in decode_records(view)] == [value]
+        ]
+        if not found:
+            raise InvariantError(5, f"{value!r} was acknowledged at {partition}:{offset}, but is on no disk")
+        self.disks.ledgers[TOPIC, partition].commit_batch(max(found, key=lambda each: each.partition_leader_epoch))
+
+    def _own(self, producer_id: int, name: str) -> None:
+        owner = self.producer_ids.setdefault(producer_id, name)
+        if owner != name:
+            raise InvariantError(9, f"producer id {producer_id} belongs to {owner} and to {name}")
+
+    async def _transact(self, index: int) -> None:
+        name = f"writer-{index}"
+        writer = Client(self.routes, name, self.settings.transaction_timeout_ms)
+        writer.topics[self.topics[TOPIC]] = TOPIC
+        plans = [work for work in self.workload if isinstance(work, Transaction) and work.writer == index]
+        started = False
+        for planned in plans:
+            try:
+                if not started:
+                    await writer.start()
+                    self._own(writer.producer_id, name)
+                    started = True
+                if self.over:
+                    return
+                await self._transaction(writer, index, planned)
+            except RefusedError as error:
+                self.outcomes[error.code.name] += 1
+                started = False
+            await asyncio.sleep(planned.pause_s)
+
+    async def _transaction(self, writer: Client, index: int, planned: Transaction) -> None:
+        history = self.written[index]
+        written = Written(b"w%d-%d" % (index, len(history)))
+        history.append(written)
+        for partition in planned.partitions:
+            written.partitions.add(partition)
+            values = [written.value, written.value + b"+"]
+            await writer.write(self.topics[TOPIC], partition, values, self.world.now_ms())
+            written.acknowledged.add(partition)
+        if planned.offset:
+            written.offset = len(history)
+            await writer.commit_offset(writer.transactional_id, TOPIC, written.offset)
+        await asyncio.sleep(planned.stall_s)
+        await writer.end(planned.commit)
+        written.outcome = COMMITTED if planned.commit else ABORTED
+
+    async def _commit(self, index: int) -> None:
+        group, client = f"group-{index}", Client(self.routes, "")
+        offset = 0
+        for work in self.workload:
+            if isinstance(work, Commits) and work.group == index:
+                for _ in range(work.count):
+                    if self.over:
+                        return
+                    acknowledged, _ = self.commits[index]
+                    self.commits[index] = acknowledged, offset
+                    await client.commit(group, offset)
+                    self.commits[index] = offset, offset
+                    self.outcomes["commits"] += 1
+                    offset += 1
+                await asyncio.sleep(work.pause_s)
+                await self._check_group(client, index)
+
+    async def _check_group(self, client: Client, index: int) -> None:
+        least, most = self.commits[index]
+        found = await client.committed_offset(f"group-{index}", TOPIC)
+        if not least <= found <= most:
+            raise InvariantError(10, f"group-{index} has {found}, but {least} to {most} were committed")
+
+    # -- recovery -----------------------------------------------------------------------------------------------------
+
+    async def _recover(self, tasks: list[asyncio.Task[None]], consumers: Consumers) -> None:
+        """Wait until everything works again. Invariant 12."""
+        await self._until(lambda: not self._unhealthy(), lambda: f"unhealthy: {self._unhealthy()}")
+        await self._within(asyncio.gather(*tasks), "the clients have not finished")
+        for partition in range(PARTITIONS):
+            rng = self.world.stream("last")
+            producer = Producer(self.routes, self.topics[TOPIC], partition, rng, self.world.now_ms)
+            await self._within(producer.start(), "no producer id")
+            self._own(producer.producer_id, f"last {partition}")
+            await self._within(self._send(producer, b"last"), f"partition {partition} is not writable")
+        for index in range(WRITERS):
+            writer = Client(self.routes, f"writer-{index}")
+            await self._within(writer.start(), f"writer-{index} cannot start")
+        await self._until(lambda: not self._behind(consumers), lambda: f"behind: {self._behind(consumers)}")
+
+    async def _until(self, is_true: Callable[[], bool], what: Callable[[], str]) -> None:
+        deadline = self.world.loop.now + LIMIT_S
+        while not is_true():
+            if self.world.loop.now > deadline:
+                raise InvariantError(12, what())
+            await asyncio.sleep(0.1)
+
+    async def _within(self, work: Any, what: str) -> None:
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await work
+        except TimeoutError as error:
+            raise InvariantError(12, what) from error
+
+    @property
+    def living(self) -> list[int]:
+        """The brokers that heal."""
+        return [number for number in BROKERS if f"broker-{number}" not in self.gone]
+
+    def _unhealthy(self) -> list[str]:
+        """Return the partitions without a leader that lives, or without all living brokers in the ISR."""
+        living = set(self.living)
+        return [
+            f"{topic}-{partition}: {state}"
+            for (topic, partition), state in self.states.states.items()
+            if state.leader not in living or not living <= set(state.isr)
+        ]
+
+    def _behind(self, consumers: Consumers) -> list[str]:
+        """Return what not all living brokers have, what is not committed, and transactions that are open."""
+        self.disks.scan()
+        found = []
+        for partition in self.states.states:
+            logs = [[header for header, _ in self.disks.batches(number, partition)] for number in self.living]
+            ends = [log[-1].next_offset if log else 0 for log in logs]
+            reader = consumers.readers[partition]
+            if any(log != logs[0] for log in logs) or reader.offset != ends[0] or reader.open:
+                found.append(f"{partition}: ends {ends}, read {reader.offset}, open {reader.open}")
+        return found
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def _check_values(self) -> None:
+        """Check the records of all clients on a disk. Invariants 5, 8, 9, 10."""
+        reader = Client(self.routes, "")
+        reader.topics[self.topics[TOPIC]] = TOPIC
+        visible: list[list[bytes]] = []
+        for partition in range(PARTITIONS):
+            everything, committed = self._committed(partition)
+            for (where, offset), value in self.acknowledged.items():
+                if where == partition and everything.get(offset) != value:
+                    raise InvariantError(5, f"{value!r} was acknowledged at {partition}:{offset}: {everything.get(offset)!r}")
+            read: list[Any] = await reader.read_committed(self.topics[TOPIC], partition)
+            if read != committed:
+                raise InvariantError(6, f"partition {partition}: {read} is read, {committed} is on the disk")
+            if len(set(committed) - {b"last"}) != len(committed) - 1:
+                raise InvariantError(9, f"partition {partition} has records twice: {committed}")
+            for index in range(PRODUCERS):
+                numbers = [int(value.partition(b"-")[2]) for value in committed if value.startswith(b"p%d-" % index)]
+                if numbers != list(range(len(numbers))):
+                    raise InvariantError(9, f"partition {partition}: producer {index} has {numbers}")
+            visible.append(committed)
+        for index, history in enumerate(self.written):
+            for written in history:
+                self._check_transaction(written, visible)
+            await self._check_offset(reader, index, visible)
+        for index in range(GROUPS):
+            await self._check_group(reader, index)
+
+    def _committed(self, partition: int) -> tuple[dict[int, bytes], list[bytes]]:
+        """Return all records of a partition by offset, and the values of the committed ones. Invariant 8."""
+        everything: dict[int, bytes] = {}
+        undecided: dict[int, list[int]] = {}
+        hidden: set[int] = set()
+        for header, view in self.disks.batches(self.living[0], (TOPIC, partition)):
+            if header.is_control:
+                commit, _ = decode_control(view)
+                key = header.producer_id, header.producer_epoch
+                if self.markers.setdefault(key, commit) != commit:
+                    raise InvariantError(8, f"the transaction {key} was committed and aborted")
+                offsets = undecided.pop(header.producer_id, [])
+                hidden |= set() if commit else set(offsets)
+                continue
+            for number, record in enumerate(decode_records(view)):
+                everything[header.base_offset + number] = bytes(record.value or b"")
+                if header.is_transactional:
+                    undecided.setdefault(header.producer_id, []).append(header.base_offset + number)
+        if undecided:
+            raise InvariantError(12, f"partition {partition} has open transactions: {undecided}")
+        return everything, [value for offset, value in sorted(everything.items()) if offset not in hidden]
+
+    def _check_transaction(self, written: Written, visible: list[list[bytes]]) -> None:
+        pair = {written.value, written.value + b"+"}
+        found = {partition for partition, values in enumerate(visible) if pair & set(values)}
+        torn = any(not pair <= set(visible[partition]) for partition in found)
+        if written.outcome is COMMITTED:
+            wrong = found != written.partitions
+        elif written.outcome is ABORTED:
+            wrong = bool(found)
+        else:
+            wrong = bool(found) and not written.acknowledged <= found <= written.partitions
+        if torn or wrong:
+            raise InvariantError(8, f"{written} is visible in {found}")
+        self.outcomes[written.outcome] += 1
+
+    async def _check_offset(self, reader: Client, index: int, visible: list[list[bytes]]) -> None:
+        """Check that the offset of a writer's group is that of the last transaction that has committed one."""
+        found = await reader.committed_offset(f"writer-{index}", TOPIC)
+        offsets = {written.offset: written for written in self.written[index] if written.offset >= 0}
+        least = max((offset for offset, each in offsets.items() if each.outcome is COMMITTED), default=-1)
+        chosen = offsets.get(found)
+        if found < least or (found >= 0 and (chosen is None or chosen.outcome is ABORTED)):
+            raise InvariantError(10, f"writer-{index} has the offset {found}; at least {least} was committed: {chosen}")
+        seen = chosen is not None and any(chosen.value in values for values in visible)
+        if chosen is not None and chosen.partitions and not seen:
+            raise InvariantError(8, f"the offset of {chosen} is committed, but not its records")
+
+    async def _stop(self, machines: list[SimBroker]) -> None:
+        """Stop all brokers, and compare what they have written about producers. Invariant 6."""
+        for machine in machines:
+            if machine.node_id in self.living:
+                await machine.stop()
+            else:
+                machine.kill()
+        self.disks.scan()
+        for partition in self.states.states:
+            found = {number: self._producers(number, partition) for number in self.living}
+            if any(each != found[self.living[0]] for each in found.values()):
+                raise InvariantError(6, f"{partition}: {found}")
+
+    def _producers(self, number: int, partition: tuple[str, int]) -> Any:
+        """Return the log, the aborted transactions and the producers of a replica, as its files have them."""
+        files = self.world.brokers[number].disk.files
+        folder = f"data/{partition[0]}-{partition[1]}/"
+        aborted = [
+            entry[1:4]
+            for path in sorted(files)
+            if path.startswith(folder) and path.endswith(".txnindex")
+            for entry in _ABORTED.iter_unpack(files[path].data)
+        ]
+        newest = max((path for path in files if path.startswith(folder) and path.endswith(".snapshot")), default=None)
+        producers = {
+            each.producer_id: (each.epoch, each.last_sequence, each.txn_start, each.coordinator_epoch)
+            for each in (() if newest is None else decode_snapshot(bytes(files[newest].data)))
+        }
+        keys = [key_of(header) for header, _ in self.disks.batches(number, partition)]
+        return keys, aborted, producers
+
+
+def _host_of(fault: Any) -> str:
+    """Return the host that a permanent fault makes useless, or an empty string."""
+    if isinstance(fault, Kill | Pause | CutStore):
+        return fault.host
+    return ""
+
+
+def run_plan(plan: Plan) -> tuple[Counter[str], str]:
+    """Run one world. Return its outcomes by kind with the errors that ended transactions, and its digest."""
+    world = World(plan.seed, store_latency_s=settings_of(plan).store_latency_s)
+    outcomes = world.run(lambda world: ClusterWorld(world, plan).run(), limit_s=600)
+    return outcomes, world.digest()
