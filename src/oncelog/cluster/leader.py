@@ -362,14 +362,16 @@ class Term:
         return self._live.get(follower.broker, NEVER) == follower.broker_epoch
 
     def _may_join(self, follower: Follower) -> bool:
-        """Return whether the follower has all records that the ISR must have.
+        """Return whether the follower fetches, and has all records that the ISR must have.
 
-        The follower needs all records before the high watermark. A new leader's high watermark may be too low, so it
-        also needs those before the epoch's start. Under min ISR, the high watermark stops, so it must also keep up.
+        A dead one must not join again while the high watermark waits for another member. The follower needs all
+        records before the high watermark. A new leader's high watermark may be too low, so it also needs those before
+        the epoch's start. Under min ISR, the high watermark stops, so it must also keep up.
         """
         return (
             follower.broker not in self.isr
             and self._is_eligible(follower)
+            and self._now_ms - follower.fetched_ms <= self._max_lag_ms
             and follower.log_end >= max(self.high_watermark, self.epoch_start)
             and (not self.under_min_isr or self._keeps_up(follower))
         )

@@ -138,6 +138,26 @@ def test_member_joins_from_the_start_of_the_epoch(offset: int, joins: bool) -> N
         assert (proposal.state.isr, proposal.joining) == ((1, 2, 3), ((3, 0),))
 
 
+def test_member_that_has_left_joins_again_only_after_a_fetch() -> None:
+    """Otherwise, a dead follower joins and leaves in turns while the high watermark waits for another one."""
+    term = new_term()
+    fetched(term, 2, 10)
+    fetched(term, 3, 10)
+    fetched(term, 2, 10, now_ms=LAG)
+    term.appended(11)
+    term.passed(LAG + 1)
+    proposal = term.proposal()
+    assert proposal is not None
+    assert proposal.state.isr == (1, 2)
+    term.learned(replace(proposal.state, version=8))
+    assert term.high_watermark == 10
+    assert term.proposal() is None
+    fetched(term, 3, 11, now_ms=LAG + 2)
+    proposal = term.proposal()
+    assert proposal is not None
+    assert proposal.state.isr == (1, 2, 3)
+
+
 def test_joining_member_counts_before_the_write_is_confirmed() -> None:
     term = new_term((1, 2), high_watermark=3)
     fetched(term, 3, 10)
