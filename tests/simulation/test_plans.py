@@ -311,7 +311,7 @@ def test_failing_world_is_saved_and_shrunk(
             assert not any(step.get("writer") == 2 for step in made.workload), "caught"
         return {}, "digest"
 
-    monkeypatch.setattr(worlds, "run_plan", run_plan)
+    monkeypatch.setitem(worlds.SCENARIOS, 1, worlds.SCENARIOS[1]._replace(run_plan=run_plan))
     file = tmp_path / "plan.json"
     assert worlds.main(["0", "50", "--shrink", "--save", str(file)]) == 1
     assert "AssertionError in run_plan: 2 of" in capsys.readouterr().out

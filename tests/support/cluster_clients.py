@@ -23,6 +23,7 @@ from oncelog.protocol.schema import Message
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from oncelog.sim.world import World
 from support.peer_world import RoutedWriter
+from support.raw_client import RefusedError
 
 TOPIC = "t"
 COORDINATORS = 2
@@ -39,9 +40,7 @@ class Routes:
         self._rng = world.stream("routes")
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the leader, or now and then another broker, as a client with an old image would."""
-        if self._rng.random() < 0.05:
-            return self.any()
+        """Return the leader."""
         return decode_state(self._world.store.get(state_path(topic, partition))).leader
 
     def coordinator(self, topic: str, key: str) -> int:
@@ -100,6 +99,13 @@ class Producer(Client):
         self.partition = partition
         self._rng = rng
         self._now_ms = now_ms
+        self._asked = -1
+        """The broker that got the last request."""
+
+    def _broker_of(self, request: Message) -> int:
+        """Return the leader, or now and then another broker, as if the producer had an old image."""
+        self._asked = self.routes.any() if self._rng.random() < 0.05 else super()._broker_of(request)
+        return self._asked
 
     async def start(self) -> None:
         """Get a producer id."""
@@ -130,5 +136,11 @@ class Producer(Client):
             timeout_ms=1000,
             topic_data=[TopicProduceData(topic_id=self.topic_id, partition_data=[data])],
         )
-        response = await self.call(request, lambda r: r.responses[0].partition_responses[0].error_code)
-        return int(response.responses[0].partition_responses[0].base_offset)
+        while True:
+            try:
+                response = await self.call(request, lambda r: r.responses[0].partition_responses[0].error_code)
+            except RefusedError:
+                if self._asked == self.routes.leader(TOPIC, self.partition):
+                    raise
+                continue  # a former leader lacks the records that its successor has acknowledged
+            return int(response.responses[0].partition_responses[0].base_offset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -41,7 +41,6 @@ SECONDS = 12.0
 TIMEOUTS_MS = (1000, 60_000)
 KINDS = ("kill", "crash", "die", "pause", "cut", "one way", "slow", "limit", "reset")
 STORE_KINDS = ("requests", "answers", "lose", "expire")
-PERMANENT = ("kill", "pause", "cut_store", "cut")
 
 Index = Annotated[int, msgspec.Meta(ge=0, lt=3)]
 Pause_s = Annotated[float, msgspec.Meta(ge=0, le=60)]
@@ -160,7 +159,9 @@ def _faults(rng: random.Random) -> list[AnyFault]:
         gone = rng.choice(HOSTS)
         hosts = tuple(host for host in HOSTS if host != gone)  # a start of it might never end
         at = rng.uniform(0, SECONDS)
-        faults += _permanent(rng.choice(PERMANENT), gone, hosts, at)  # type: ignore[arg-type]
+        faults.append(
+            rng.choice((Kill(at=at, host=gone), Pause(at=at, host=gone), CutStore(at=at, host=gone, loses="requests")))
+        )
     if rng.random() < 0.3:
         faults.append(
             Skew(
@@ -178,18 +179,6 @@ def _faults(rng: random.Random) -> list[AnyFault]:
     if rng.random() < 0.2:
         faults.append(SetClock(at=rng.uniform(0, SECONDS), host=rng.choice(HOSTS), ms=rng.randrange(-5000, 5000)))
     return faults
-
-
-def _permanent(
-    kind: Literal["kill", "pause", "cut_store", "cut"], gone: str, others: tuple[str, ...], at: float
-) -> list[AnyFault]:
-    if kind == "kill":
-        return [Kill(at=at, host=gone)]
-    if kind == "pause":
-        return [Pause(at=at, host=gone)]
-    if kind == "cut_store":
-        return [CutStore(at=at, host=gone, loses="requests")]
-    return [Cut(at=at, source=gone, target=others[0])]
 
 
 def _fault(kind: str, at: float, hosts: tuple[str, ...], rng: random.Random) -> AnyFault:

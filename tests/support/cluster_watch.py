@@ -126,10 +126,6 @@ class StateWatch:
         self.crashes[broker] = self._world.store.get(epoch_path(broker)).version
         self._lost |= {(partition, broker) for partition in self.states}
 
-    def is_full(self) -> bool:
-        """Return whether each broker has all records of all partitions, as the tree says."""
-        return all(len(state.isr) == len(self._world.brokers) for state in self.states.values())
-
     def _write(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         controller = read_controller(self._world.store)
         self._multi(operations, session=session)

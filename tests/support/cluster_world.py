@@ -16,7 +16,7 @@ from uuid import UUID
 
 from oncelog.log.snapshot import decode_snapshot
 from oncelog.protocol.records import decode_control, decode_records
-from oncelog.sim.faults import CutStore, Kill, Pause
+from oncelog.sim.faults import AnyFault, Crash, CutStore, Kill, Lasting, Pause
 from oncelog.sim.nemesis import Nemesis
 from oncelog.sim.plan import Plan
 from oncelog.sim.world import SimBroker, World
@@ -77,7 +77,7 @@ class ClusterWorld:
         """Each group's last acknowledged offset, and the last one that was sent."""
         self.markers: dict[tuple[int, int], bool] = {}
         """The outcome of each transaction, by producer id and the epoch of its markers."""
-        self.gone = {_host_of(fault) for fault in plan.faults if getattr(fault, "seconds", 0) is None} - {""}
+        self.gone: set[str] = set()
         """The hosts that never heal."""
 
     def report(self, error: BaseException) -> None:
@@ -97,7 +97,7 @@ class ClusterWorld:
         return work.result()
 
     async def _run(self) -> Counter[str]:
-        nemesis = Nemesis(self.world, self.plan)
+        nemesis = Nemesis(self.world, self.plan, self._admit)
         machines = await self._start()
         client = Client(self.routes, "admin")
         self.topics = await client.create_topics(PARTITIONS, len(BROKERS))
@@ -133,28 +133,29 @@ class ClusterWorld:
         for number in BROKERS:
             machine = self.world.add_broker(number, **self.settings.broker)
             machine.disk.map_bytes = 1  # all reads are live pages, so a truncation under one kills the process
-            machine.crash = self._crashing(machine)  # type: ignore[method-assign]
             await machine.start()
             machines.append(machine)
         await asyncio.sleep(1)  # until each broker knows the others
         return machines
 
-    def _crashing(self, machine: SimBroker) -> Callable[[], None]:
-        """Return a `crash` that kills only the process if no record may be lost.
+    def _admit(self, fault: AnyFault) -> AnyFault | None:
+        """Return the fault, or one that loses less if acknowledged records could be lost otherwise.
 
-        Nothing is synced, so acknowledged records survive if one machine at a time loses its records.
+        Nothing is synced, so acknowledged records survive if one machine at a time crashes, and if the only in-sync
+        replica returns.
         """
-        original = machine.crash
-
-        def crash() -> None:
-            if self.states.is_full():
-                self.states.crashed(machine.node_id)
-                original()
+        safe = all(len(state.isr) == len(BROKERS) for state in self.states.states.values())
+        if isinstance(fault, Crash):
+            if not safe:
+                return Kill(at=fault.at, host=fault.host, seconds=fault.seconds, restarts=fault.restarts)
+            if self.world.machines[fault.host].alive:
+                self.states.crashed(int(fault.host.rpartition("-")[2]))
                 self.outcomes["crashes"] += 1
-            else:
-                machine.kill()
-
-        return crash
+        elif isinstance(fault, Lasting) and fault.seconds is None:
+            if not safe:
+                return None
+            self.gone.add(_host_of(fault))
+        return fault
 
     async def _check_disks(self) -> None:
         while True:
@@ -332,7 +333,9 @@ class ClusterWorld:
             everything, committed = self._committed(partition)
             for (where, offset), value in self.acknowledged.items():
                 if where == partition and everything.get(offset) != value:
-                    raise InvariantError(5, f"{value!r} was acknowledged at {partition}:{offset}: {everything.get(offset)!r}")
+                    raise InvariantError(
+                        5, f"{value!r} was acknowledged at {partition}:{offset}: {everything.get(offset)!r}"
+                    )
             read: list[Any] = await reader.read_committed(self.topics[TOPIC], partition)
             if read != committed:
                 raise InvariantError(6, f"partition {partition}: {read} is read, {committed} is on the disk")
@@ -430,11 +433,9 @@ class ClusterWorld:
         return keys, aborted, producers
 
 
-def _host_of(fault: Any) -> str:
+def _host_of(fault: AnyFault) -> str:
     """Return the host that a permanent fault makes useless, or an empty string."""
-    if isinstance(fault, Kill | Pause | CutStore):
-        return fault.host
-    return ""
+    return fault.host if isinstance(fault, Kill | Pause | CutStore) else ""
 
 
 def run_plan(plan: Plan) -> tuple[Counter[str], str]:

@@ -81,7 +81,9 @@ class Ledger:
 
     def check_leader(self, log: Log, epoch: int) -> None:
         """Check that the log of a new leader has all committed batches."""
-        self.check_complete([header for header, _ in batches(log)], f"the leader of epoch {epoch}", log.log_start_offset)
+        self.check_complete(
+            [header for header, _ in batches(log)], f"the leader of epoch {epoch}", log.log_start_offset
+        )
 
     def check_complete(self, headers: Iterable[BatchHeader], who: str, log_start: int = 0) -> None:
         """Check that a replica with these batches has all committed ones."""

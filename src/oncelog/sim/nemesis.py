@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
-from oncelog.sim.faults import Lasting, Skew
+from oncelog.sim.faults import AnyFault, Lasting, Skew
 from oncelog.sim.plan import Plan
 from oncelog.sim.world import World
 
@@ -13,7 +14,11 @@ from oncelog.sim.world import World
 class Nemesis:
     """The faults of one world. Create it before the first machine starts, because clocks are wrong from the start."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(
+        self, world: World, plan: Plan, admit: Callable[[AnyFault], AnyFault | None] = lambda fault: fault
+    ) -> None:
+        """`admit` returns the fault to apply in place of one that is due, or None if it must not happen now."""
+        self._admit = admit
         self._world = world
         self._plan = plan
         self._active: list[Lasting] = []
@@ -31,10 +36,13 @@ class Nemesis:
         world = self._world
         faults = sorted((fault for fault in self._plan.faults if not isinstance(fault, Skew)), key=lambda each: each.at)
         begun = world.loop.now
-        for fault in faults:
-            if fault.at >= self._plan.seconds:
+        for planned in faults:
+            if planned.at >= self._plan.seconds:
                 break
-            await asyncio.sleep(begun + fault.at - world.loop.now)
+            await asyncio.sleep(begun + planned.at - world.loop.now)
+            fault = self._admit(planned)
+            if fault is None:
+                continue
             world.note(f"fault {fault}")
             fault.strike(world)
             self.struck += 1
