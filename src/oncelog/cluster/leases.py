@@ -20,7 +20,8 @@ from urllib.parse import quote
 PAUSE_MS = 2000
 """If a store has not looked at the leases for longer, it may have been paused. It waits as long before it trusts them.
 
-Brokers look at least once a second."""
+Brokers look every second or more often. A slow broker that looks less often trusts the leases at every second look.
+"""
 _ATTEMPTS = 20
 _RETRY_S = 0.005
 """Another store locks the file for some microseconds when it looks whether the holder lives."""
@@ -71,7 +72,7 @@ class Leases:
     def over(self, owners: Iterable[str], now_ms: int) -> set[str]:
         """Return the owners whose process has died, or whose lease has ended. Leases of this process never end."""
         with self._seeing:
-            if now_ms - self._looked_ms > PAUSE_MS and now_ms >= self._trusted_ms:
+            if now_ms - max(self._looked_ms, self._trusted_ms) > PAUSE_MS:
                 self._trusted_ms = now_ms + PAUSE_MS
             self._looked_ms = now_ms
             trusted = now_ms >= self._trusted_ms

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from oncelog.cluster import store_sqlite as tree_sqlite
+from oncelog.cluster.leases import PAUSE_MS
 from oncelog.cluster.store import (
     BadVersionError,
     Check,
@@ -341,17 +342,51 @@ def test_sqlite_session_of_a_paused_process_ends_with_its_lease(tmp_path: Path) 
     other.close()
 
 
+def test_sqlite_store_that_was_paused_gives_others_time_to_renew(tmp_path: Path) -> None:
+    path, clock = str(tmp_path / "tree.db"), Clock()
+    first, second, third = (SqliteStore(path, now_ms=clock) for _ in range(3))
+    sessions = [store.open_session(name, 1000) for store, name in ((first, "broker-1"), (second, "broker-2"))]
+    clock.ms += PAUSE_MS + 1
+    third.poll()
+    first.renew(sessions[0])
+    clock.ms += 999
+    third.poll()
+    first.renew(sessions[0])
+    second.renew(sessions[1])
+    clock.ms += 1001
+    third.poll()  # it trusts the leases again
+    for store, session in ((first, sessions[0]), (second, sessions[1])):
+        with pytest.raises(SessionExpiredError):
+            store.renew(session)
+    for store in (first, second, third):
+        store.close()
+
+
+def test_sqlite_store_that_looks_seldom_ends_sessions_of_paused_processes(tmp_path: Path) -> None:
+    path, clock = str(tmp_path / "tree.db"), Clock()
+    paused, slow = SqliteStore(path, now_ms=clock), SqliteStore(path, now_ms=clock)
+    session = paused.open_session("broker-1", 1000)
+    for _ in range(2):
+        clock.ms += PAUSE_MS + 1
+        slow.poll()
+    with pytest.raises(SessionExpiredError):
+        paused.renew(session)
+    paused.close()
+    slow.close()
+
+
 def test_sqlite_renewal_syncs_nothing_and_wakes_no_watcher(tmp_path: Path) -> None:
     path = str(tmp_path / "tree.db")
     store, other = SqliteStore(path), SqliteStore(path)
     session = store.open_session("broker-1", 1000)
     other.poll()
-    log = (tmp_path / "tree.db-wal").stat()
+    log = tmp_path / "tree.db-wal"
+    before = log.stat()
     version = other._connection.execute("PRAGMA data_version").fetchone()
     for _ in range(10):
         store.renew(session)
         other.poll()
-    assert (tmp_path / "tree.db-wal").stat() == log
+    assert (log.stat().st_size, log.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert other._connection.execute("PRAGMA data_version").fetchone() == version
     store.close()
     other.close()
