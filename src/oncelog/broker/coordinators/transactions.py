@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
-from typing import Protocol
 
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.markers import MarkerWriter
@@ -52,21 +50,6 @@ _ADD_RETRY_MAX_MS = 100
 _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
 
 Partition = tuple[str, int]
-
-
-class AddPartitions(Protocol):
-    """A function that asks a coordinator. See `TransactionService.add_partitions`."""
-
-    def __call__(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Iterable[Partition],
-        *,
-        verify_only: bool,
-    ) -> Awaitable[dict[Partition, ErrorCode]]:
-        """Return an error for each partition."""
 
 
 class TransactionService:
@@ -222,30 +205,30 @@ class TransactionService:
         to Produce and TxnOffsetCommit.
         """
         wanted = tuple(partitions)
+        producer = transactional_id, producer_id, producer_epoch
         waited_ms = 0
         while True:
-            add = self._coordinator(transactional_id)
-            if isinstance(add, ErrorCode):
-                return dict.fromkeys(wanted, add)
-            results = await add(transactional_id, producer_id, producer_epoch, wanted, verify_only=not implicit)
+            try:
+                coordinator = self._coordinator(transactional_id)
+            except ProtocolError as error:
+                return dict.fromkeys(wanted, error.code)
+            if coordinator == self._peers.node_id:
+                results = await self.add_partitions(*producer, wanted, verify_only=not implicit)
+            else:
+                results = await self._remote.add_partitions(coordinator, *producer, wanted, verify_only=not implicit)
             concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in results.values()
             if not (implicit and concurrent and waited_ms < _ADD_RETRY_MAX_MS):
                 return {partition: _FENCED_AS.get(code, code) for partition, code in results.items()}
             await asyncio.sleep(_ADD_RETRY_MS / 1000)
             waited_ms += _ADD_RETRY_MS
 
-    def _coordinator(self, transactional_id: str) -> AddPartitions | ErrorCode:
-        """Return the function that asks the coordinator, here or on another broker, or the error if there is none."""
-        try:
-            partition = self.shell.partition_for(transactional_id)
-        except ProtocolError as error:
-            return error.code
-        info = self._cache.image.partition(TRANSACTION_STATE, partition)
-        if info is not None and info.leader == self._peers.node_id:
-            return self.add_partitions
-        if info is None or not self._peers.knows(info.leader):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return partial(self._remote.add_partitions, info.leader)
+    def _coordinator(self, transactional_id: str) -> int:
+        """Return the broker of a transaction's coordinator. Raises ProtocolError if no running broker has it."""
+        info = self._cache.image.partition(TRANSACTION_STATE, self.shell.partition_for(transactional_id))
+        if info is not None and (info.leader == self._peers.node_id or self._peers.knows(info.leader)):
+            return info.leader
+        message = f"the coordinator of {transactional_id!r} is on no running broker"
+        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
 
     async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """List the transactions of this broker's coordinators that pass the filters."""
