@@ -46,7 +46,7 @@ from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.broker.workers import Offload, Workers
 from oncelog.cluster import features
-from oncelog.cluster.brokers import Endpoint
+from oncelog.cluster.brokers import BROKER_EPOCHS, Endpoint
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
@@ -286,7 +286,6 @@ class Broker:
         self.cluster_id: str = await self._enter_cluster()
         await self.workers.offload(self._load_metadata)
         await self.workers.offload(self._open_directories)
-        self.directories.locate(self.metadata.image)
         self.loader.start()
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
@@ -356,8 +355,7 @@ class Broker:
     async def stop(self, *, together: bool = False) -> None:
         """Hand over the partitions, answer the requests in progress, close all logs, and mark them as clean.
 
-        `together`: all other brokers stop as well. Then hand nothing over, and leave the ISRs as they are, so that
-        every member can lead at the next start, also if the disk of another one is lost.
+        `together`: all brokers stop. Then hand nothing over, and leave the ISRs as they are for the next start.
         """
         if together:
             self.controller.close()
@@ -447,6 +445,9 @@ class Broker:
         if (now, lost) != (before, noted):
             log_dir_registry.write(self.store, self.node_id, now, lost)
         self.registration.lost = lost
+        if len(self.store.children(BROKER_EPOCHS)) > 1:  # a lone broker has deleted its logs itself
+            self.directories.set_strays_aside(image, self.node_id)
+        self.directories.locate(image)
 
     def _new_topic_id(self) -> UUID:
         return new_topic_id(self._rng.getrandbits)

@@ -26,6 +26,7 @@ from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import Message
+from support.broker_fixtures import append
 from support.broker_sets import NOW, Brokers, run, until
 
 
@@ -395,5 +396,34 @@ def test_followers_without_fetch_sessions_fetch_all_partitions_in_turn(tmp_path:
         small.watch(lambda: fetched_before.append(large.log.log_end_offset + wide.log.log_end_offset))
         await until(lambda: large.log.log_end_offset == wide.log.log_end_offset == 100)
         assert fetched_before[0] < 20
+
+    run(Brokers(tmp_path), body)
+
+
+def has_record(broker: Broker, topic: str, partition: int) -> bool:
+    replica = broker.partitions.hosted(topic, partition)
+    return replica is not None and replica.log.log_end_offset == 1
+
+
+def test_log_of_a_topic_that_was_deleted_while_the_broker_was_down_is_set_aside(tmp_path: Path) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, second = await brokers.start(1), await brokers.start(2)
+        await until(lambda: len(first.metadata.image.brokers) == 2)
+        deleted = await first.topics.create("deleted", assignment=[(1, 2), (1, 2)])
+        await first.topics.create("kept", assignment=[(1, 2)])
+        await everywhere(brokers, "kept")
+        for key in (("deleted", 0), ("deleted", 1), ("kept", 0)):
+            append(first.partitions.find(*key))
+            await until(lambda key=key: has_record(second, *key))
+        await brokers.stop(2)
+        await first.topics.delete(deleted)
+        await brokers.start(2)
+        await first.topics.create("deleted", assignment=[(1, 2)])
+        append(first.partitions.find("deleted", 0))
+        await until(lambda: has_record(brokers.running[2], "deleted", 0))
+        folders = {path.name for path in (tmp_path / "data-2").iterdir() if path.is_dir()}
+        strays = {name for name in folders if name.endswith("-stray")}
+        assert folders - strays == {"deleted-0", "kept-0"}
+        assert {name.partition(".")[0] for name in strays} == {"deleted-0", "deleted-1"}
 
     run(Brokers(tmp_path), body)

@@ -22,6 +22,14 @@ Partition = tuple[str, int]
 NAME_MAX = 200
 """The characters of a topic's name that a renamed partition directory keeps. A file system allows 255 in a name."""
 
+NAMED = 10
+"""The logs that one message names."""
+
+
+def _hosts(image: MetadataImage, node_id: int, topic: str, partition: int) -> bool:
+    info = image.partition(topic, partition)
+    return info is not None and node_id in (info.leader, *info.replicas)
+
 
 class LogDirectories:
     """The entries of `log.dirs`, in their order."""
@@ -109,6 +117,28 @@ class LogDirectories:
         return any(
             key in directory.found and directory.topic_id(*key) in (None, topic.topic_id) for directory in self.online
         )
+
+    def set_strays_aside(self, image: MetadataImage, node_id: int) -> None:
+        """Rename the logs that this broker has no replica of, because their topic was deleted while it was down.
+
+        As in Kafka (`LogManager.asyncDelete`, `isStray`), they are kept. Blocks.
+        """
+        for directory in self.online:
+            strays = [key for key in sorted(directory.found) if not _hosts(image, node_id, *key)]
+            for key in strays:
+                try:
+                    self.set_aside(directory, *key, directory.topic_id(*key), STRAY_SUFFIX)
+                except OSError as error:
+                    self._logger.error("cannot rename the log of %s-%d in %s: %s", *key, directory.path, error)
+                    break
+                directory.forget_offsets(*key)
+                directory.found.discard(key)
+            if strays:
+                names = ", ".join(f"{topic}-{index}" for topic, index in strays[:NAMED])
+                self._logger.warning(
+                    "renamed %d logs in %s to %s, because this broker has no replica of their partitions: %s%s",
+                    len(strays), directory.path, STRAY_SUFFIX, names, ", ..." if len(strays) > NAMED else "",
+                )  # fmt: skip
 
     def locate(self, topics: MetadataImage) -> None:
         """Find the log directory of each partition.
