@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -73,9 +76,17 @@ def read(cluster: OncelogCluster, count: int) -> list[int]:
     return sorted(found)
 
 
+def partitions(cluster: OncelogCluster) -> list[Any]:
+    topics = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=20).topics
+    return list(topics["t"].partitions.values())
+
+
 def in_sync(cluster: OncelogCluster) -> set[tuple[int, ...]]:
-    found = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=20).topics["t"].partitions
-    return {tuple(sorted(partition.isrs)) for partition in found.values()}
+    return {tuple(sorted(partition.isrs)) for partition in partitions(cluster)}
+
+
+def leaders(cluster: OncelogCluster) -> set[int]:
+    return {partition.leader for partition in partitions(cluster)}
 
 
 def messages(cluster: OncelogCluster) -> str:
@@ -147,6 +158,26 @@ def test_lost_disk_is_replaced_while_the_whole_cluster_starts(up: Up, data: Path
     assert read(cluster, RECORDS) == list(range(RECORDS))
 
 
+def test_unclean_election_gives_up_a_disk_that_alone_was_in_sync(up: Up, data: Path) -> None:
+    cluster = up()
+    os.kill(cluster.process.pid, signal.SIGSTOP)  # it must not restart the brokers
+    for broker in (1, 3):
+        os.kill(cluster.broker_pid(broker), signal.SIGKILL)
+    wait_until(lambda: in_sync(cluster) == {(2,)}, "only broker 2 is in sync")
+    cluster.process.kill()
+    folder = data / "broker-2"
+    shutil.rmtree(folder)
+    cluster = up("--set", f"lost.log.dirs={folder}")
+    assert cluster.bootstrap.count(",") == 2
+    wait_until(lambda: leaders(cluster) == {-1}, "no broker leads")
+    oncelog = Path(sys.executable).with_name("oncelog")
+    alter = [oncelog, "topic", "alter", "t", "--config", "unclean.leader.election.enable=true"]
+    subprocess.run([*alter, "-b", cluster.bootstrap], check=True)
+    assert read(cluster, RECORDS) == list(range(RECORDS))
+    assert leaders(cluster) <= {1, 3}
+    wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "all brokers are in sync again")
+
+
 def test_broker_that_is_killed_before_it_is_ready_starts_again(up: Up, data: Path) -> None:
     pid_file = data / "broker-2" / "broker.pid"
 
@@ -183,8 +214,8 @@ def test_first_group_waits_for_the_missing_broker_so_that_its_offsets_have_three
     wait_until(lambda: found.extend(consumer.consume(RECORDS, 1)) or len(found) >= RECORDS, "all records are read")
     consumer.commit(asynchronous=False)
     consumer.close()
-    partitions = admin.list_topics(timeout=20).topics["__consumer_offsets"].partitions
-    assert {tuple(sorted(partition.replicas)) for partition in partitions.values()} == {(1, 2, 3)}
+    offsets = admin.list_topics(timeout=20).topics["__consumer_offsets"].partitions
+    assert {tuple(sorted(partition.replicas)) for partition in offsets.values()} == {(1, 2, 3)}
 
 
 def test_start_fails_if_no_broker_can_start(up: Up, data: Path) -> None:
