@@ -52,6 +52,7 @@ class Truncations:
 
     async def _truncate(self, replica: Replica, action: Truncate | Restart) -> None:
         log = replica.log
+        recovery_point, high_watermark = log.recovery_point, log.high_watermark
         if isinstance(action, Restart):  # it renames files, so their pages remain
             steps: Steps[object] = log.restarting(action.offset, self._now_ms())
         else:
@@ -71,8 +72,10 @@ class Truncations:
             replica.truncated()
             self._partitions.truncated(replica)
             try:
-                # A recovery point above the truncation would let recovery skip records that are not on the device.
-                await self._partitions.checkpoints.write()
+                # With the checkpointed offsets, recovery would skip later records that are not on the device, or count
+                # them as committed.
+                if log.recovery_point < recovery_point or log.high_watermark < high_watermark:
+                    await self._partitions.checkpoints.write()
             finally:
                 replica.truncating = False
             self._partitions.roles.apply(replica)

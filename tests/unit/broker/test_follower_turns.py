@@ -166,6 +166,7 @@ def test_a_replica_leads_only_after_its_truncation(storage: BrokerStorage, topic
 
     async def life(broker: Broker) -> None:
         replica = await filled(broker, Leader(), topic)
+        replica.log.advance_high_watermark(BATCHES)
         checkpoints = broker.partitions.checkpoints
         hold = Held(checkpoints.write)
         checkpoints.write = hold.run  # type: ignore[method-assign]
