@@ -219,10 +219,8 @@ class Broker:
             logger=logger,
         )
         self.partitions.on_transaction_end = self.groups.transaction_completed
-        self._shells: dict[str, CoordinatorShell[Any]] = {
-            CONSUMER_OFFSETS: self.groups.shell,
-            TRANSACTION_STATE: self.transactions.shell,
-        }
+        self._shells: dict[str, CoordinatorShell[Any]] = {CONSUMER_OFFSETS: self.groups.shell}
+        self._shells[TRANSACTION_STATE] = self.transactions.shell
         self._make_replication()
 
     def _make_replication(self) -> None:
@@ -510,8 +508,5 @@ class Broker:
 
     def _truncated(self, replica: Replica) -> None:
         """Load the coordinator of a partition that this broker may lead only since the end of a truncation."""
-        topic, partition = replica.topic, replica.partition
-        if topic in self._shells:
-            self.workers.spawn(
-                self._shells[topic].load_partition(partition), f"load the coordinator of {topic}-{partition}"
-            )
+        if shell := self._shells.get(replica.topic):
+            self.workers.spawn(shell.load_partition(replica.partition), "load a coordinator after a truncation")
