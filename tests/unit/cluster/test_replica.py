@@ -91,8 +91,12 @@ def test_a_new_term_of_the_same_leader_fails_the_waits_of_the_old_one() -> None:
     assert (replica.log.epoch_at(0), replica.log.epoch_at(1)) == (0, 1)
 
 
-def test_the_end_of_a_term_voids_verifications() -> None:
+@pytest.mark.parametrize("late", [True, False])
+def test_a_term_knows_no_verifications_of_the_last_one(late: bool) -> None:
+    """A request of the last term may start one after its end."""
     replica = replicated(1)
+    if late:
+        replica.end_term()
     guard = replica.log.start_verification(7, 0, 0, transaction_version=2, now_ms=NOW)
     replica.end_term()
     replica.lead(1, [1, 2, 3], PartitionState(1, 1, (1,), 5))
