@@ -309,14 +309,14 @@ class _Fetcher:
             data.log_start_offset,
             DivergingEpoch(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
         )
-        action = followed.following.received(followed.fetch, fetched)
-        if action is Signal.ASK_RANGE:
-            bounds = await self._bounds(followed)
-            action = Signal.RETRY if bounds is None else followed.following.range_known(*bounds)
-            if not followed.is_current:
-                return
         replica = followed.replica
+        action = followed.following.received(followed.fetch, fetched)
         try:
+            if action is Signal.ASK_RANGE:
+                bounds = await self._bounds(followed)
+                action = Signal.RETRY if bounds is None else followed.following.range_known(*bounds)
+                if not followed.is_current:
+                    return
             if isinstance(action, Append):
                 await self._append(followed, action, pace)
                 followed.backoff_ms = MIN_BACKOFF_MS
@@ -326,8 +326,9 @@ class _Fetcher:
             elif isinstance(action, Truncate | Restart):
                 self._parts.logger.info("%r: %r, as broker %d requires", replica, action, self._leader)
                 self._parts.truncations.start(replica, action)
-        except ProtocolError as error:
-            self._parts.logger.error("cannot replicate %r: %s", replica, error)
+        except Exception as error:  # the other partitions of the leader do not depend on this one
+            trace = not isinstance(error, ProtocolError)
+            self._parts.logger.error("cannot replicate %r: %s", replica, error, exc_info=trace)
             action = Signal.RETRY
         if isinstance(action, Signal):
             if action is not Signal.IGNORE:

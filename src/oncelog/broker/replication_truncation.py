@@ -15,9 +15,10 @@ from oncelog.broker.workers import Workers
 from oncelog.cluster.follower import Restart, Truncate
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import Steps
+from oncelog.protocol.errors import ProtocolError
 
-RETRY_S = 1.0
-"""The pause after an error."""
+RETRY_S, RETRY_MAX_S = 1.0, 60.0
+"""The first pause after an error, which doubles, and the longest one."""
 
 
 class Truncations:
@@ -59,14 +60,17 @@ class Truncations:
             if action.offset < log.high_watermark:
                 self._cut()
             steps = log.truncating(action.offset, self._now_ms())
+        pause_s = RETRY_S
         while not (replica.offline or log.closed):
             try:
                 await self._carry_out(steps)
                 break
             except Exception as error:
                 if not (replica.offline or log.closed):
-                    self._logger.error("cannot truncate %r: %s", replica, error, exc_info=True)
-                    await asyncio.sleep(RETRY_S)
+                    trace = not isinstance(error, ProtocolError)
+                    self._logger.error("cannot truncate %r: %s", replica, error, exc_info=trace)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, RETRY_MAX_S)
             steps = log.rebuilding(self._now_ms())
         if not (replica.offline or log.closed):
             replica.truncated()

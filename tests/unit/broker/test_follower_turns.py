@@ -144,6 +144,26 @@ def test_a_follower_that_is_elected_in_the_middle_of_an_append_appends_no_more(s
     storage.run_broker(life)
 
 
+def test_an_unexpected_error_of_one_partition_does_not_end_the_fetch(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def life(broker: Broker) -> None:
+        leader = Leader(batches(count=1))
+        replica = await follower(broker, leader)
+        monkeypatch.setattr(broker.replication, "now_ms", None)
+        async with asyncio.timeout(10):
+            while "cannot replicate" not in caplog.text:
+                await asyncio.sleep(0.01)
+        monkeypatch.undo()
+        leader.records = batches(count=1)
+        async with asyncio.timeout(10):
+            while not replica.log.log_end_offset:
+                await asyncio.sleep(0.01)
+        assert "the fetch from broker" not in caplog.text
+
+    storage.run_broker(life)
+
+
 def test_other_requests_have_turns_during_a_truncation(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await filled(broker, Leader())
