@@ -7,6 +7,8 @@ the state of the shorter log is built beside the stale one. Source: Kafka's ``Un
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oncelog.log.file_access import FileAccess, torn_on_failure
 from oncelog.log.log_files import LogFiles
 from oncelog.log.recovery import Loaded
@@ -29,6 +31,8 @@ class TruncatableLog:
         """All offsets before it are on the device."""
         self.truncations = 0
         """How often the log was truncated or restarted. What was read before may be other records now."""
+        self.discard_swap: Callable[[], None] | None = None
+        """Deletes the compacted segment that is about to replace others, or None. After a crash, it would do so."""
         self._files = files
         self._access = FileAccess(name)
         self._state = loaded.state
@@ -67,6 +71,7 @@ class TruncatableLog:
                 return False
             offset = self.segments.batch_start(offset)
             with torn_on_failure():
+                self._abort_swap()
                 self._files.truncate(offset)
             self._end_at(offset)
         yield from self.rebuilding(now_ms)
@@ -83,6 +88,7 @@ class TruncatableLog:
         """
         yield from self._dropping(self.segments.first_offset)
         with self._access.to("truncate"), torn_on_failure():
+            self._abort_swap()
             self._files.restart(offset)
             self.truncations += 1
         self.log_start_offset = self.log_end_offset = self.high_watermark = self.recovery_point = offset
@@ -92,9 +98,15 @@ class TruncatableLog:
         """Drop most of the segments after ``offset``, newest first, with pauses."""
         while len(doomed := self.segments.after(offset)) > SEGMENTS_A_STEP:
             with self._access.to("truncate"), torn_on_failure():
+                self._abort_swap()
                 self._files.drop(doomed[:SEGMENTS_A_STEP])
                 self._end_at(doomed[SEGMENTS_A_STEP - 1].base_offset)
             yield
+
+    def _abort_swap(self) -> None:
+        """Abort the compaction that would restore records after a crash. Kafka aborts all of it."""
+        if self.discard_swap is not None:
+            self.discard_swap()
 
     def _end_at(self, offset: int) -> None:
         self.truncations += 1

@@ -55,6 +55,24 @@ def test_truncation_inside_a_segment_ends_the_round(number: int) -> None:
     assert rows(open_log(disk, COMPACT)) == rows(log)
 
 
+@pytest.mark.parametrize("restart", [True, False])
+def test_crash_after_a_truncation_does_not_complete_the_compaction(restart: bool) -> None:
+    """The next start would put the compacted segment, with the diverged records, in place of the truncated one."""
+    disk, log = filled(count=20)
+    work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
+    while not any(name.endswith(".swap") for name in disk.listdir(FOLDER)):
+        next(work).run()
+    if restart:
+        log.restart_at(50, NOW)
+    else:
+        log.truncate_to(1, NOW)
+    put(log, (b"new", b"new"))
+    disk.kill()
+    again = open_log(disk, COMPACT)
+    assert again.log_end_offset == log.log_end_offset
+    assert rows(again)[-1][1:] == (b"new", b"new")
+
+
 def test_segment_deleted_between_two_chunks_is_not_restored() -> None:
     """The segment is deleted at each step of a round over segments that are read in several chunks."""
     config = replace(COMPACT, segment_bytes=4 * CHUNK)

@@ -96,6 +96,7 @@ class Cleaning:
             for group in group_segments(self._plan, self._map.latest + 1):
                 yield from self._clean_group(group, rules, transactions)
         finally:
+            self._log.discard_swap = None
             if self._unfinished is not None:
                 self._unfinished.close()
                 with suppress(OSError):  # the directory is offline then, and the next start deletes the files
@@ -191,10 +192,11 @@ class Cleaning:
         for path in cleaned.sync_paths():
             yield CleaningStep(partial(self._disk.sync, path), slow=True)
         self._check(group)
+        self._log.discard_swap = partial(self._discard, cleaned.base_offset)
         cleaned.rename(SWAP_SUFFIX)
         yield CleaningStep(partial(self._disk.sync, self._log.directory), slow=True)
         self._check(group)
-        self._unfinished = None
+        self._unfinished = self._log.discard_swap = None
         self._log.replace_segments(group, cleaned)
         self._written += cleaned.size
         yield CleaningStep(partial(self._disk.sync, self._log.directory), slow=True)
