@@ -306,7 +306,7 @@ class Term:
         if broker_epoch < known:
             message = f"broker {broker} has registered again, with epoch {known}; this fetch has epoch {broker_epoch}"
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
-        if broker_epoch > known and self._live:
+        if self._live and (broker_epoch > known or broker_epoch < 0):
             message = f"this leader knows broker {broker} with epoch {known}; this fetch has epoch {broker_epoch}"
             raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH, message)
         self._now_ms = max(self._now_ms, now_ms)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import confluent_kafka
 import pytest
@@ -26,7 +25,7 @@ RECORDS = 50
 LIMIT_S = 60
 
 
-@contextmanager
+@contextlib.contextmanager
 def three_racks(folder: Path, **settings: str) -> Iterator[BrokerProcesses]:
     """Yield three brokers in different racks, and a topic that broker 1 leads."""
     with broker_processes(folder) as processes:
@@ -54,12 +53,16 @@ def produce(processes: BrokerProcesses, first: int, acks: str = "all") -> None:
             producer.flush()  # each record is a batch, so that a Fetch returns one record
 
 
-def fetch(processes: BrokerProcesses, node_id: int, offset: int, version: int = 17, rack: str = "") -> PartitionData:
+def fetch(
+    processes: BrokerProcesses, node_id: int, offset: int, version: int = 17, rack: str = "", isolation_level: int = 0
+) -> PartitionData:
     """Fetch as a consumer, without a session."""
-    topic_id: UUID = processes.metadata(1).topics[0].topic_id
+    topic_id = next(topic.topic_id for topic in processes.metadata(1).topics if topic.name == "t")
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     topic = FetchTopic(topic="t", topic_id=topic_id, partitions=[partition])
-    request = FetchRequest(max_wait_ms=0, session_epoch=-1, rack_id=rack, topics=[topic])
+    request = FetchRequest(
+        max_wait_ms=0, session_epoch=-1, rack_id=rack, isolation_level=isolation_level, topics=[topic]
+    )
 
     async def call() -> Any:
         connection = await connect("127.0.0.1", processes.ports[node_id])
@@ -186,6 +189,29 @@ def test_follower_returns_committed_records_only(tmp_path: Path) -> None:
         processes.send(3, signal.SIGCONT)
         follower_has(processes, 2, 2 * RECORDS)
         assert fetch(processes, 2, RECORDS).records
+
+
+def test_follower_returns_no_records_of_open_or_aborted_transactions(tmp_path: Path) -> None:
+    settings = {"transaction_state_log_num_partitions": "1", "transaction_state_log_replication_factor": "1"}
+    with three_racks(tmp_path, **settings, transaction_state_log_min_isr="1") as processes:
+        servers = bootstrap(processes)
+        with (
+            oncelog.Consumer(servers, client_rack="rack-3", isolation_level="read_committed") as consumer,
+            oncelog.Producer(servers, transactional_id="a") as producer,
+        ):
+            consumer.assign({("t", 0): 0})
+            with contextlib.suppress(ZeroDivisionError), producer.transaction():
+                producer.send("t", b"aborted").result()
+                raise ZeroDivisionError
+            with producer.transaction():
+                producer.send("t", b"committed").result()
+                follower_has(processes, 3, 3)  # the aborted record, its marker, and the open transaction
+                assert consumer.poll(0.5) == []
+            limit = time.monotonic() + LIMIT_S
+            while not (found := consumer.poll(0.1)):
+                assert time.monotonic() < limit
+            assert [record.value for record in found] == [b"committed"]
+        assert fetch(processes, 3, 0, isolation_level=1).last_stable_offset == 4
 
 
 def test_leaders_serve_all_racks_without_a_selector(tmp_path: Path) -> None:

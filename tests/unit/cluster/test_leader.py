@@ -268,6 +268,12 @@ def test_fetch_of_an_unknown_registration_changes_nothing(live: dict[int, int]) 
     assert fetched(term, 2, 10, epoch=3)  # also while it is shutting down, because it is in the ISR
 
 
+def test_fetch_without_a_registration_changes_nothing() -> None:
+    term = new_term((1, 2), live={1: 0, 3: 0})
+    assert code_of(lambda: fetched(term, 2, 10, epoch=-1)) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert term.high_watermark == 0
+
+
 def test_low_watermark_is_the_lowest_start_of_the_live_replicas() -> None:
     term = new_term(log_start=4)
     assert term.low_watermark == -1
