@@ -88,11 +88,6 @@ class _Read:
         self.preferred: int | None = None
         """The follower from which the consumer should read instead."""
 
-    @property
-    def urgent(self) -> bool:
-        """Return whether the request must be answered at once."""
-        return bool(self.error or self.held_back or self.diverging) or self.preferred is not None
-
 
 def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool:
     return len(topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in topics)
@@ -141,7 +136,12 @@ def _follower(request: FetchRequest) -> tuple[int, int] | None:
 
 
 def _enough(reads: list[_Read], min_bytes: int) -> bool:
-    return any(read.urgent for read in reads) or sum(len(read.data) for read in reads) >= min_bytes
+    size = 0
+    for read in reads:
+        if read.error or read.held_back or read.diverging or read.preferred is not None:
+            return True
+        size += len(read.data)
+    return size >= min_bytes
 
 
 class _DelayedFetch:
