@@ -117,7 +117,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     leader_imbalance_check_interval_seconds: Long1 = 300
     """Time between two checks of the leaders."""
     leader_imbalance_per_broker_percentage: Int0 = 10
-    """The check acts if other brokers lead more than this share of the partitions that one broker should lead."""
+    """The check acts if other brokers lead more than this percentage of the partitions that one broker should lead."""
     replica_lag_time_max_ms: Long = 30_000
     """The leader removes a follower from the in-sync replicas if it was not caught up for this time."""
     replica_fetch_max_bytes: Int0 = 1024 * 1024
