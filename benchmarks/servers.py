@@ -66,7 +66,7 @@ class Row:
             return ""
         if self.absolute:
             return f"<= {self.target:g} {self.unit}"
-        return f"{'<=' if self.less else '>='} {self.target:.1f} x"
+        return f"{'<=' if self.less else '>='} {self.target:g} x"
 
     def verdict(self, ours: float, kafka: float) -> str:
         """Return whether our figure meets the target."""
