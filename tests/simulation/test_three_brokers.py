@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import pytest
 
 from oncelog.net.connection import ConnectionLostError
-from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from support.replica_cluster import ReplicaCluster, values
 
@@ -204,84 +203,3 @@ def test_an_unclean_truncation_drops_unsent_responses() -> None:
         assert brokers[1].alive
 
     ReplicaCluster.run(scenario, replica_lag_time_max_ms=2000)
-
-
-TOPICS = {"a": (1, 2, 3), "b": (2, 3, 1), "c": (3, 1, 2)}
-FAULTS = 12
-
-
-async def write(cluster: ReplicaCluster, topic: str, rng: random.Random, acknowledged: list[bytes]) -> None:
-    """Write one record after the other to the leader, and note those that are acknowledged."""
-    number = 0
-    while True:
-        value = b"%s-%d" % (topic.encode(), number)
-        number += 1
-        leader = cluster.state(topic).leader
-        if leader not in cluster.infos[topic].replicas or rng.random() < 0.1:
-            leader = rng.choice(ALL)
-        if await cluster.produce(leader, topic, value) is ErrorCode.NONE:
-            acknowledged.append(value)
-        await asyncio.sleep(rng.uniform(0, 0.05))
-
-
-async def strike(cluster: ReplicaCluster, rng: random.Random) -> None:
-    """Kill, crash, pause or cut off one broker, and undo it after a while."""
-    machine = cluster.world.brokers[rng.choice(ALL)]
-    fault = rng.choice(["kill", "crash", "pause", "cut", "cut one way"])
-    others = [each.name for each in cluster.world.brokers.values() if each is not machine]
-    others = others if rng.random() < 0.5 else others[:1]
-    if fault == "crash" and all(len(cluster.state(topic).isr) == 3 for topic in TOPICS):
-        machine.crash()  # with fewer in sync, the records of this machine may be the only ones
-    elif fault in ("crash", "kill"):
-        machine.kill()
-    elif fault == "pause":
-        machine.pause()
-    else:
-        for other in others:
-            cluster.world.network.cut(machine.name, other, both_ways=fault == "cut")
-    await asyncio.sleep(rng.choice([0.2, 2, 8]))
-    machine.resume()
-    cluster.world.network.heal()
-    await restart(cluster)
-    await asyncio.sleep(rng.choice([0, 0.5, 5]))
-
-
-async def restart(cluster: ReplicaCluster) -> None:
-    """Start the brokers that are dead, when their sessions have ended."""
-    for machine in cluster.world.brokers.values():
-        while not machine.alive:
-            try:
-                await machine.start()
-            except ProtocolError as error:
-                assert error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION  # noqa: PT017
-                machine.kill()
-                await asyncio.sleep(0.5)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_acknowledged_records_survive_faults(seed: int) -> None:
-    async def scenario(cluster: ReplicaCluster) -> None:
-        rng = cluster.world.stream("faults")
-        control = asyncio.ensure_future(cluster.control())
-        acknowledged: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
-        for topic, replicas in TOPICS.items():
-            await cluster.create(topic, replicas, least=2)
-        writers = [asyncio.ensure_future(write(cluster, topic, rng, acknowledged[topic])) for topic in TOPICS]
-        for _ in range(FAULTS):
-            await strike(cluster, rng)
-        await asyncio.sleep(5)
-        for task in writers:
-            task.cancel()
-        await asyncio.gather(*writers, return_exceptions=True)
-        for topic in TOPICS:
-            await cluster.eventually(lambda topic=topic: set(cluster.state(topic).isr) == {1, 2, 3})
-            await cluster.agree(topic, ALL)
-            replica = cluster.replica(1, topic)
-            assert replica is not None
-            found = values(replica.log)
-            assert len(found) == len(set(found))
-            assert not set(acknowledged[topic]) - set(found)
-            assert len(acknowledged[topic]) > 100
-        control.cancel()
-
-    ReplicaCluster.run(scenario, seed=seed, replica_lag_time_max_ms=1000, broker_session_timeout_ms=2000)

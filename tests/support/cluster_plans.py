@@ -80,7 +80,8 @@ Work = Numbers | Transaction | Commits
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a world."""
 
-    store_latency_s: tuple[float, float]
+    store_latency_s: list[float]
+    """The range of the latency of a request to the metadata store, and of its answer."""
     transaction_timeout_ms: int
     broker: dict[str, Any]
     """Settings of the brokers."""
@@ -106,7 +107,7 @@ def expand(seed: int) -> Plan:
     """Return the plan of a seed."""
     rng = random.Random(f"cluster {seed}")
     settings = Settings(
-        store_latency_s=rng.choice(((0.0002, 0.002), (0.0005, 0.02))),
+        store_latency_s=rng.choice(([0.0002, 0.002], [0.0005, 0.02])),
         transaction_timeout_ms=rng.choice(TIMEOUTS_MS),
         broker={
             "broker_session_timeout_ms": 2000,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -30,6 +30,8 @@ Partition = tuple[str, int]
 LOG_FILE = re.compile(r"data/(?P<topic>[^/]+)-(?P<partition>\d+)/\d{20}\.log")
 STATE_NODE = re.compile(r"/brokers/topics/(?P<topic>[^/]+)/partitions/(?P<partition>\d+)/state")
 CHECK_S = 0.05
+MOST_WRITES = 20
+"""So many changes of one partition's state in a second are a loop."""
 FETCH_S = 0.2
 FETCH_TIMEOUT_MS = 1000
 _LATEST = -1
@@ -107,7 +109,7 @@ class DiskWatch:
 
 
 class StateWatch:
-    """The states of all partitions, as the tree has shown them. Invariants 2, 3 and 11."""
+    """The states of all partitions, as the tree has shown them. Invariants 2, 3, 11 and 12."""
 
     def __init__(self, world: World, disks: DiskWatch, report: Callable[[InvariantError], None]) -> None:
         self.states: dict[Partition, PartitionState] = {}
@@ -115,6 +117,8 @@ class StateWatch:
         """The broker epoch of each broker whose machine has crashed."""
         self._lost: set[tuple[Partition, int]] = set()
         """The members of an ISR that may lack records, because their machine has crashed."""
+        self._writes: dict[Partition, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_WRITES))
+        """When the last states of each partition were written."""
         self._world = world
         self._disks = disks
         self._report = report
@@ -125,6 +129,11 @@ class StateWatch:
         """Record that a machine may have lost records."""
         self.crashes[broker] = self._world.store.get(epoch_path(broker)).version
         self._lost |= {(partition, broker) for partition in self.states}
+
+    @property
+    def are_full(self) -> bool:
+        """Return whether each broker has all committed records of all partitions."""
+        return not self._lost and all(len(state.isr) == len(self._world.brokers) for state in self.states.values())
 
     def _write(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         controller = read_controller(self._world.store)
@@ -168,6 +177,10 @@ class StateWatch:
                 raise InvariantError(11, f"broker {joining} joins {partition} unchecked")
 
     def _check(self, partition: Partition, before: PartitionState | None, state: PartitionState) -> None:
+        writes, now = self._writes[partition], self._world.loop.now
+        writes.append(now)
+        if len(writes) == MOST_WRITES and now - writes[0] < 1:
+            raise InvariantError(12, f"the state of {partition} changes without end: {state} after {before}")
         if before is not None and state.leader_epoch not in (before.leader_epoch, before.leader_epoch + 1):
             raise InvariantError(3, f"{partition}: {state} after {before}")
         leader = self._disks.leaders[partition].setdefault(state.leader_epoch, state.leader)

@@ -144,7 +144,7 @@ class ClusterWorld:
         Nothing is synced, so acknowledged records survive if one machine at a time crashes, and if the only in-sync
         replica returns.
         """
-        safe = all(len(state.isr) == len(BROKERS) for state in self.states.states.values())
+        safe = self.states.are_full
         if isinstance(fault, Crash):
             if not safe:
                 return Kill(at=fault.at, host=fault.host, seconds=fault.seconds, restarts=fault.restarts)
@@ -440,6 +440,7 @@ def _host_of(fault: AnyFault) -> str:
 
 def run_plan(plan: Plan) -> tuple[Counter[str], str]:
     """Run one world. Return its outcomes by kind with the errors that ended transactions, and its digest."""
-    world = World(plan.seed, store_latency_s=settings_of(plan).store_latency_s)
+    fastest, slowest = settings_of(plan).store_latency_s
+    world = World(plan.seed, store_latency_s=(fastest, slowest))
     outcomes = world.run(lambda world: ClusterWorld(world, plan).run(), limit_s=600)
     return outcomes, world.digest()

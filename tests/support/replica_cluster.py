@@ -1,4 +1,4 @@
-"""Simulated brokers with replicated partitions. A test elects the leaders, unless it runs `control`."""
+"""Simulated brokers with replicated partitions. A test elects the leaders."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from oncelog.broker.broker import Broker
-from oncelog.cluster.brokers import epoch_path, read_registrations
+from oncelog.cluster.brokers import epoch_path
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, reconcile
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.state_writes import write_states
-from oncelog.cluster.store import Set, ensure
+from oncelog.cluster.store import Set
 from oncelog.cluster.topic_nodes import write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.log import Log
-from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, connect
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
 from oncelog.sim.world import PORT, World
 
@@ -149,23 +146,6 @@ class ReplicaCluster:
 
         return await self.inside(number, work())
 
-    async def produce(self, number: int, topic: str, value: bytes, *, timeout_ms: int = 3000) -> ErrorCode | None:
-        """Send a record to a broker with acks=all. Return the error code, or None if there is no answer."""
-        batch = build_batch([Record(0, self.world.now_ms(), None, value)])
-        partition = PartitionProduceData(index=0, records=batch)
-        topic_id = self.broker(number).metadata.image.topics_by_name[topic].topic_id
-        request = ProduceRequest(
-            acks=-1,
-            timeout_ms=timeout_ms,
-            topic_data=[TopicProduceData(name=topic, topic_id=topic_id, partition_data=[partition])],
-        )
-        try:
-            connection = await self.connection(number)
-            response = await connection.call(request, timeout_ms=timeout_ms + 2000)
-        except ConnectionLostError:
-            return None
-        return ErrorCode(response.responses[0].partition_responses[0].error_code)
-
     async def connection(self, number: int) -> ClientConnection:
         """Return an open connection to a broker. Raises ConnectionLostError."""
         if number not in self._connections or self._connections[number].closed:
@@ -173,21 +153,6 @@ class ReplicaCluster:
                 f"broker-{number}", PORT, client_id="test", connect_timeout_ms=1000
             )
         return self._connections[number]
-
-    async def control(self) -> None:
-        """Elect leaders as the controller does, until cancelled."""
-        store = self.world.store
-        ensure(store, CONTROLLER_EPOCH)
-        changes = ChangeLog(store)
-        while True:
-            await asyncio.sleep(0.1)
-            partitions = [
-                Partition(name, topic_id_of(number), 0, info.replicas, self.state(name))
-                for number, (name, info) in enumerate(self.infos.items())
-            ]
-            version = store.get(CONTROLLER_EPOCH).version
-            writes = reconcile(ClusterView(1, version, read_registrations(store), partitions))
-            list(write_states(changes, writes, session=None))
 
     async def agree(self, topic: str, replicas: tuple[int, ...], limit_s: float = 60) -> bytes:
         """Wait until all replicas have the same log and high watermark. Return the log."""

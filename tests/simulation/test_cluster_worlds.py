@@ -1,0 +1,60 @@
+"""Three brokers with producers, transactions and groups, and at least ten faults each.
+
+`scripts/worlds --brokers 3 --seeds N` runs any number of other seeds, and shrinks the plan of one that fails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from oncelog.sim.faults import Crash
+from oncelog.sim.plan import PlanError, decode
+from support import cluster_mutations
+from support.cluster_plans import FAULTS, SCENARIO, expand
+from support.cluster_world import run_plan
+from support.replica_mutations import can_be_patched
+
+SEEDS = 12
+"""Few, because each takes more than a second."""
+
+
+def test_plan_has_ten_faults_and_survives_json() -> None:
+    for seed in range(100):
+        plan = expand(seed)
+        assert len(plan.faults) >= FAULTS[0] >= 10
+        assert decode(plan.encode(), SCENARIO) == plan == expand(seed)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 4))
+def test_invariants_hold(first: int) -> None:
+    total: Counter[str] = Counter()
+    for seed in range(first, first + 4):
+        try:
+            total += run_plan(expand(seed))[0]
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    assert min(total[what] for what in ("numbers", "commits", "committed", "aborted")) > 0
+
+
+@pytest.mark.parametrize(("field", "value"), [("workload", [{"work": "sleep"}]), ("settings", {"broker": 1})])
+def test_wrong_plan_is_rejected(field: str, value: object) -> None:
+    with pytest.raises(PlanError, match="cluster: "):
+        run_plan(msgspec.structs.replace(expand(1), **{field: value}))
+
+
+def test_crash_that_could_lose_records_kills_only_the_process() -> None:
+    """Nothing is synced: with one machine down already, the records of the next may be the only ones."""
+    crashes = [Crash(at=at, host=host, seconds=2.0) for at, host in ((0.5, "broker-1"), (0.6, "broker-2"))]
+    outcomes, _ = run_plan(msgspec.structs.replace(expand(1), seconds=3.0, faults=crashes))
+    assert (outcomes["faults"], outcomes["crashes"]) == (2, 1)
+
+
+@pytest.mark.parametrize("mutation", [cluster_mutations.answer_before_replication, cluster_mutations.session_unchecked])
+def test_bug_is_found(mutation: cluster_mutations.Patch) -> None:
+    if not can_be_patched(mutation):
+        pytest.skip("compiled")
+    assert cluster_mutations.first_found(mutation, range(2)) is not None

@@ -1,0 +1,276 @@
+"""Bugs in the brokers of a cluster, each put into the running code by a patch, and the worlds that find them.
+
+`python -m support.cluster_mutations [SEEDS]`, in tests/, prints for each bug the violated invariant, and the first seed
+that finds it. The bugs of the state machines are those of `replica_mutations`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from oncelog.broker.coordinators import marker_outbox
+from oncelog.broker.coordinators.shell import CoordinatorShell
+from oncelog.broker.metadata.registration import Registration
+from oncelog.broker.replication import _Followed
+from oncelog.broker.replication_isr import InSyncReplicas
+from oncelog.broker.storage.roles import Roles
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.controller import reconcile
+from oncelog.cluster.follower import Following
+from oncelog.cluster.leader import Term
+from oncelog.cluster.replica import Replica
+from oncelog.log.log import Log
+from oncelog.log.producer_state import ProducerEntry
+from oncelog.protocol.errors import ErrorCode
+from support import replica_mutations as pure
+from support.cluster_plans import expand
+from support.cluster_world import run_plan
+from support.replica_invariants import InvariantError
+
+Patch = pure.Patch
+
+
+def answer_before_replication(patch: pytest.MonkeyPatch) -> None:
+    def when_committed(_replica: Replica, _offset: int, callback: Any, _term: Any = None) -> None:
+        callback(ErrorCode.NONE)
+
+    patch.setattr(Replica, "when_committed", when_committed)
+
+
+def min_isr_is_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Roles, "min_insync_replicas", lambda _self, _topic: 1)
+
+
+def joining_unchecked(patch: pytest.MonkeyPatch) -> None:
+    async def write(writer: Any, replica: Any, term: Any, proposal: Any) -> Any:
+        return await original(writer, replica, term, proposal._replace(joining=()))
+
+    original = InSyncReplicas._write
+    patch.setattr(InSyncReplicas, "_write", write)
+
+
+def joins_without_fetching(patch: pytest.MonkeyPatch) -> None:
+    def may_join(term: Term, follower: Any) -> bool:
+        before, follower.fetched_ms = follower.fetched_ms, term._now_ms
+        try:
+            return original(term, follower)
+        finally:
+            follower.fetched_ms = before
+
+    original = Term._may_join
+    patch.setattr(Term, "_may_join", may_join)
+
+
+def lost_data_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Registration, "_register", lambda self, info, _clean: original(self, info, True))
+    original = Registration._register
+
+
+def controller_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
+    def write(*arguments: Any) -> reconcile.Write:
+        found = original(*arguments)
+        return found._replace(operations=found.operations[1:])
+
+    original = reconcile._write
+    patch.setattr(reconcile, "_write", write)
+
+
+def session_unchecked(patch: pytest.MonkeyPatch) -> None:
+    def write(log: ChangeLog, operations: Any, *touched: str, session: int | None = None) -> None:
+        del session
+        original(log, operations, *touched)
+
+    original = ChangeLog.write
+    patch.setattr(ChangeLog, "write", write)
+
+
+def restarted_process_leads_unelected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Roles, "_is_leader", lambda self, info: bool(info.leader == self.node_id))
+
+
+def older_state_is_applied(patch: pytest.MonkeyPatch) -> None:
+    def apply(roles: Roles, replica: Replica) -> None:
+        replica.state_version = -1
+        original(roles, replica)
+
+    original = Roles.apply
+    patch.setattr(Roles, "apply", apply)
+
+
+def response_of_a_former_leader_counts(patch: pytest.MonkeyPatch) -> None:
+    def received(following: Following, asked: Any, response: Any) -> Any:
+        following._asked = asked
+        return original(following, asked, response)
+
+    original = Following.received
+    patch.setattr(Following, "received", received)
+    patch.setattr(_Followed, "is_current", property(lambda self: self.replica.term is None))
+
+
+def verifications_outlive_their_term(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "void_verifications", lambda _self: None)
+
+
+def coordinator_outlives_its_term(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CoordinatorShell, "resign", lambda _self, _partition, _epoch=None: None)
+    patch.setattr(CoordinatorShell, "_replica", _any_replica)
+
+
+def _any_replica(shell: Any, term: Any) -> Any:
+    return shell._partitions.get(shell.topic, term.partition)
+
+
+def replies_of_lost_records_are_sent(patch: pytest.MonkeyPatch) -> None:
+    def deliver(shell: Any, _replica: Any, _term: Any, effects: Any) -> None:
+        shell._deliver(effects)
+
+    patch.setattr(CoordinatorShell, "_deliver_later", deliver)
+
+
+def unsent_marker_counts_as_written(patch: pytest.MonkeyPatch) -> None:
+    def results(markers: Any, found: Any) -> Any:
+        original(markers, found)
+        return dict.fromkeys(markers.partitions, ErrorCode.NONE)
+
+    original = marker_outbox._results
+    patch.setattr(marker_outbox, "_results", results)
+
+
+def retry_is_written_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProducerEntry, "find_duplicate", lambda _self, _header: None)
+
+
+def truncation_keeps_producers(patch: pytest.MonkeyPatch) -> None:
+    def truncate_to(log: Log, offset: int, now_ms: int) -> bool:
+        kept = {entry.producer_id: entry for entry in map(_copy, log.producer_entries.values())}
+        done = original(log, offset, now_ms)
+        log._state.entries.update(kept)
+        return done
+
+    original = Log.truncate_to
+    patch.setattr(Log, "truncate_to", truncate_to)
+
+
+def _copy(entry: ProducerEntry) -> ProducerEntry:
+    return ProducerEntry(
+        entry.producer_id, entry.epoch, entry.coordinator_epoch, entry.last_timestamp, entry.txn_start, entry.batches
+    )
+
+
+def sequences_start_anew(patch: pytest.MonkeyPatch) -> None:
+    """A new leader forgets the producers."""
+
+    def lead(replica: Replica, *arguments: Any, **options: Any) -> Term:
+        replica.log._state.entries.clear()
+        return original(replica, *arguments, **options)
+
+    original = Replica.lead
+    patch.setattr(Replica, "lead", lead)
+
+
+def dead_member_is_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Term, "_lags", lambda _self, _member: False)
+
+
+def offline_leader_stays(patch: pytest.MonkeyPatch) -> None:
+    def wanted(view: Any, partition: Any, prefer: bool) -> Any:
+        found = original(view, partition, prefer)
+        return None if found is not None and partition.state.leader not in view.brokers else found
+
+    original = reconcile._wanted
+    patch.setattr(reconcile, "_wanted", wanted)
+
+
+def elected_without_isr(patch: pytest.MonkeyPatch) -> None:
+    def elected(view: Any, partition: Any) -> Any:
+        everyone = replace(partition.state, isr=partition.replicas)
+        return original(view, replace(partition, state=everyone))
+
+    original = reconcile._elected
+    patch.setattr(reconcile, "_elected", elected)
+
+
+MUTATIONS: tuple[Patch, ...] = (
+    answer_before_replication,
+    pure.high_watermark_is_log_end,
+    min_isr_is_one,
+    pure.no_truncation,
+    pure.divergence_unchecked,
+    pure.truncation_by_high_watermark,
+    pure.truncation_to_the_leaders_end,
+    pure.diverging_fetch_counts,
+    response_of_a_former_leader_counts,
+    pure.fetch_epoch_unchecked,
+    pure.waits_outlive_their_term,
+    restarted_process_leads_unelected,
+    older_state_is_applied,
+    pure.joins_before_the_start_of_the_epoch,
+    joining_unchecked,
+    joins_without_fetching,
+    pure.old_isr_does_not_count,
+    pure.unknown_outcome_is_failure,
+    pure.state_version_is_ignored,
+    pure.replaced_process_counts,
+    dead_member_is_kept,
+    pure.any_replica_is_elected,
+    elected_without_isr,
+    pure.epoch_is_not_incremented,
+    pure.restarted_leader_keeps_its_epoch,
+    offline_leader_stays,
+    lost_data_is_ignored,
+    controller_epoch_unchecked,
+    session_unchecked,
+    verifications_outlive_their_term,
+    coordinator_outlives_its_term,
+    replies_of_lost_records_are_sent,
+    unsent_marker_counts_as_written,
+    retry_is_written_again,
+    truncation_keeps_producers,
+    sequences_start_anew,
+)
+
+
+def violation(seed: int) -> str | None:
+    """Run one world. Return the violated invariant, or the kind of another failure, or None."""
+    try:
+        run_plan(expand(seed))
+    except InvariantError as error:
+        return f"invariant {error.number}"
+    except Exception as error:  # noqa: BLE001 - the failure may be of any kind
+        return type(error).__name__
+    return None
+
+
+def first_found(mutation: Patch, seeds: range) -> tuple[int, str] | None:
+    """Return the first seed that finds a bug, and what it finds."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutation(patch)
+        return next(_findings(seeds), None)
+
+
+def _findings(seeds: range) -> Iterator[tuple[int, str]]:
+    for seed in seeds:
+        found = violation(seed)
+        if found is not None:
+            yield seed, found
+
+
+def main(seeds: int, *names: str) -> None:
+    """Print what finds each mutation, as a table."""
+    logging.disable()
+    for mutation in MUTATIONS:
+        if names and mutation.__name__ not in names:
+            continue
+        found = first_found(mutation, range(seeds))
+        seed, what = ("", f"not found by {seeds} seeds") if found is None else (found[0], found[1])
+        print(f"| {mutation.__name__} | {what} | {seed} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])
