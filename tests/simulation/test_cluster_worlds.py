@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,6 +21,7 @@ from support.cluster_plans import FAULTS, SCENARIO, expand
 from support.cluster_world import run_plan
 from support.replica_mutations import can_be_patched
 
+ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 12
 """Few, because each takes more than a second."""
 
@@ -38,6 +43,20 @@ def test_invariants_hold(first: int) -> None:
             error.add_note(f"seed {seed}")
             raise
     assert min(total[what] for what in ("numbers", "commits", "committed", "aborted")) > 0
+
+
+def test_plan_gives_the_same_world_in_any_process(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    plan = expand(1)
+    file.write_bytes(msgspec.structs.replace(plan, seconds=3.0, workload=plan.workload[::3]).encode())
+    outputs = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-m", "support.worlds", "--brokers", "3", "--plan", str(file)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+    assert "digest" in outputs.pop()
 
 
 @pytest.mark.parametrize(("field", "value"), [("workload", [{"work": "sleep"}]), ("settings", {"broker": 1})])

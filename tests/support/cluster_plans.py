@@ -28,6 +28,7 @@ from oncelog.sim.plan import Plan, PlanError
 SCENARIO = "cluster"
 BROKERS = (1, 2, 3)
 HOSTS = tuple(f"broker-{number}" for number in BROKERS)
+MIN_ISR = 2
 PARTITIONS = 3
 """Of the topic to which all clients write."""
 WRITERS = 3
@@ -115,7 +116,7 @@ def expand(seed: int) -> Plan:
             "replica_lag_time_max_ms": rng.choice((500, 2000)),
             "replica_socket_timeout_ms": rng.choice((500, 2000)),
             "log_flush_offset_checkpoint_interval_ms": rng.choice((200, 2000)),
-            "min_insync_replicas": 2,
+            "min_insync_replicas": MIN_ISR,
             "offsets_topic_num_partitions": 2,
             "transaction_state_log_num_partitions": 2,
         },

@@ -131,9 +131,14 @@ class StateWatch:
         self._lost |= {(partition, broker) for partition in self.states}
 
     @property
+    def have_lost(self) -> bool:
+        """Return whether a machine has crashed, and the records that it may have lost are not replaced yet."""
+        return bool(self._lost)
+
+    @property
     def are_full(self) -> bool:
         """Return whether each broker has all committed records of all partitions."""
-        return not self._lost and all(len(state.isr) == len(self._world.brokers) for state in self.states.values())
+        return not self.have_lost and all(len(state.isr) == len(self._world.brokers) for state in self.states.values())
 
     def _write(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         controller = read_controller(self._world.store)

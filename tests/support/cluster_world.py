@@ -24,6 +24,7 @@ from support.cluster_clients import TOPIC, Client, Producer, Routes
 from support.cluster_plans import (
     BROKERS,
     GROUPS,
+    MIN_ISR,
     PARTITIONS,
     PRODUCERS,
     WRITERS,
@@ -191,15 +192,16 @@ class ClusterWorld:
     def _check_acknowledged(self, partition: int, offset: int, value: bytes) -> None:
         """Find an acknowledged record on the disks. If several epochs have it there, the last one is committed."""
         self.disks.scan()
-        found = [
-            header
+        found = {
+            number: header
             for number in BROKERS
             for header, view in self.disks.batches(number, (TOPIC, partition))
             if header.base_offset == offset and [record.value for record in decode_records(view)] == [value]
-        ]
-        if not found:
-            raise InvariantError(5, f"{value!r} was acknowledged at {partition}:{offset}, but is on no disk")
-        self.disks.ledgers[TOPIC, partition].commit_batch(max(found, key=lambda each: each.partition_leader_epoch))
+        }
+        if not found or (len(found) < MIN_ISR and not self.states.have_lost):
+            raise InvariantError(5, f"{value!r} was acknowledged at {partition}:{offset}, but is on {len(found)} disks")
+        newest = max(found.values(), key=lambda each: each.partition_leader_epoch)
+        self.disks.ledgers[TOPIC, partition].commit_batch(newest)
 
     def _own(self, producer_id: int, name: str) -> None:
         owner = self.producer_ids.setdefault(producer_id, name)

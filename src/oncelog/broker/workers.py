@@ -28,7 +28,7 @@ class Workers:
         self._logger = logger
         self._computing = asyncio.Semaphore(COMPUTING_THREADS)
         self._writing = asyncio.Semaphore(WRITING_THREADS)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Run a coroutine until it returns or the broker stops. If it raises, log the error."""
@@ -38,8 +38,8 @@ class Workers:
     def task(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Start a task, and return it. It is cancelled when the broker stops. The caller awaits its result."""
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _report(self, task: asyncio.Task[Any]) -> None:

@@ -364,7 +364,8 @@ class Server:
         limits = limits or Limits()
         self.handler = handler
         self.limits = limits
-        self.connections: set[ServerConnection] = set()
+        self.connections: dict[ServerConnection, None] = {}
+        """In order, because the order of a set differs in each run of a simulation."""
         self.loop = asyncio.get_running_loop()
         self.joins = needs_join(self.loop)
         """Whether the pieces of a response are joined before they are written."""
@@ -372,7 +373,7 @@ class Server:
         self.ports: dict[str, int] = {}
         """The port of each listener, by name."""
         self.buffers = ReadBuffers()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._listeners: list[asyncio.Server] = []
         self._next_id = 0
         self._drained: asyncio.Future[None] | None = None
@@ -473,7 +474,7 @@ class Server:
                 _log.warning("rejecting connections: max.connections=%d is reached", self.limits.max_connections)
             self._refusing = True
             return 0
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._next_id += 1
         return self._next_id
 
@@ -481,7 +482,7 @@ class Server:
         """Unregister a lost connection."""
         if connection not in self.connections:
             return
-        self.connections.remove(connection)
+        del self.connections[connection]
         self._refusing = False
         if not self.connections:
             self._stop_waiting()
@@ -489,8 +490,8 @@ class Server:
     def run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run a request that has to wait, as a task."""
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _sweep(self) -> None:

@@ -154,8 +154,8 @@ class CoordinatorShell(Generic[S]):
         token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         effects = operation(shard, token)
         waiting = self._terms[partition].waiting
-        waiting.add(token)
-        token.add_done_callback(waiting.discard)
+        waiting[token] = None
+        token.add_done_callback(waiting.pop)
         self.apply(partition, effects, producer=producer, guard=guard)
         # A refusal is a value: a future that keeps an exception also keeps this frame and the request alive.
         answer = await (token if on_disconnect is None else _while_connected(token, on_disconnect))

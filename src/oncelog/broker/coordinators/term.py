@@ -25,7 +25,8 @@ class Term(Generic[S]):
         """Whether the last attempt to load has failed."""
         self.written = -1
         """The offset of the last record that replies may depend on."""
-        self.waiting: set[asyncio.Future[Any]] = set()
+        self.waiting: dict[asyncio.Future[Any], None] = {}
+        """The requests that wait, in order: the order of a set differs in each run of a simulation."""
         self.timer: tuple[int, asyncio.TimerHandle] | None = None
         """The deadline for which the timer is set, and the timer."""
         self.retry: asyncio.TimerHandle | None = None
@@ -42,6 +43,6 @@ class Term(Generic[S]):
     def end(self, refusal: Refusal) -> None:
         """Cancel the timers, and reject the requests that wait."""
         self.stop()
-        for token in self.waiting.copy():
+        for token in tuple(self.waiting):
             if not token.done():
                 token.set_result(refusal)
