@@ -64,9 +64,8 @@ class ReplicaWorld:
         """A factor of the number of faults."""
         self.slow_tree = self.rng.random() < 0.4
         """Whether writes to the tree take long."""
-        for path in ("/brokers/ids", BROKER_EPOCHS, topic_id_path(TOPIC_ID), STATE.rpartition("/")[0]):
-            ensure(self.tree, path)
-        self.tree.create("/controller_epoch")
+        parents = ("/brokers/ids", BROKER_EPOCHS, STATE.rpartition("/")[0])
+        ensure(self.tree, *parents, "/controller_epoch", topic_id_path(TOPIC_ID))
         self.tree.create(STATE, encode_state(PartitionState(-1, 0, BROKERS, 0)))
         for number in BROKERS:
             self.start(number)

@@ -39,7 +39,7 @@ class _Proposed(NamedTuple):
 
     @property
     def is_superseded(self) -> bool:
-        """Return whether the term has ended or knows a later state, so that the outcome of the write means nothing."""
+        """Return whether the term has ended, or knows a later state than the proposal requires."""
         return self.term.over or self.term.state.version != self.proposal.state.version
 
     def write(self) -> StateWrite:
