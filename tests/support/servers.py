@@ -103,3 +103,30 @@ class OncelogCluster:
     def stop(self) -> int:
         """Send SIGTERM and wait. Return the exit status (0 after a clean stop)."""
         return self.process.stop()
+
+
+class ReplicatedCluster(OncelogCluster):
+    """`oncelog up --brokers N`, whose topics have up to three replicas. `acks=all` waits for two of them."""
+
+    name = "oncelog-3"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
+    ) -> None:
+        self.brokers = brokers
+        self._victim = 0
+        replicas = min(brokers, 3)
+        given = {"default.replication.factor": str(replicas), "min.insync.replicas": str(min(replicas, 2))}
+        super().__init__(
+            directory, settings={**given, **(settings or {})}, arguments=("--brokers", str(brokers), *arguments)
+        )
+
+    def kill(self, broker: int | None = None) -> None:
+        """SIGKILL one broker: by default each in turn, because a restarted one leads no partition for a while."""
+        self._victim = self._victim % self.brokers + 1
+        super().kill(self._victim if broker is None else broker)
