@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from support.fixtures import new_cluster, oncelog_cluster
+from support.fixtures import new_cluster, oncelog_cluster, replicated_cluster
 from support.hooks import pytest_collection_modifyitems, pytest_configure
 
-__all__ = ["new_cluster", "oncelog_cluster", "pytest_collection_modifyitems", "pytest_configure"]
+__all__ = ["new_cluster", "oncelog_cluster", "pytest_collection_modifyitems", "pytest_configure", "replicated_cluster"]
 
 # No test depends on the machine's speed: the first example of a run may compile kernels.
 settings.register_profile("oncelog", deadline=None, print_blob=True)

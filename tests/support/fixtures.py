@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from support.apache_kafka import ApacheKafka
-from support.servers import OncelogCluster, Server
+from support.servers import OncelogCluster, ReplicatedCluster, Server
 
-SERVERS: dict[str, Callable[..., Server]] = {"oncelog": OncelogCluster, "apache-kafka": ApacheKafka}
+SERVERS: dict[str, Callable[..., Server]] = {
+    "oncelog": OncelogCluster,
+    "oncelog-3": ReplicatedCluster,
+    "apache-kafka": ApacheKafka,
+}
 """How to start each server under test in a folder."""
 
-SHARED = {"oncelog": "oncelog_cluster", "apache-kafka": "apache_kafka"}
+SHARED = {"oncelog": "oncelog_cluster", "oncelog-3": "replicated_cluster", "apache-kafka": "apache_kafka"}
 """The fixture with each shared server."""
 
 OLD_RECORDS_STAY = {"log.retention.check.interval.ms": "86400000", "log.initial.task.delay.ms": "86400000"}
@@ -56,6 +60,14 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., OncelogCluster]]:
 def oncelog_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OncelogCluster]:
     """Run one `oncelog up`, shared by all tests that do not change it (own topics, no kills)."""
     cluster = OncelogCluster(tmp_path_factory.mktemp("oncelog"), settings=OLD_RECORDS_STAY)
+    yield cluster
+    assert cluster.stop() == 0, cluster.process.output()
+
+
+@pytest.fixture(scope="session")
+def replicated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OncelogCluster]:
+    """Run one `oncelog up --brokers 3`, shared in the same way."""
+    cluster = ReplicatedCluster(tmp_path_factory.mktemp("oncelog-3"), settings=OLD_RECORDS_STAY)
     yield cluster
     assert cluster.stop() == 0, cluster.process.output()
 

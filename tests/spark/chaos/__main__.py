@@ -23,6 +23,8 @@ from spark.chaos.run import Plan, Run
 
 MASTERS = ("local[2,4]", "local-cluster[2,1,1024]", "standalone")
 SERVERS = ("oncelog", "apache-kafka")
+SEVERAL = {1: "oncelog", 3: "oncelog-3"}
+"""Number of brokers -> name of the server."""
 
 
 def arguments() -> argparse.Namespace:
@@ -36,13 +38,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=float, default=3, help="micro-batches per fault (3)")
     parser.add_argument("--records", type=int, default=1_000_000, help="rows (1000000)")
     parser.add_argument("--server", action="append", choices=SERVERS, help="repeat for several (oncelog)")
+    parser.add_argument(
+        "--brokers", type=int, choices=SEVERAL, default=1, help="of oncelog; faults kill each in turn (1)"
+    )
     parser.add_argument("--master", action="append", help=f"repeat for several ({MASTERS[0]}); others: {MASTERS[1:]}")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults")
     parser.add_argument("--only", action="append", choices=KINDS, help="repeat for several (all kinds)")
     parser.add_argument("--level", type=int, choices=(0, 1, 2), help="the server's transaction.version (2)")
     parser.add_argument("--beside", action="store_true", help="the same with Spark's own sink: $ONCELOG_SPARK_RIVAL")
     parser.add_argument("--keep", action="store_true", help="keep data and logs")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.brokers > 1 and "apache-kafka" in (given.server or ()):
+        parser.error("--brokers 3 is for --server oncelog only; omit --server apache-kafka")
+    return given
 
 
 def plans(given: argparse.Namespace) -> list[Plan]:
@@ -50,7 +58,8 @@ def plans(given: argparse.Namespace) -> list[Plan]:
     only = tuple(given.only or ())
     for server in given.server or SERVERS[:1]:
         for master in given.master or MASTERS[:1]:
-            plan = Plan(server, master, "oncelog", given.rounds, given.records, given.seed)
+            name = SEVERAL[given.brokers] if server == "oncelog" else server
+            plan = Plan(name, master, "oncelog", given.rounds, given.records, given.seed)
             made.append(replace(plan, batches=given.batches, only=only, level=given.level))
             if given.beside:
                 rival = Path(os.environ["ONCELOG_SPARK_RIVAL"])

@@ -238,7 +238,7 @@ class Run:
         return bool(found)
 
     def kill_broker(self) -> bool:
-        """Kill the broker, which restarts at once."""
+        """Kill the broker, or one of several. It restarts at once."""
         self.server.kill()
         self.server.wait_ready()
         return True
