@@ -14,6 +14,7 @@ import pytest
 from oncelog import Admin, Producer, errors
 from oncelog.client.blocking import BlockingCluster
 from oncelog.net.connection import ClientConnection
+from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from oncelog.protocol.schema import Message
 from oncelog.spark.cluster import partitions
@@ -26,9 +27,9 @@ from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import read_parts, read_record
 from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, TaskTransaction
 from oncelog.spark.commit.steps import Sink, await_commit_marker, commit_record, propose_record
-from oncelog.spark.writing.driver import ensure_decision_topic
+from oncelog.spark.writing.driver import check_cleanup_policy, ensure_decision_topic
 from spark.judges import create
-from support.servers import Server
+from support.servers import OncelogCluster, Server
 
 
 @pytest.fixture
@@ -350,3 +351,14 @@ def test_decision_topic_with_deleted_records_is_read_from_its_start(
     window = brokers.answer(op.ReadDecisions(at, width=2))
     assert (window.start, window.first) == (4, False)
     assert asked[2:] == [LATEST, LATEST]
+
+
+def test_settings_of_a_new_decision_topic_are_read_although_some_brokers_do_not_know_it(
+    replicated_cluster: OncelogCluster, name: str
+) -> None:
+    with BlockingCluster(replicated_cluster.bootstrap) as cluster:
+        for broker in (1, 2, 3):  # connect to all of them
+            cluster.call_broker(broker, DescribeClusterRequest())
+        for number in range(20):
+            ensure_decision_topic(cluster, f"{name}-{number}")
+            check_cleanup_policy(cluster, f"{name}-{number}")
