@@ -10,6 +10,7 @@ from support.fixtures import (
     new_cluster,
     oncelog_cluster,
     own_server,
+    replicated_cluster,
     server,
     start_server,
     vary_servers,
@@ -24,6 +25,7 @@ __all__ = [
     "own_server",
     "pytest_collection_modifyitems",
     "pytest_configure",
+    "replicated_cluster",
     "server",
     "start_server",
 ]

@@ -256,6 +256,15 @@ func group(name string, balancer kgo.GroupBalancer) {
 	equal(total, 8)
 }
 
+// eventually waits for a change: each of several brokers may learn of it later.
+func eventually(holds func() bool) {
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			panic("the change is not visible after 30 s")
+		}
+	}
+}
+
 func administration(name string) {
 	where := topic(name, 2)
 	admin := kadm.NewClient(client())
@@ -268,9 +277,11 @@ func administration(name string) {
 	grown, err := admin.UpdatePartitions(ctx, 5, where)
 	must(err)
 	must(grown.Error())
-	listed, err := admin.ListTopics(ctx, where)
-	must(err)
-	equal(len(listed[where].Partitions), 5)
+	eventually(func() bool {
+		listed, err := admin.ListTopics(ctx, where)
+		must(err)
+		return len(listed[where].Partitions) == 5
+	})
 	value := "1234567"
 	altered, err := admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &value}}, where)
 	must(err)
@@ -302,9 +313,15 @@ func groupAdministration(name string) {
 	defer admin.Close()
 	offsets := kadm.Offsets{}
 	offsets.AddOffset(where, 0, 7, -1)
-	committed, err := admin.CommitOffsets(ctx, prefix+name, offsets)
-	must(err)
-	must(committed.Error())
+	eventually(func() bool {
+		committed, err := admin.CommitOffsets(ctx, prefix+name, offsets)
+		must(err)
+		if errors.Is(committed.Error(), kerr.UnknownTopicOrPartition) {
+			return false
+		}
+		must(committed.Error())
+		return true
+	})
 	listed, err := admin.ListGroups(ctx)
 	must(err)
 	equal(listed[prefix+name].Group, prefix+name)

@@ -14,6 +14,14 @@ async function topic(name, numPartitions = 1) {
   return made
 }
 
+// Wait for a change: each of several brokers may learn of it later.
+async function eventually(holds) {
+  for (let attempt = 1; !(await holds()); attempt++) {
+    assert.ok(attempt < 600, 'the change is not visible')
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
+
 async function withProducer(options, work) {
   const producer = kafka.producer(options)
   await producer.connect()
@@ -172,8 +180,7 @@ const checks = {
       topic: where, messages: Array.from({ length: 10 }, (_, i) => ({ value: String(i), partition: 0 })),
     }))
     await admin.createPartitions({ topicPartitions: [{ topic: where, count: 5 }] })
-    const { topics: [described] } = await admin.fetchTopicMetadata({ topics: [where] })
-    assert.equal(described.partitions.length, 5)
+    await eventually(async () => (await admin.fetchTopicMetadata({ topics: [where] })).topics[0].partitions.length === 5)
     const resource = { type: ConfigResourceTypes.TOPIC, name: where }
     await admin.alterConfigs({ resources: [{ ...resource, configEntries: [{ name: 'retention.ms', value: '1234567' }] }] })
     const { resources: [{ configEntries }] } = await admin.describeConfigs({ resources: [resource], includeSynonyms: false })
@@ -182,7 +189,7 @@ const checks = {
     const offsets = await admin.fetchTopicOffsets(where)
     assert.deepEqual(offsets.find(({ partition }) => partition === 0), { partition: 0, offset: '10', high: '10', low: '4' })
     await admin.deleteTopics({ topics: [where] })
-    assert.ok(!(await admin.listTopics()).includes(where))
+    await eventually(async () => !(await admin.listTopics()).includes(where))
   },
 
   async 'group-administration'(name) {

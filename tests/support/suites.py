@@ -209,15 +209,19 @@ def check_counts(suite: str, start_server: Callable[..., Server]) -> None:
 
     If `ONCELOG_PIN` is set, write the counts of this run to COUNTS first.
     """
-    server = start_server(SETTINGS)
-    found = summary(SUITES[suite](server.bootstrap))
-    if found != json.loads(COUNTS.read_text()).get(suite, {}).get(server.name):
-        print(f"{suite} on {server.name}, the first time: {found}")
+
+    def run() -> tuple[str, dict[str, object]]:
         server = start_server(SETTINGS)
-        found = summary(SUITES[suite](server.bootstrap))
+        first = server.bootstrap.partition(",")[0]  # the programs take one address
+        return server.name, summary(SUITES[suite](first))
+
+    name, found = run()
+    if found != json.loads(COUNTS.read_text()).get(suite, {}).get(name):
+        print(f"{suite} on {name}, the first time: {found}")
+        _, found = run()
     with locked("counts"):
         pinned = json.loads(COUNTS.read_text())
         if os.environ.get("ONCELOG_PIN"):
-            pinned.setdefault(suite, {})[server.name] = found
+            pinned.setdefault(suite, {})[name] = found
             COUNTS.write_text(json.dumps(pinned, indent=2, sort_keys=True) + "\n")
-    assert found == pinned[suite][server.name]
+    assert found == pinned[suite][name]
