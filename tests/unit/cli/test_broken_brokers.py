@@ -160,6 +160,7 @@ def test_lost_disk_is_replaced_while_the_whole_cluster_starts(up: Up, data: Path
 
 def test_unclean_election_gives_up_a_disk_that_alone_was_in_sync(up: Up, data: Path) -> None:
     cluster = up()
+    wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "all brokers are in sync")
     os.kill(cluster.process.pid, signal.SIGSTOP)  # it must not restart the brokers
     for broker in (1, 3):
         os.kill(cluster.broker_pid(broker), signal.SIGKILL)
