@@ -127,11 +127,10 @@ class TruncatableLog:
         """Rebuild the producer state of a truncated log, with pauses. Raises KAFKA_STORAGE_ERROR."""
         start, end = self.log_start_offset, self.log_end_offset
         steps = self._files.rebuilding(start, end, now_ms, high_watermark=self.high_watermark)
-        while True:
+        ended = False
+        while not ended:
             with self._access.to("rebuild the producers of"):
-                try:
-                    next(steps)
-                except StopIteration:
-                    break
-            yield
+                ended = next(steps, True) is True
+            if not ended:
+                yield
         self.advance_high_watermark(self.high_watermark)
