@@ -32,7 +32,7 @@ class TruncatableLog:
         self.truncations = 0
         """How often the log was truncated or restarted. What was read before may be other records now."""
         self.discard_swap: Callable[[], None] | None = None
-        """Deletes the compacted segment that is about to replace others, or None. After a crash, it would do so."""
+        """Deletes the compacted segment that is about to replace others, or None. The start after a crash would."""
         self._files = files
         self._access = FileAccess(name)
         self._state = loaded.state
