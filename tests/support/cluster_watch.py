@@ -23,7 +23,7 @@ from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control, is_partial, iter_batches, parse_header
 from oncelog.sim.world import PORT, World
-from support.replica_invariants import InvariantError, Ledger
+from support.replica_invariants import InvariantError, Ledger, key_of
 
 Partition = tuple[str, int]
 
@@ -92,13 +92,16 @@ class DiskWatch:
         first = len(file.batches) - len(new)
         ledger, before = self.ledgers[partition], None
         if first:
-            header = file.batches[first - 1][0]
-            before = header.partition_leader_epoch, header.base_offset
+            before = key_of(file.batches[first - 1][0])
         ledger.note_batches(new, f"broker {number}, {partition}", before)
         for header, _ in new:
             if header.partition_leader_epoch not in self.leaders[partition]:
                 epoch = header.partition_leader_epoch
                 raise InvariantError(3, f"broker {number} has a batch of epoch {epoch} of {partition}, without leader")
+
+    def forget(self, number: int) -> None:
+        """Read the disk of a broker again at the next scan, because its content changes in a crash."""
+        self._seen.pop(number, None)
 
     def batches(self, number: int, partition: Partition) -> list[tuple[BatchHeader, bytes]]:
         """Return the batches on a disk. Call `scan` before."""
@@ -129,6 +132,7 @@ class StateWatch:
         """Record that a machine may have lost records."""
         self.crashes[broker] = self._world.store.get(epoch_path(broker)).version
         self._lost |= {(partition, broker) for partition in self.states}
+        self._disks.forget(broker)
 
     @property
     def have_lost(self) -> bool:
