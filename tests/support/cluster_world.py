@@ -16,7 +16,7 @@ from uuid import UUID
 
 from oncelog.log.snapshot import decode_snapshot
 from oncelog.protocol.records import decode_control, decode_records
-from oncelog.sim.faults import AnyFault, Crash, CutStore, Kill, Lasting, Pause
+from oncelog.sim.faults import AnyFault, Crash, CutStore, Kill, Lasting, Pause, machine_of
 from oncelog.sim.nemesis import Nemesis
 from oncelog.sim.plan import Plan
 from oncelog.sim.world import SimBroker, World
@@ -149,9 +149,9 @@ class ClusterWorld:
         if isinstance(fault, Crash):
             if not safe:
                 return Kill(at=fault.at, host=fault.host, seconds=fault.seconds, restarts=fault.restarts)
-            if self.world.machines[fault.host].alive:
-                self.states.crashed(int(fault.host.rpartition("-")[2]))
-                self.outcomes["crashes"] += 1
+            machine = machine_of(self.world, fault.host)
+            self.states.crashed(int(machine.name.rpartition("-")[2]))
+            self.outcomes["crashes"] += 1
         elif isinstance(fault, Lasting) and fault.seconds is None:
             if not safe:
                 return None
