@@ -32,8 +32,7 @@ from support.replica_process import Process
 BROKERS = (1, 2, 3)
 MIN_ISR = 2
 MAX_LAG_MS = 40
-STATE = state_path("t", 0)
-TOPIC_ID = UUID(int=1)
+STATE, TOPIC_ID = state_path("t", 0), UUID(int=1)
 
 
 class LastMemberLostError(Exception):
