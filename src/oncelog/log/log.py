@@ -11,7 +11,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, commit_producers, number, replay_all
 from oncelog.log.config import LogConfig
@@ -50,9 +49,39 @@ class Log(TruncatableLog):
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
 
     @classmethod
-    def open(cls, *arguments: Any, **options: Any) -> Log:
-        """Open the log without a pause. For the arguments, see `opening`."""
-        return at_once(cls.opening(*arguments, **options))
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        topic_id: uuid.UUID | None = None,
+        recovery_point: int = 0,
+        clean: bool = False,
+        log_start_offset: int = 0,
+        high_watermark: int | None = None,
+        unlink: Unlink | None = None,
+    ) -> Log:
+        """Open the log in ``directory`` without a pause. See `opening`."""
+        return at_once(
+            cls.opening(
+                disk,
+                directory,
+                topic,
+                partition,
+                config,
+                now_ms,
+                topic_id=topic_id,
+                recovery_point=recovery_point,
+                clean=clean,
+                log_start_offset=log_start_offset,
+                high_watermark=high_watermark,
+                unlink=unlink,
+            )
+        )
 
     @classmethod
     def opening(
