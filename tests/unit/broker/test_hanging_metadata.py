@@ -30,7 +30,7 @@ def test_writes_that_wait_leave_threads_for_other_work(tmp_path: Path, monkeypat
                 asyncio.create_task(work)
                 for work in (
                     broker.topics.create("c"),
-                    broker.registration.update(offline=frozenset({("t", 0)})),
+                    broker.registration.update(shutting_down=True),
                     broker.workers.write(broker.store.create, "/x"),
                 )
             ]
@@ -42,6 +42,6 @@ def test_writes_that_wait_leave_threads_for_other_work(tmp_path: Path, monkeypat
         await asyncio.gather(*writes)
         assert broker.metadata.image.topic("c") is not None
         assert broker.store.exists("/x")
-        assert read_registrations(broker.store)[1].offline
+        assert read_registrations(broker.store)[1].shutting_down
 
     run(Brokers(tmp_path), body)
