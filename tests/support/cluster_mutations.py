@@ -14,19 +14,20 @@ from typing import Any
 
 import pytest
 
+from oncelog.broker import replication_isr
 from oncelog.broker.coordinators import marker_outbox
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.replication import _Followed
-from oncelog.broker.replication_isr import InSyncReplicas
 from oncelog.broker.storage.roles import Roles
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.controller import reconcile
 from oncelog.cluster.follower import Following
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.state_writes import StateWrite
 from oncelog.log.log import Log
-from oncelog.log.producer_state import ProducerEntry
+from oncelog.log.producer_state import ProducerEntry, ProducerState
 from oncelog.protocol.errors import ErrorCode
 from support import replica_mutations as pure
 from support.cluster_plans import expand
@@ -48,11 +49,11 @@ def min_isr_is_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def joining_unchecked(patch: pytest.MonkeyPatch) -> None:
-    async def write(writer: Any, replica: Any, term: Any, proposal: Any) -> Any:
-        return await original(writer, replica, term, proposal._replace(joining=()))
+    def write(proposed: Any) -> StateWrite:
+        return original(proposed._replace(proposal=proposed.proposal._replace(joining=())))
 
-    original = InSyncReplicas._write
-    patch.setattr(InSyncReplicas, "_write", write)
+    original = replication_isr._Proposed.write
+    patch.setattr(replication_isr._Proposed, "write", write)
 
 
 def joins_without_fetching(patch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,7 @@ def lost_data_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def controller_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
-    def write(*arguments: Any) -> reconcile.Write:
+    def write(*arguments: Any) -> StateWrite:
         found = original(*arguments)
         return found._replace(operations=found.operations[1:])
 
@@ -147,20 +148,11 @@ def retry_is_written_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def truncation_keeps_producers(patch: pytest.MonkeyPatch) -> None:
-    def truncate_to(log: Log, offset: int, now_ms: int) -> bool:
-        kept = {entry.producer_id: entry for entry in map(_copy, log.producer_entries.values())}
-        done = original(log, offset, now_ms)
-        log._state.entries.update(kept)
-        return done
+    def replace(state: ProducerState, rebuilt: ProducerState) -> None:
+        state._verifications.clear()
+        state.end_offset = rebuilt.end_offset
 
-    original = Log.truncate_to
-    patch.setattr(Log, "truncate_to", truncate_to)
-
-
-def _copy(entry: ProducerEntry) -> ProducerEntry:
-    return ProducerEntry(
-        entry.producer_id, entry.epoch, entry.coordinator_epoch, entry.last_timestamp, entry.txn_start, entry.batches
-    )
+    patch.setattr(ProducerState, "replace", replace)
 
 
 def sequences_start_anew(patch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import pytest
 from oncelog.cluster.controller import reconcile
 from oncelog.cluster.follower import Following, Signal, Truncate
 from oncelog.cluster.leader import IsrProposal, Outcome, Term
+from oncelog.cluster.state_writes import StateWrite
 from oncelog.cluster.store import ANY, Set
 from oncelog.protocol.errors import ProtocolError
 from oncelog.version import build
@@ -188,10 +189,11 @@ def epoch_is_not_incremented(patch: pytest.MonkeyPatch) -> None:
 
 
 def state_version_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    def write(*arguments: Any) -> reconcile.Write:
-        check, change, *rest = original(*arguments).operations
+    def write(*arguments: Any) -> StateWrite:
+        found = original(*arguments)
+        *checks, change = found.operations
         assert isinstance(change, Set)
-        return original(*arguments)._replace(operations=(check, replace(change, version=ANY), *rest))
+        return found._replace(operations=(*checks, replace(change, version=ANY)))
 
     original = reconcile._write
     patch.setattr(reconcile, "_write", write)
