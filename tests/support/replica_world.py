@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from oncelog.cluster.brokers import BROKER_EPOCHS, BrokerInfo, broker_path, epoch_path
+from oncelog.cluster.brokers import BROKER_EPOCHS, BrokerInfo, epoch_path
 from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile
 from oncelog.cluster.follower import Append, Fetch, Fetched, Following, Restart, Signal, Truncate
 from oncelog.cluster.leader import IsrProposal, Outcome, Term
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
-from oncelog.cluster.store import Check, Operation, Set, StoreError, ensure
+from oncelog.cluster.state_writes import isr_write
+from oncelog.cluster.store import Operation, StoreError, ensure
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topics import topic_id_path
 from oncelog.log.log import Log
@@ -338,9 +339,7 @@ class ReplicaWorld:
             self.send(partial(self.write_isr, process, process.incarnation, term, proposal))
 
     def write_isr(self, process: Process, incarnation: int, term: Term, proposal: IsrProposal) -> None:
-        operations: list[Operation] = [Set(STATE, encode_state(proposal.state), proposal.state.version)]
-        for broker, epoch in proposal.joining:
-            operations += [Check(broker_path(broker)), Check(epoch_path(broker), epoch)]
+        operations = list(isr_write("t", TOPIC_ID, 0, proposal).operations)
         kind = self.rng.random()
         written = False
         if kind < 0.9:

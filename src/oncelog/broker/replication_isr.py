@@ -20,13 +20,12 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.workers import Workers
-from oncelog.cluster.brokers import broker_path, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.state_writes import BATCH, REJECTED, StateWrite, state_write, write_states
-from oncelog.cluster.store import ANY, Check, MetadataStore, Operation, OutcomeUnknownError, StoreError
+from oncelog.cluster.state_writes import BATCH, REJECTED, StateWrite, isr_write, write_states
+from oncelog.cluster.store import MetadataStore, OutcomeUnknownError, StoreError
 from oncelog.cluster.topic_nodes import read_state
 
 LEAST_CHECK_MS = 10
@@ -44,11 +43,8 @@ class _Proposed(NamedTuple):
 
     def write(self) -> StateWrite:
         """Return the write of the proposal."""
-        required: list[Operation] = []
-        for broker, epoch in self.proposal.joining:
-            required += [Check(broker_path(broker), ANY), Check(epoch_path(broker), epoch)]
         replica = self.replica
-        return state_write(replica.topic, replica.topic_id, replica.partition, self.proposal.state, *required)
+        return isr_write(replica.topic, replica.topic_id, replica.partition, self.proposal)
 
 
 class InSyncReplicas:
@@ -100,8 +96,11 @@ class InSyncReplicas:
             for replica in tuple(self._partitions.opened()):
                 term = replica.term
                 if term is not None and len(term.replicas) > 1:
-                    term.passed(steady_ms())
-                    self.check(replica)
+                    try:
+                        term.passed(steady_ms())
+                        self.check(replica)
+                    except Exception:
+                        self._logger.exception("%r: cannot check the in-sync replicas", replica)
                     await asyncio.sleep(0)
 
     async def _write_all(self) -> None:
@@ -110,9 +109,20 @@ class InSyncReplicas:
             self._wake.clear()
             while self._proposed:
                 batch = self._take()
-                if batch:
+                try:
                     await self._write(batch)
+                except Exception:
+                    self._logger.exception("cannot write in-sync replicas")
+                    self._unknown(batch)
+                    await asyncio.sleep(RETRY_S)
                 await asyncio.sleep(0)
+
+    def _unknown(self, batch: Sequence[_Proposed]) -> None:
+        """Propose again what may or may not have been written."""
+        for each in batch:
+            if not each.is_superseded:
+                each.term.unknown()
+            self.check(each.replica)
 
     def _take(self) -> list[_Proposed]:
         """Return the next proposals to write. Ask the terms of the others again."""
@@ -132,6 +142,8 @@ class InSyncReplicas:
 
     async def _write(self, batch: Sequence[_Proposed]) -> None:
         """Write the proposals, and report the outcomes to the terms. If the store has failed, wait."""
+        if not batch:
+            return
         session, writes = self._session(), [each.write() for each in batch]
         results = await self._workers.write(lambda: list(write_states(self._changes, writes, session=session)))
         unwritten, failed = [], False

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from oncelog.cluster.brokers import broker_path, epoch_path
 from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.leader import IsrProposal
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path, states_path
-from oncelog.cluster.store import BadVersionError, Check, NoNodeError, Operation, Set, StoreError
+from oncelog.cluster.store import ANY, BadVersionError, Check, NoNodeError, Operation, Set, StoreError
 from oncelog.cluster.topics import topic_id_path
 
 BATCH = 64
@@ -34,6 +36,14 @@ def state_write(topic: str, topic_id: UUID, partition: int, state: PartitionStat
     """Return the write of `state`. The node must have `state.version`, and each check in `required` must pass."""
     change = Set(state_path(topic, partition), encode_state(state), state.version)
     return StateWrite(topic, partition, (*required, Check(topic_id_path(topic_id)), change), state)
+
+
+def isr_write(topic: str, topic_id: UUID, partition: int, proposal: IsrProposal) -> StateWrite:
+    """Return the write of new in-sync replicas. Each new member must have the registration with which it fetched."""
+    required: list[Operation] = []
+    for broker, epoch in proposal.joining:
+        required += [Check(broker_path(broker), ANY), Check(epoch_path(broker), epoch)]
+    return state_write(topic, topic_id, partition, proposal.state, *required)
 
 
 def write_states(
