@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -49,14 +50,19 @@ _FIRST = 0
 """The session epoch of a Fetch that names all partitions and begins a session."""
 
 Key = tuple[str, int]
+Id = tuple[UUID, int]
+"""The id of a topic, and a partition."""
 
 
 class _Followed:
     """One partition that follows the broker of a fetcher."""
 
-    __slots__ = ("backoff_ms", "fetch", "following", "replica", "retry_at")
+    __slots__ = ("backoff_ms", "changed", "fetch", "following", "id", "replica", "retry_at")
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, changed: Callable[[_Followed], None]) -> None:
+        """`changed` is called after each change of the log."""
+        self.id: Id = replica.topic_id, replica.partition
+        self.changed = partial(changed, self)
         self.replica = replica
         self.following = Following(replica.leader, replica.leader_epoch, replica.log)
         self.fetch: Fetch | None = None
@@ -84,26 +90,36 @@ class _Session:
     def __init__(self) -> None:
         self.id = 0
         self.epoch = _FIRST
-        self.sent: dict[tuple[UUID, int], Fetch] = {}
+        self.sent: dict[Id, Fetch] = {}
 
-    def request(self, wanted: Iterable[_Followed], max_bytes: int) -> tuple[list[FetchTopic], list[ForgottenTopic]]:
-        """Return the partitions that the leader does not know yet, and those that it must forget."""
+    def request(
+        self, wanted: Mapping[Id, _Followed], changed: Iterable[Id], max_bytes: int
+    ) -> tuple[list[FetchTopic], list[ForgottenTopic]]:
+        """Return the partitions that the leader does not know yet, and those that it must forget.
+
+        Only those in `changed` differ from the last request.
+        """
         if self.epoch == _FIRST:
             self.sent.clear()
+            changed = wanted
         topics: dict[UUID, FetchTopic] = {}
-        left = dict.fromkeys(self.sent)
-        for followed in wanted:
-            fetch, replica = followed.fetch, followed.replica
+        forgotten: dict[UUID, ForgottenTopic] = {}
+        for key in changed:
+            topic_id, partition = key
+            if key not in wanted:
+                if self.sent.pop(key, None) is not None:
+                    gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
+                    gone.partitions.append(partition)
+                continue
+            fetch = wanted[key].fetch
             assert fetch is not None
-            key = replica.topic_id, replica.partition
-            left.pop(key, None)
             if self.sent.get(key) == fetch:
                 continue
             self.sent[key] = fetch
-            topic = topics.setdefault(replica.topic_id, FetchTopic(topic_id=replica.topic_id, partitions=[]))
+            topic = topics.setdefault(topic_id, FetchTopic(topic_id=topic_id, partitions=[]))
             topic.partitions.append(
                 FetchPartition(
-                    partition=replica.partition,
+                    partition=partition,
                     current_leader_epoch=fetch.leader_epoch,
                     fetch_offset=fetch.offset,
                     last_fetched_epoch=fetch.last_fetched_epoch,
@@ -111,11 +127,6 @@ class _Session:
                     partition_max_bytes=max_bytes,
                 )
             )
-        forgotten: dict[UUID, ForgottenTopic] = {}
-        for topic_id, partition in left:
-            del self.sent[topic_id, partition]
-            gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
-            gone.partitions.append(partition)
         return list(topics.values()), list(forgotten.values())
 
     def begin_again(self) -> None:
@@ -165,61 +176,80 @@ class Replication:
 
 
 class _Fetcher:
-    """Fetch from one broker."""
+    """Fetch from one broker. The work for a Fetch grows with the partitions that have changed, not with all."""
 
     def __init__(self, parts: Replication, leader: int) -> None:
         self._parts = parts
         self._leader = leader
         self._followed: dict[Key, _Followed] = {}
+        self._due: dict[_Followed, None] = {}
+        """The partitions to look at before the next Fetch: changed ones, and those that cannot be fetched yet."""
+        self._wanted: dict[Id, _Followed] = {}
+        """The partitions that the next Fetch asks for. Those of the last responses are at the end, so that without a
+        session, the partitions that are named first do not fill all responses."""
+        self._changed: dict[Id, None] = {}
+        """The partitions that the next Fetch may ask for in another way than the last one, or not any more."""
         self._session = _Session()
         self._wake = asyncio.Event()
         self._failed = False
 
     def add(self, replica: Replica) -> None:
         """Fetch for this replica."""
-        self._followed[replica.topic, replica.partition] = _Followed(replica)
-        replica.watch(self._wake.set)
-        self._wake.set()
+        key = replica.topic, replica.partition
+        if key in self._followed:  # the replica of a deleted topic
+            self.remove(self._followed[key].replica)
+        followed = self._followed[key] = _Followed(replica, self._look)
+        replica.watch(followed.changed)
+        self._look(followed)
 
     def remove(self, replica: Replica) -> None:
         """Do not fetch for this replica."""
         known = self._followed.get((replica.topic, replica.partition))
         if known is not None and known.replica is replica:
             del self._followed[replica.topic, replica.partition]
-            replica.unwatch(self._wake.set)
+            replica.unwatch(known.changed)
+            self._due.pop(known, None)
+            self._wanted.pop(known.id, None)
+            self._changed[known.id] = None
+
+    def _look(self, followed: _Followed) -> None:
+        """Look at the partition before the next Fetch."""
+        if self._followed.get((followed.replica.topic, followed.replica.partition)) is followed:
+            self._due[followed] = None
+            self._wake.set()
 
     async def run(self) -> None:
         """Fetch until the broker stops."""
         while True:
             self._wake.clear()
-            wanted, unsynced, retry_s = self._wanted()
+            unsynced, retry_s = self._update()
             if unsynced:
                 await self._sync(unsynced)
-                wanted, unsynced, retry_s = self._wanted()
-            if not wanted:
+                unsynced, retry_s = self._update()
+            if not self._wanted:
                 await self._pause(retry_s)
             else:
                 longest_s = min(retry_s, SYNC_WAIT_MS / 1000) if unsynced else retry_s
                 try:
-                    answered = await self._fetch(wanted, longest_s)
+                    answered = await self._fetch(longest_s)
                 except Exception:
                     self._parts.logger.exception("the fetch from broker %d failed", self._leader)
                     self._session.begin_again()
                     answered = False
                 if not answered:
-                    self._delay(wanted)
+                    self._delay(self._wanted.values())
 
-    def _wanted(self) -> tuple[list[_Followed], list[_Followed], float]:
-        """Return the partitions to fetch now, those to fetch when their records are synced, and the next back-off.
+    def _update(self) -> tuple[list[_Followed], float]:
+        """Find out what to fetch now. Return the partitions whose records must be synced first (`flush.messages`).
 
-        The records of a partition with `flush.messages` are synced first. The third result is the number of seconds
-        after which the next back-off ends.
+        The second result is the number of seconds after which the next back-off ends.
         """
         now = asyncio.get_running_loop().time()
-        wanted = []
         unsynced = []
         retry_at = math.inf
-        for followed in tuple(self._followed.values()):
+        for followed in tuple(self._due):
+            self._wanted.pop(followed.id, None)
+            self._changed[followed.id] = None
             if not followed.is_current:
                 self.remove(followed.replica)
             elif followed.replica.truncating:
@@ -229,10 +259,11 @@ class _Fetcher:
             elif followed.is_unsynced:
                 unsynced.append(followed)
             else:
+                del self._due[followed]
                 followed.fetch = followed.following.next_fetch()
                 if followed.fetch is not None:
-                    wanted.append(followed)
-        return wanted, unsynced, retry_at - now
+                    self._wanted[followed.id] = followed
+        return unsynced, retry_at - now
 
     async def _sync(self, unsynced: list[_Followed]) -> None:
         """Wait until these partitions are synced, but not long, because other partitions wait for the next Fetch."""
@@ -254,8 +285,9 @@ class _Fetcher:
         for followed in partitions:
             followed.retry_at = now + min(followed.backoff_ms, longest) / 1000
             followed.backoff_ms = min(2 * followed.backoff_ms, max(longest, 1))
+            self._look(followed)
 
-    async def _fetch(self, wanted: list[_Followed], longest_s: float) -> bool:
+    async def _fetch(self, longest_s: float) -> bool:
         """Send one Fetch, and process the response. Return False if the leader has not answered.
 
         The leader waits at most `longest_s` for new records, because then other partitions must be fetched.
@@ -263,7 +295,8 @@ class _Fetcher:
         parts, session = self._parts, self._session
         config = parts.config.static
         wait_ms = math.ceil(min(config.replica_fetch_wait_max_ms, longest_s * 1000))
-        topics, forgotten = session.request(wanted, config.replica_fetch_max_bytes)
+        topics, forgotten = session.request(self._wanted, self._changed, config.replica_fetch_max_bytes)
+        self._changed.clear()
         request = FetchRequest(
             replica_state=ReplicaState(
                 replica_id=parts.partitions.roles.node_id, replica_epoch=parts.partitions.roles.broker_epoch()
@@ -287,12 +320,14 @@ class _Fetcher:
             return False
         self._failed = False
         session.answered(response.session_id)
-        asked = {(each.replica.topic_id, each.replica.partition): each for each in wanted}
         pace = Pace(BATCHES_A_STEP)
         for topic in response.responses:
             for data in topic.partitions:
-                followed = asked.get((topic.topic_id, data.partition_index))
-                if followed is not None and followed.is_current:
+                followed = self._wanted.get((topic.topic_id, data.partition_index))
+                if followed is None:
+                    continue
+                self._look(followed)
+                if followed.is_current:
                     await self._received(followed, data, pace)
                     if pace.is_due(1):
                         await asyncio.sleep(0)
@@ -320,9 +355,6 @@ class _Fetcher:
             if isinstance(action, Append):
                 await self._append(followed, action, pace)
                 followed.backoff_ms = MIN_BACKOFF_MS
-                if action.records:  # without a session, the partitions that are named first fill the responses
-                    key = replica.topic, replica.partition
-                    self._followed[key] = self._followed.pop(key)
             elif isinstance(action, Truncate | Restart):
                 self._parts.logger.info("%r: %r, as broker %d requires", replica, action, self._leader)
                 self._parts.truncations.start(replica, action)
