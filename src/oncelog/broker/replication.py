@@ -387,6 +387,8 @@ class _Fetcher:
                 steps.close()
                 if replica.offline or log.closed:
                     pass
+                elif log.is_stale:  # a truncation in `appending_as_follower` has failed
+                    self._parts.truncations.start(replica, None)
                 elif truncations != log.truncations:  # the log had only a part of the leader's first batch
                     replica.truncated()
                     self._parts.partitions.truncated(replica)

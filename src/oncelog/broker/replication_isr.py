@@ -78,8 +78,9 @@ class InSyncReplicas:
         self._workers.spawn(self._write_all(), "write in-sync replicas")
 
     def close(self) -> None:
-        """Propose no more changes."""
+        """Propose no more changes, and drop the proposals that are not being written."""
         self._closed = True
+        self._proposed.clear()
 
     def check(self, replica: Replica) -> None:
         """Write the replica's proposal in the background, if its term has one."""

@@ -46,18 +46,25 @@ class Truncations:
         self._logger = logger
         self._stepping = asyncio.Lock()
 
-    def start(self, replica: Replica, action: Truncate | Restart) -> None:
-        """Truncate or restart the log of a follower in the background. `Replica.truncating` is true until the end."""
+    def start(self, replica: Replica, action: Truncate | Restart | None) -> None:
+        """Truncate or restart the log of a follower in the background. `Replica.truncating` is true until the end.
+
+        If `action` is None, end a truncation that has left the producer state stale.
+        """
         replica.truncating = True
         self._workers.spawn(self._truncate(replica, action), f"truncate {replica.topic}-{replica.partition}")
 
-    async def _truncate(self, replica: Replica, action: Truncate | Restart) -> None:
+    async def _truncate(self, replica: Replica, action: Truncate | Restart | None) -> None:
         log = replica.log
         recovery_point, high_watermark = log.recovery_point, log.high_watermark
-        if isinstance(action, Restart):  # it renames files, so their pages remain
-            steps: Steps[object] = log.restarting(action.offset, self._now_ms())
+        steps: Steps[object]
+        if action is None:
+            steps = log.rebuilding(self._now_ms())
+        elif isinstance(action, Restart):  # it renames files, so their pages remain
+            steps = log.restarting(action.offset, self._now_ms())
         else:
             if action.offset < log.high_watermark:
+                log.lower_high_watermark(action.offset)  # clients that connect again must not get these pages again
                 self._cut()
             steps = log.truncating(action.offset, self._now_ms())
         pause_s = RETRY_S
@@ -82,9 +89,9 @@ class Truncations:
                     await self._partitions.checkpoints.write()
             finally:
                 replica.truncating = False
-            self._partitions.roles.apply(replica)
-            replica.wake()
-            self._truncated(replica)
+                self._partitions.roles.apply(replica)
+                replica.wake()
+                self._truncated(replica)
 
     async def _carry_out(self, steps: Steps[object]) -> None:
         while True:

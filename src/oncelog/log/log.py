@@ -199,7 +199,7 @@ class Log(TruncatableLog):
         latest, segment_bytes = self.epoch_at(end - 1), self.config.segment_bytes
         groups = yield from checking(view, end, latest, leader_epoch, segment_bytes, pace)
         if base is not None:
-            self.truncate_to(base, now_ms)
+            self.truncate_to(base, now_ms)  # one step: in a pause, the replica could begin to lead with a stale state
             if self.log_end_offset < base:  # the log had a batch across the base: fetch again from its start
                 return self.log_end_offset
         for batches in groups:

@@ -53,6 +53,10 @@ class TruncatableLog:
             self.high_watermark = min(offset, self.log_end_offset)
         self._state.advance_high_watermark(self.high_watermark)
 
+    def lower_high_watermark(self, offset: int) -> None:
+        """Let no reader see the records at or after ``offset`` any more, because a truncation will drop them."""
+        self.high_watermark = min(self.high_watermark, max(offset, self.log_start_offset))
+
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Do the work of `truncating` without a pause."""
         return at_once(self.truncating(offset, now_ms))

@@ -240,6 +240,57 @@ def test_a_truncation_that_fails_is_repeated(storage: BrokerStorage, monkeypatch
     storage.run_broker(life)
 
 
+def test_a_truncation_that_fails_within_an_append_is_completed(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader's first batch begins before the end of the follower's log. Its producers must not stay those of 10."""
+    monkeypatch.setattr("oncelog.broker.replication_truncation.RETRY_S", 0.01)
+    records = [Record(index, NOW, None, b"y") for index in range(4)]
+    batch = bytes(build_batch(records, base_offset=8, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=8))
+
+    async def life(broker: Broker) -> None:
+        leader = Leader()
+        replica = await follower(broker, leader)
+        append(replica, batches(count=10))
+        failed = []
+
+        def check(kind: str, path: str) -> None:
+            if kind == "read" and replica.log.log_end_offset == 8 and not failed:  # the files are truncated
+                failed.append(path)
+                raise OSError(errno.EMFILE, "no descriptor", path)
+
+        storage.disk.check = check  # type: ignore[method-assign]
+        leader.records = batch
+        async with asyncio.timeout(10):
+            while replica.log.log_end_offset != 8 or replica.truncating:
+                await asyncio.sleep(0.01)
+        assert failed
+        assert not replica.log.is_stale
+        assert replica.log.producer_entries[7].last_sequence == 7
+
+    storage.run_broker(life)
+
+
+def test_a_failed_checkpoint_after_a_truncation_does_not_keep_the_former_role(storage: BrokerStorage) -> None:
+    async def fail() -> Written:
+        raise OSError(errno.EIO, "broken")
+
+    async def life(broker: Broker) -> None:
+        replica = await filled(broker, Leader())
+        replica.log.advance_high_watermark(BATCHES)
+        hold, write = Held(fail), broker.partitions.checkpoints.write
+        broker.partitions.checkpoints.write = hold.run  # type: ignore[method-assign]
+        broker.replication.truncations.start(replica, Truncate(BATCHES - 1))
+        await hold.reached.wait()
+        await elect(broker, 1)
+        hold.released.set()
+        await ended(replica)
+        broker.partitions.checkpoints.write = write  # type: ignore[method-assign]
+        assert replica.term is not None
+
+    storage.run_broker(life)
+
+
 @pytest.mark.parametrize(
     ("action", "cuts"), [(Truncate(BATCHES - 1), 0), (Truncate(BATCHES - 20), 1), (Restart(2 * BATCHES), 0)]
 )
@@ -252,10 +303,10 @@ def test_only_a_truncation_below_the_high_watermark_drops_connections(
         replica = await filled(broker, Leader())
         replica.log.advance_high_watermark(BATCHES - 10)
         dropped = []
-        broker.server.abort_all = lambda: dropped.append(1)  # type: ignore[method-assign]
+        broker.server.abort_all = lambda: dropped.append(replica.log.high_watermark)  # type: ignore[method-assign]
         broker.replication.truncations.start(replica, action)
         await ended(replica)
-        assert len(dropped) == cuts
+        assert dropped == [action.offset] * cuts, "clients that connect again see no record that is being dropped"
         assert replica.log.log_end_offset == action.offset
 
     storage.run_broker(life)

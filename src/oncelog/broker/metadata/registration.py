@@ -217,8 +217,9 @@ class Registration:
                 return
             if self.epoch >= 0:
                 self._lose()
-            elif not self.info.endpoints:
-                await self._workers.write(self.open)
+            elif not self.info.endpoints and not self._updating.locked():  # else, `register` opens the next session
+                async with self._updating:
+                    await self._workers.write(self.open)
 
     def _lose(self) -> None:
         self._logger.warning("the session of this broker has ended, because it was paused or could not be renewed")

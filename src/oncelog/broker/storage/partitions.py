@@ -393,7 +393,7 @@ class Partitions:
             await turns.next()
             replica = self._replicas.get(key)
             if replica is not None:
-                self.roles.apply(replica)
+                self._apply_role(replica)
             elif self._must_open(key) and not self.roles.leads(*key):  # this broker follows another leader
                 followed.append(key)
         if brokers_changed:
@@ -401,12 +401,19 @@ class Partitions:
         if followed:
             self._workers.spawn(self.open_all(followed), "open followed partitions")
 
+    def _apply_role(self, replica: Replica) -> None:
+        """Apply the newest state to a replica. After an error, the next change of that state tries again."""
+        try:
+            self.roles.apply(replica)
+        except Exception:  # the roles of other replicas do not depend on it
+            self._logger.exception("%r: cannot apply the newest state", replica)
+
     async def apply_roles(self) -> None:
         """Lead and follow as the newest image and the registration of this broker say."""
         turns = Turns()
         for replica in tuple(self._replicas.values()):
             await turns.next()
-            self.roles.apply(replica)
+            self._apply_role(replica)
             self.roles.brokers_changed(replica)
 
     async def open_all(self, partitions: Iterable[tuple[str, int]]) -> None:
