@@ -185,8 +185,8 @@ class _Fetcher:
         self._due: dict[_Followed, None] = {}
         """The partitions to look at before the next Fetch: changed ones, and those that cannot be fetched yet."""
         self._wanted: dict[Id, _Followed] = {}
-        """The partitions that the next Fetch asks for. Those of the last responses are at the end, so that without a
-        session, the partitions that are named first do not fill all responses."""
+        """The partitions that the next Fetch asks for. Those that got records last are at the end, so that without
+        a session, the partitions that are named first do not fill all responses."""
         self._changed: dict[Id, None] = {}
         """The partitions that the next Fetch may ask for in another way than the last one, or not any more."""
         self._session = _Session()
@@ -248,12 +248,13 @@ class _Fetcher:
         unsynced = []
         retry_at = math.inf
         for followed in tuple(self._due):
-            self._wanted.pop(followed.id, None)
             self._changed[followed.id] = None
+            last = followed.fetch if self._wanted.get(followed.id) is followed else None
+            followed.fetch = None
             if not followed.is_current:
                 self.remove(followed.replica)
             elif followed.replica.truncating:
-                continue
+                pass
             elif followed.retry_at > now:
                 retry_at = min(retry_at, followed.retry_at)
             elif followed.is_unsynced:
@@ -261,6 +262,8 @@ class _Fetcher:
             else:
                 del self._due[followed]
                 followed.fetch = followed.following.next_fetch()
+            if followed.fetch is None or followed.fetch != last:
+                self._wanted.pop(followed.id, None)  # a partition that has got records moves to the end
                 if followed.fetch is not None:
                     self._wanted[followed.id] = followed
         return unsynced, retry_at - now
