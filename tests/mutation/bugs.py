@@ -120,7 +120,7 @@ BUGS = {
     ),
     "the last stable offset is off by one": Bug(
         "Redpanda",
-        "log/log.py",
+        "log/truncation.py",
         "return max(unstable, self.log_start_offset)",
         "return max(unstable, self.log_start_offset) + 1",
         LOG,

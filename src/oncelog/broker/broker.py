@@ -31,7 +31,7 @@ from oncelog.broker.replication import Replication
 from oncelog.broker.replication_isr import InSyncReplicas
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
-from oncelog.broker.requests.nodes import Nodes
+from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING
 from oncelog.broker.requests.parts import Parts
 from oncelog.broker.storage import log_dir_registry
@@ -111,6 +111,7 @@ class Broker:
         self._make_metadata(config, boot_id, offload_renewal)
         self._make_storage(config, disk)
         self._make_coordinators(config)
+        self.departed = DepartedBrokers(config.broker_session_timeout_ms)
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: self._rng.randrange(1, 2**31)
         )
@@ -118,6 +119,7 @@ class Broker:
             self._settings_changed,
             self.registration.metadata_changed,
             self.peers.metadata_changed,
+            self.departed.metadata_changed,
             self.partitions.metadata_changed,
             self.transactions.metadata_changed,
             self.groups.metadata_changed,
@@ -322,7 +324,7 @@ class Broker:
         self.parts = Parts(
             node_id=self.node_id,
             cluster_id=self.cluster_id,
-            nodes=Nodes(self.node_id, self.metadata, self.partitions),
+            nodes=Nodes(self.node_id, self.metadata, self.partitions, self.departed),
             controller=self.controller,
             authorizer=ALLOW_EVERYTHING,
             config=self.config,

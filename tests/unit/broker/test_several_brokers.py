@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +397,30 @@ def test_followers_without_fetch_sessions_fetch_all_partitions_in_turn(tmp_path:
         small.watch(lambda: fetched_before.append(large.log.log_end_offset + wide.log.log_end_offset))
         await until(lambda: large.log.log_end_offset == wide.log.log_end_offset == 100)
         assert fetched_before[0] < 20
+
+    run(Brokers(tmp_path), body)
+
+
+def test_metadata_lists_a_broker_that_stops_until_its_session_would_have_ended(tmp_path: Path) -> None:
+    """librdkafka may hang if a broker that restarts is not listed for a moment. DescribeCluster shows what runs."""
+
+    async def listed(broker: Broker) -> list[int]:
+        return [each.node_id for each in (await ask(broker, MetadataRequest(topics=[]))).brokers]
+
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers, broker_session_timeout_ms="3000")
+        await brokers.stop(2)
+        await until(lambda: len(first.metadata.image.brokers) == 2)
+        assert await listed(first) == [1, 2, 3]
+        running = (await ask(first, DescribeClusterRequest())).brokers
+        assert [each.broker_id for each in running] == [1, 3]
+        await brokers.start(2)
+        await until(lambda: len(first.metadata.image.brokers) == 3)
+        assert await listed(first) == [1, 2, 3]
+        await brokers.stop(3)
+        async with asyncio.timeout(30):
+            while await listed(first) != [1, 2]:
+                await asyncio.sleep(0.1)
 
     run(Brokers(tmp_path), body)
 

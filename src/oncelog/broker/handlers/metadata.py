@@ -183,7 +183,7 @@ class Metadata:
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
-                for each in self.nodes.running(ctx.listener)
+                for each in self.nodes.recent(ctx.listener)
             ],
             cluster_id=self.cluster_id,
             controller_id=self.nodes.controller,

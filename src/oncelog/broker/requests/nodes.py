@@ -5,11 +5,14 @@ Source: Kafka's `KRaftMetadataCache`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.cluster.image import MetadataCache
+from oncelog.broker.storage.roles import steady_ms
+from oncelog.cluster.brokers import BrokerInfo
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.topics import NO_LEADER, PartitionInfo
 from oncelog.protocol.errors import ErrorCode
 
@@ -37,6 +40,33 @@ class PartitionView(NamedTuple):
     """The replicas whose broker is not running, has no such listener, or has lost the log directory."""
 
 
+class DepartedBrokers:
+    """The brokers that have stopped a short time ago.
+
+    In Kafka, responses list a broker until its session ends, some seconds after its death. librdkafka 2.16 may hang if
+    a broker is not listed and soon listed again, so a restarted broker must be listed all the time.
+    """
+
+    def __init__(self, keep_ms: int) -> None:
+        """`keep_ms` is the time for which a stopped broker is listed."""
+        self._keep_ms = keep_ms
+        self._found: dict[int, tuple[BrokerInfo, int]] = {}
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Note the brokers that have stopped, and forget those that run again."""
+        if delta.brokers_changed:
+            before, after = delta.before.brokers, delta.after.brokers
+            end = steady_ms() + self._keep_ms
+            self._found.update({broker: (before[broker], end) for broker in before.keys() - after.keys()})
+            for broker in after:
+                self._found.pop(broker, None)
+
+    def all(self) -> dict[int, BrokerInfo]:
+        """Return these brokers by id."""
+        now = steady_ms()
+        return {broker: info for broker, (info, end) in self._found.items() if now < end}
+
+
 @dataclass(frozen=True, slots=True)
 class Nodes:
     """The brokers, and the state of partitions."""
@@ -44,19 +74,20 @@ class Nodes:
     node_id: int
     cache: MetadataCache
     partitions: Partitions
+    departed: DepartedBrokers
 
     def running(self, listener: str) -> list[Endpoint]:
         """Return the running brokers that have this listener, sorted by id."""
-        found = (self.find(broker, listener) for broker in sorted(self.cache.image.brokers))
-        return [endpoint for endpoint in found if endpoint is not None]
+        return _endpoints(self.cache.image.brokers, listener)
+
+    def recent(self, listener: str) -> list[Endpoint]:
+        """Return the brokers that have this listener and run, or have stopped a short time ago, sorted by id."""
+        return _endpoints({**self.departed.all(), **self.cache.image.brokers}, listener)
 
     def find(self, broker: int, listener: str) -> Endpoint | None:
         """Return a broker, or None if it is not running or has no such listener."""
         info = self.cache.image.brokers.get(broker)
-        if info is None:
-            return None
-        address = info.endpoints.get(listener)
-        return None if address is None else Endpoint(broker, address.host, address.port, info.rack)
+        return None if info is None else _endpoint(broker, info, listener)
 
     @property
     def controller(self) -> int:
@@ -82,3 +113,13 @@ class Nodes:
         if self.partitions.is_offline(topic, index) if mine else (topic, index) in info.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE if listener in info.endpoints else ErrorCode.LISTENER_NOT_FOUND
+
+
+def _endpoints(brokers: Mapping[int, BrokerInfo], listener: str) -> list[Endpoint]:
+    found = (_endpoint(broker, brokers[broker], listener) for broker in sorted(brokers))
+    return [endpoint for endpoint in found if endpoint is not None]
+
+
+def _endpoint(broker: int, info: BrokerInfo, listener: str) -> Endpoint | None:
+    address = info.endpoints.get(listener)
+    return None if address is None else Endpoint(broker, address.host, address.port, info.rack)
