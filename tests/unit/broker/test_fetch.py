@@ -63,6 +63,38 @@ def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("epoch", [-1, 0])
+@pytest.mark.parametrize("times", [2, 300])
+def test_fetch_of_one_partition_named_many_times_reads_it_once(tmp_path: Path, epoch: int, times: int) -> None:
+    """As in Kafka, the last position counts. The Fetch waits with one watcher, which each append calls."""
+
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
+        await broker.start()
+        await broker.topics.create("t", partitions=1)
+        replica = broker.partitions.find("t", 0)
+        batch = build_batch([Record(0, 10**12, b"k", b"v")])
+        replica.append(memoryview(bytearray(batch)), now_ms=10**12)
+        named = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000) for _ in range(times)]
+        named[-1].fetch_offset = 1
+        request = FetchRequest(
+            session_epoch=epoch, max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=named)]
+        )
+        pending: Any = bind(broker.parts)(request, CONTEXT)
+        fetch = asyncio.ensure_future(pending)
+        while not replica._watchers:
+            await asyncio.sleep(0)
+            assert not fetch.done()
+        assert len(replica._watchers) == 1
+        replica.append(memoryview(bytearray(batch)), now_ms=10**12)
+        [found] = (await asyncio.wait_for(fetch, 20)).responses[0].partitions
+        assert len(found.records) == len(batch)
+        await broker.stop()
+
+    asyncio.run(run())
+
+
 def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
     async def run() -> None:
         now = 10**12

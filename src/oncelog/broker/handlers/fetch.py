@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import wait_until
 from oncelog.broker.requests.fetch_sessions import (
+    INITIAL_EPOCH,
     MOST_IN_SESSION,
     FetchContext,
     FetchPosition,
@@ -26,7 +28,7 @@ from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
-from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
+from oncelog.broker.turns import ITEMS_A_TURN, by_key, in_turns, listed
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.leader import DivergingEpoch, Term
 from oncelog.cluster.read_replica import nearest_replica
@@ -267,6 +269,8 @@ class FetchHandler:
         if _names_many(request.topics) or _names_many(request.forgotten_topics_data):
             return self._handle_many(request, ctx)
         positions = list(self._positions(request, ctx.api_version))
+        if len(positions) > 1 and request.session_epoch <= INITIAL_EPOCH:  # the others update a session
+            positions = list({(p.topic, p.topic_id.int, p.partition): p for p in positions}.values())
         context = self._begin(request, ctx, positions, list(_forgotten(request)))
         if context.error is not ErrorCode.NONE:
             return FetchResponse(error_code=context.error)
@@ -279,8 +283,9 @@ class FetchHandler:
 
     async def _handle_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
         """Answer a request that names many partitions, and let the loop serve other requests in between."""
-        positions = await listed(self._positions(request, ctx.api_version))
-        context = self._begin(request, ctx, positions, await listed(_forgotten(request)))
+        positions = await by_key(await listed(self._positions(request, ctx.api_version)), attrgetter("key"))
+        context = self._begin(request, ctx, list(positions.values()), await listed(_forgotten(request)))
+        del positions  # the wait may be long
         if context.error is not ErrorCode.NONE:
             return FetchResponse(error_code=context.error)
         return await self._in_turns(request, ctx, context)

@@ -35,7 +35,7 @@ async def wait_until(
         if not done.done():
             done.set_result(False)
 
-    watchers = [(replica, watcher(replica)) for replica in replicas]
+    watchers = [(replica, watcher(replica)) for replica in dict.fromkeys(replicas)]
     for replica, progress in watchers:
         replica.watch(progress)
     on_disconnect.append(expire)
