@@ -12,11 +12,11 @@ import logging
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from oncelog.net.eager import start_eagerly
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
+from oncelog.net.peer import Peer
 from oncelog.net.pieces import in_few_pieces, needs_join
 from oncelog.net.replies import Chunks, Holds, Pending, Replies, Reply
 from oncelog.net.server_options import DEFAULT_LISTENER, Address, Limits
@@ -48,19 +48,6 @@ SWEEPS = 8
 
 _LENGTH = struct.Struct(">i")
 _log = logging.getLogger("oncelog.net")
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The client that sent a frame. `connection_id` is unique within the server."""
-
-    host: str
-    port: int
-    connection_id: int
-    on_disconnect: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
-    """Called when the client disconnects. A request that may wait long adds a callback, and removes it again."""
-    listener: str = DEFAULT_LISTENER
-    """The name of the listener that accepted the connection."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -121,19 +108,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._replies.cancel()
         self._server.unsent.all_read(self)
         self._server.unsent.drop_draft(self._peer.connection_id)
-        self._notify_disconnect()
+        self._peer.on_disconnect.call()
         self._frames.discard()
         self._server.gone(self)
 
     def eof_received(self) -> bool:
         """Record that the client sends no more. Return True to keep the connection open while a response is due."""
         self._eof = True
-        self._notify_disconnect()
+        self._peer.on_disconnect.call()
         return bool(self._replies.queue) or self._turn_pending or self._write_paused
-
-    def _notify_disconnect(self) -> None:
-        for callback in tuple(self._peer.on_disconnect):
-            callback()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next read."""

@@ -15,7 +15,8 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.requests.dispatch import Dispatcher
 from oncelog.broker.requests.large_messages import FEW_ITEMS
-from oncelog.net.server import BadFrameError, Holds, Peer
+from oncelog.net.peer import DisconnectCallbacks, Peer
+from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -156,7 +157,7 @@ def test_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerStor
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=partitions)])
         bytes_of_it = frame(request, 12)
         reference = weakref.ref(bytes_of_it)
-        on_disconnect: list[Callable[[], None]] = []
+        on_disconnect = DisconnectCallbacks()
         answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), Peer("127.0.0.1", 1, 2, on_disconnect))
         del bytes_of_it, request, partitions
         assert not isinstance(answer, Holds)

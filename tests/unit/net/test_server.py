@@ -165,6 +165,35 @@ def test_client_that_closes_its_sending_side_still_gets_its_answer(loop: str) ->
 
 
 @both_loops
+def test_callback_that_is_added_after_the_client_has_gone_is_called_at_once(loop: str) -> None:
+    """A worker thread may have decoded the request meanwhile. The handler must not wait for a client that has gone."""
+
+    async def body() -> None:
+        gate = asyncio.Event()
+        answered = asyncio.Event()
+
+        async def waiting(peer: Peer) -> list[bytes | memoryview]:
+            await gate.wait()
+            gone = asyncio.Event()
+            peer.on_disconnect.append(gone.set)
+            await gone.wait()
+            peer.on_disconnect.remove(gone.set)
+            answered.set()
+            return [b"late"]
+
+        async with serving(lambda frame, peer: waiting(peer)) as server:
+            client = await Client.connect(server)
+            await client.send(framed(b"x"))
+            await until(lambda: any(c._busy for c in server.connections))
+            client.close()
+            await until(lambda: all(c._eof for c in server.connections))
+            gate.set()
+            await asyncio.wait_for(answered.wait(), 10)
+
+    run(loop, body)
+
+
+@both_loops
 def test_idle_connections_are_closed_and_active_ones_are_not(loop: str) -> None:
     async def body() -> None:
         gate = asyncio.Event()
