@@ -289,13 +289,12 @@ class Term:
         code = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         raise ProtocolError(code, f"the request has leader epoch {epoch}; this leader has {self.leader_epoch}")
 
-    def fetched(self, broker: int, broker_epoch: int, offset: int, *, log_start: int, now_ms: int) -> bool:
-        """Record a follower's successful fetch. Return whether the high watermark advances.
+    def check_follower(self, broker: int, broker_epoch: int) -> Follower:
+        """Check the broker of a fetch before the log is read. Return what is known about the follower.
 
-        Call it only after `check_fetch` has returned None and the log was read. A fetch that fails or diverges says
-        nothing about the follower's log (KAFKA-8400, KAFKA-13141). Raises NOT_LEADER_OR_FOLLOWER if the broker has no
-        replica, or if a newer process of the broker has registered. Raises UNKNOWN_LEADER_EPOCH if the leader does not
-        know this registration yet: anyone can send a large epoch, and recording it would lock the follower out.
+        Raises NOT_LEADER_OR_FOLLOWER if the broker has no replica, or if a newer process of the broker has registered.
+        Raises UNKNOWN_LEADER_EPOCH if the leader does not know this registration yet: anyone can send a large epoch,
+        and recording it would lock the follower out.
         """
         follower = self._followers.get(broker)
         if self.over or follower is None:
@@ -309,6 +308,15 @@ class Term:
         if self._live and (broker_epoch > known or broker_epoch < 0):
             message = f"this leader knows broker {broker} with epoch {known}; this fetch has epoch {broker_epoch}"
             raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH, message)
+        return follower
+
+    def fetched(self, broker: int, broker_epoch: int, offset: int, *, log_start: int, now_ms: int) -> bool:
+        """Record a follower's successful fetch. Return whether the high watermark advances.
+
+        Call it only after `check_fetch` has returned None and the log was read. A fetch that fails or diverges says
+        nothing about the follower's log (KAFKA-8400, KAFKA-13141). Raises the errors of `check_follower`.
+        """
+        follower = self.check_follower(broker, broker_epoch)
         self._now_ms = max(self._now_ms, now_ms)
         follower.fetched(offset, log_start, broker_epoch, self.log_end, now_ms)
         return self._advance()

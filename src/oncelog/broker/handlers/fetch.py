@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
-from operator import attrgetter
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -283,9 +282,8 @@ class FetchHandler:
 
     async def _handle_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
         """Answer a request that names many partitions, and let the loop serve other requests in between."""
-        positions = await by_key(await listed(self._positions(request, ctx.api_version)), attrgetter("key"))
-        context = self._begin(request, ctx, list(positions.values()), await listed(_forgotten(request)))
-        del positions  # the wait may be long
+        by_name = await by_key(await listed(self._positions(request, ctx.api_version)), lambda each: each.key)
+        context = self._begin(request, ctx, list(by_name.values()), await listed(_forgotten(request)))
         if context.error is not ErrorCode.NONE:
             return FetchResponse(error_code=context.error)
         return await self._in_turns(request, ctx, context)
@@ -440,12 +438,14 @@ class FetchHandler:
         read.diverging = diverging
         if diverging is not None:
             return
-        limit = min(left, position.max_bytes)
+        term.check_follower(broker, epoch)
+        limit = min(left, position.max_bytes, self._config.static.replica_fetch_max_bytes)
         if offset < read.end and (limit > 0 or at_least_one):
             # Records at or after the high watermark may be truncated before the response is sent. To read a page of a
             # mapped file that was truncated kills the process.
-            shared = read.end == log.high_watermark
-            read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=shared)
+            shared = offset < log.high_watermark
+            end = log.high_watermark if shared else read.end
+            read.data = log.read(offset, max(limit, 0), upto=end, at_least_one=at_least_one, shared=shared)
         if not again:
             log_start = follower.log_start
             term.fetched(broker, epoch, offset, log_start=position.log_start_offset, now_ms=steady_ms())
