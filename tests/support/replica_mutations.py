@@ -180,8 +180,12 @@ def replaced_process_counts(patch: pytest.MonkeyPatch) -> None:
     def fetched(term: Term, broker: int, broker_epoch: int, offset: int, **options: int) -> bool:
         return original(term, broker, max(broker_epoch, term._live.get(broker, -1)), offset, **options)
 
-    original = Term.fetched
+    def check_follower(term: Term, broker: int, broker_epoch: int) -> Any:
+        return check(term, broker, max(broker_epoch, term._live.get(broker, -1)))
+
+    original, check = Term.fetched, Term.check_follower
     patch.setattr(Term, "fetched", fetched)
+    patch.setattr(Term, "check_follower", check_follower)
 
 
 def epoch_is_not_incremented(patch: pytest.MonkeyPatch) -> None:
