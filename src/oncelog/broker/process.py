@@ -189,6 +189,24 @@ def _locks(lock: Callable[[int, int], None], fd: int) -> bool:
     return True
 
 
+def say(line: str) -> None:
+    """Print a line on stderr with one write, because other processes write there, too.
+
+    A full disk or a closed pipe loses the line, but it must not end a broker or its supervisor.
+    """
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def drop_unwritten_output() -> None:
+    """Discard the rest of stderr if it cannot be written. Otherwise, Python would end with status 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def run(launch: Launch) -> int:
     """Run a broker until a signal or its supervisor stops it, or it fails. Return the exit status."""
     log = _start_logging()
@@ -206,7 +224,7 @@ def run(launch: Launch) -> int:
                 with contextlib.suppress(OSError):  # its disk may have failed
                     os.unlink(pid_file)
     except (ConfigError, StartError, DiskFailureError) as error:
-        print(f"oncelog: {error}", file=sys.stderr, flush=True)
+        say(f"oncelog: {error}")
         return NO_LOG_DIRECTORY if isinstance(error, (DiskFailureError, UnusableFolderError)) else FAILED
     return 0
 
@@ -286,8 +304,7 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
         if not stop.is_set():
             if supervisor is not None:
                 supervisor.sendall(msgspec.json.encode(ready) + b"\n")
-            sys.stderr.write(f"[KafkaServer id={config.node_id}] started\n")  # one write: others write there, too
-            sys.stderr.flush()
+            say(f"[KafkaServer id={config.node_id}] started")
         broker.failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
         together = False
@@ -499,7 +516,9 @@ def _start_logging() -> logging.Logger:
 
 def main() -> None:
     """Run the broker of `python -m oncelog.broker.process LAUNCH`, and exit with its status."""
-    sys.exit(run(msgspec.json.decode(sys.argv[1], type=Launch)))
+    status = run(msgspec.json.decode(sys.argv[1], type=Launch))
+    drop_unwritten_output()
+    sys.exit(status)
 
 
 if __name__ == "__main__":

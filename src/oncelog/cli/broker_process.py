@@ -64,16 +64,33 @@ class BrokerProcess:
         self._started_at = 0.0
 
     def start(self) -> None:
-        """Start a process."""
+        """Start a process. If the system cannot create one now, set `restart_at`, or raise OSError without restarts."""
+        self.restart_at = None
+        self._started_at = time.monotonic()
+        try:
+            self.process, self.link = self._spawn()
+        except OSError as error:
+            if not self._restart:
+                raise
+            self.failed = self.failed or self.ready is None
+            wait_s = self._restarts.wait_s(0.0, was_ready=False)
+            self.restart_at = self._started_at + wait_s
+            self._say(f"cannot start {self.name}: {error.strerror}; retrying in {wait_s:g} s")
+            return
+        self._received, self._accepts = b"", False
+
+    def _spawn(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """Create a process. Return it, and the socket that it sends `Ready` to. Raises OSError."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         launch = msgspec.structs.replace(self.launch, supervisor_fd=theirs.fileno())
         command = [sys.executable, "-P", "-m", "oncelog.broker.process", msgspec.json.encode(launch).decode()]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        theirs.close()
-        self.link, self._received, self._accepts = ours, b"", False
-        self.restart_at = None
-        self._started_at = time.monotonic()
+        with theirs:
+            try:
+                return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]), ours
+            except OSError:
+                ours.close()
+                raise
 
     def read_link(self) -> bool:
         """Read what the broker has sent. Return False if it has closed the socket, because the process has ended."""

@@ -17,7 +17,7 @@ import msgspec
 
 from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
-from oncelog.broker.process import STOP_SIGNALS, Launch, StartError
+from oncelog.broker.process import STOP_SIGNALS, Launch, StartError, drop_unwritten_output, say
 from oncelog.cli.broker_process import BrokerProcess
 
 STOP_TIMEOUT_S = 60.0
@@ -56,13 +56,18 @@ class Supervisor:
                 config = load(broker.launch.settings)
                 broker.launch = _with_ports(broker.launch, config, stack.enter_context(_reserved(config)))
             wakeup = stack.enter_context(self._signals())
+            stack.callback(drop_unwritten_output)
             self._selector.register(wakeup, selectors.EVENT_READ)
-            for broker in self._brokers:
-                self._start(broker)
-            while True:
-                status = self._step(wakeup)
-                if status is not None:
-                    return status
+            try:
+                for broker in self._brokers:
+                    self._start(broker)
+                while True:
+                    status = self._step(wakeup)
+                    if status is not None:
+                        return status
+            except BaseException:
+                self._stop(wakeup)
+                raise
 
     def _step(self, wakeup: socket.socket) -> int | None:
         """Wait for one event and handle it."""
@@ -113,8 +118,8 @@ class Supervisor:
 
     def _start(self, broker: BrokerProcess) -> None:
         broker.start()
-        assert broker.link is not None
-        self._selector.register(broker.link, selectors.EVENT_READ, broker)
+        if broker.link is not None:
+            self._selector.register(broker.link, selectors.EVENT_READ, broker)
 
     def _read_link(self, broker: BrokerProcess) -> None:
         if not broker.read_link():
@@ -236,6 +241,4 @@ def _with_ports(launch: Launch, config: BrokerConfig, ports: Sequence[int]) -> L
 
 
 def _say(text: str) -> None:
-    """Print a line on stderr with one write: the broker writes its lines there, too."""
-    sys.stderr.write(f"oncelog: {text}\n")
-    sys.stderr.flush()
+    say(f"oncelog: {text}")

@@ -1,0 +1,59 @@
+"""`oncelog up` in trouble: nothing reads its stderr, it cannot create a process, or a broker does not end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.processes import accepts, gone, wait_until
+from support.servers import OncelogCluster
+
+ONCELOG = Path(sys.executable).with_name("oncelog")
+NewCluster = Callable[..., OncelogCluster]
+
+
+def said(cluster: OncelogCluster) -> str:
+    return cluster.process.stderr_path.read_text()
+
+
+def broker_pid(data: Path, broker: int) -> int:
+    """Return the process id of a broker, or 0 while it has none."""
+    path = data / f"broker-{broker}" / "broker.pid"
+    return int(path.read_text()) if path.exists() else 0
+
+
+def test_broker_is_restarted_although_nothing_reads_stderr(tmp_path: Path) -> None:
+    command = [ONCELOG, "up", "--brokers", "2", "--port", "0", "--data", tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
+        try:
+            assert up.stdout is not None
+            assert up.stderr is not None
+            second = up.stdout.readline().strip().rpartition(",")[2]
+            up.stderr.close()  # as if `tee` had ended
+            survivor, killed = broker_pid(tmp_path, 1), broker_pid(tmp_path, 2)
+            os.kill(killed, signal.SIGKILL)
+            wait_until(lambda: broker_pid(tmp_path, 2) not in (0, killed) and accepts(second), "broker 2 serves again")
+            assert not gone(survivor)
+            up.terminate()
+            assert up.wait(60) == 0
+        finally:
+            up.kill()
+
+
+def test_broker_is_restarted_when_its_process_can_be_created_again(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    pid = cluster.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    cluster.kill()
+    wait_until(lambda: "cannot start broker 1: Too many open files; retrying in 0.05 s" in said(cluster), "it retries")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    cluster.wait_ready()
+    assert cluster.stop() == 0
