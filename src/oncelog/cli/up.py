@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +16,9 @@ from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError
 from oncelog.cli.broker_settings import gather, of_broker, topic_spec, with_address, with_settings
 from oncelog.cli.lazy import examples
 from oncelog.cli.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 DEFAULT_DATA = ".oncelog"
 LOG_DIR_PREFIX = "broker-"
@@ -81,10 +87,10 @@ def up(
         _mention_data_above(folder)
     try:
         lock = FolderLock(folder)
-        _check_broker_count(folder, brokers)
         chosen = dict(set_option(text) for text in assignments).get("log.dirs")
         if chosen is not None and brokers > 1:
             raise click.UsageError("log.dirs cannot be set for several brokers; use --data")
+        _check_existing_data(folder, brokers, settings.get("lost.log.dirs", "").split(","))
         launches = [
             _launch(folder, of_broker(settings, number), number, brokers, specs, log_dirs=chosen)
             for number in range(1, brokers + 1)
@@ -126,12 +132,61 @@ def _launch(
     return Launch({**kept, **own}, metadata, topics, brokers=brokers, cluster_exists=exists)
 
 
-def _check_broker_count(folder: str, brokers: int) -> None:
-    """Raise StartError if the data belongs to more brokers: the others may hold the only copy of some records."""
+def _check_existing_data(folder: str, brokers: int, lost: Sequence[str]) -> None:
+    """Raise StartError if the data belongs to more brokers, or if several brokers could not use the logs of broker 1.
+
+    In both cases, records may have their only copy in a directory that no broker would use.
+    """
     numbers = [name.removeprefix(LOG_DIR_PREFIX) for name in os.listdir(folder) if name.startswith(LOG_DIR_PREFIX)]
-    known = max((int(number) for number in numbers if number.isdigit()), default=1)
+    stored = _stored_log_dirs(folder)
+    known = max((*stored, *(int(number) for number in numbers if number.isdigit())), default=1)
     if known > brokers:
         raise StartError(f"{folder} has the data of {known} brokers; run `oncelog up --brokers {known}`")
+    if brokers == 1 or stored.keys() != {1}:
+        return
+    own = os.path.join(folder, f"{LOG_DIR_PREFIX}1")
+    moved = _directory_id(own)  # the directory's former path is stored
+    gone = {os.path.abspath(path.strip()) for path in lost}
+    paths = sorted(path for key, path in stored[1].items() if path not in gone and key != moved)
+    if any(path != own for path in paths):
+        listed = ",".join(paths)
+        raise StartError(
+            f"the logs of broker 1 are in {listed}, and several brokers can only use {own}. To keep the records, run "
+            f"`oncelog up --data {folder} --set log.dirs={listed}` without --brokers"
+        )
+
+
+def _stored_log_dirs(folder: str) -> dict[int, dict[UUID, str]]:
+    """Return the log directories that the metadata contains, by broker and directory.id. Empty if it is unreadable."""
+    metadata = os.path.join(folder, METADATA_FILE)
+    if not os.path.exists(metadata):
+        return {}
+    import sqlite3
+
+    from oncelog.broker.storage import log_dir_registry
+    from oncelog.cluster.store import StoreError
+    from oncelog.cluster.store_sqlite import NewerFormatError, SqliteStore
+
+    try:
+        with contextlib.closing(SqliteStore(metadata)) as store:
+            return log_dir_registry.read_all(store)
+    except (NewerFormatError, StoreError, sqlite3.Error, OSError):  # the broker reports it
+        return {}
+
+
+def _directory_id(path: str) -> UUID | None:
+    """Return the directory.id of a log directory, or None if it has none."""
+    import logging
+
+    from oncelog.broker.storage.data_directory import DataDirectory
+    from oncelog.cluster.topics import parse_topic_id
+    from oncelog.log.disk import OsDisk
+
+    directory = DataDirectory(OsDisk(), path, 1, logging.getLogger("oncelog.up"), lambda _directory, _error: None)
+    with contextlib.suppress(OSError, ValueError):
+        if found := directory.identity().get("directory.id"):
+            return parse_topic_id(found)
+    return None
 
 
 def _mention_data_above(folder: str) -> None:

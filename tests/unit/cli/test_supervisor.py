@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from support.processes import accepts, gone, wait_until
 from support.servers import OncelogCluster
 

@@ -51,6 +51,13 @@ def read(store: MetadataStore, node_id: int) -> Known:
     return {UUID(text): path for text, path in found.items()}
 
 
+def read_all(store: MetadataStore) -> dict[int, Known]:
+    """Return the log directories of all brokers that have ever run, by broker id. Blocks."""
+    if not store.exists(PATH):
+        return {}
+    return {int(name): read(store, int(name)) for name in store.children(PATH)}
+
+
 def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str], lost: Lost) -> None:
     """Store the log directories and the lost logs of a broker, in one step. Only that broker may call this. Blocks."""
     path = f"{PATH}/{node_id}"
