@@ -118,12 +118,10 @@ class BrokerProcess:
         """
         self.launch = msgspec.structs.replace(self.launch, topics=(), brokers=1)
 
-    def kill(self, *, wait: bool = False) -> None:
-        """Send SIGKILL, and perhaps wait for the end of the process."""
+    def kill(self) -> None:
+        """Send SIGKILL."""
         if self.process is not None:
             self.process.kill()
-            if wait:
-                self.process.wait()
 
     def hold(self) -> None:
         """Kill the broker, and do not start it before `release`."""

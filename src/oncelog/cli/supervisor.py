@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ from oncelog.cli.broker_process import BrokerProcess
 
 STOP_TIMEOUT_S = 60.0
 """How long a broker may take to close its logs before it is killed."""
+KILL_TIMEOUT_S = 5.0
+"""How long to wait for the end of killed brokers. A process that waits for a hanging disk does not end."""
 ONE_CTRL_C_S = 1.0
 """Further SIGINTs within this time belong to the first one."""
 HOLD = signal.SIGUSR1
@@ -160,9 +163,7 @@ class Supervisor:
         while left_over := [broker for broker in running if broker.process and broker.process.poll() is None]:
             left = deadline - time.monotonic()
             if hurried or left <= 0:
-                for broker in left_over:
-                    _say(f"killing {broker.name}, although it has not closed its logs yet")
-                    broker.kill(wait=True)
+                _kill(left_over)
                 return 1
             linked = all(broker.link is not None for broker in left_over)
             self._selector.select(left if linked else min(left, 0.02))
@@ -189,6 +190,20 @@ class Supervisor:
                 signal.signal(number, handler)
             ours.close()
             theirs.close()
+
+
+def _kill(brokers: Sequence[BrokerProcess]) -> None:
+    """Kill brokers, and wait for their end. Name those that do not end, for example because their disk hangs."""
+    for broker in brokers:
+        _say(f"killing {broker.name}, although it has not closed its logs yet")
+        broker.kill()
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    for broker in brokers:
+        assert broker.process is not None
+        try:
+            broker.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            _say(f"{broker.name} (process {broker.process.pid}) does not end, although it was killed")
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

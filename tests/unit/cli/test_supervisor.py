@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from oncelog.cli.supervisor import ONE_CTRL_C_S
 from support.processes import accepts, gone, wait_until
 from support.servers import OncelogCluster
 
 ONCELOG = Path(sys.executable).with_name("oncelog")
 NewCluster = Callable[..., OncelogCluster]
+PTRACE_SEIZE = 0x4206
+WALL = 0x40000000
+"""The flag `__WALL` of waitpid(2)."""
 
 
 def said(cluster: OncelogCluster) -> str:
@@ -55,3 +61,21 @@ def test_broker_is_restarted_when_its_process_can_be_created_again(new_cluster: 
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     cluster.wait_ready()
     assert cluster.stop() == 0
+
+
+def test_up_ends_although_a_broker_survives_sigkill(new_cluster: NewCluster) -> None:
+    """A traced process that was killed has not ended for its parent, as one in an uninterruptible wait."""
+    cluster = new_cluster(arguments=("--brokers", "2"))
+    hanging, other = cluster.broker_pid(1), cluster.broker_pid(2)
+    assert ctypes.CDLL(None).ptrace(PTRACE_SEIZE, hanging, None, None) == 0
+    os.kill(other, signal.SIGSTOP)
+    try:
+        os.kill(cluster.process.pid, signal.SIGINT)
+        time.sleep(ONE_CTRL_C_S + 0.1)
+        os.kill(cluster.process.pid, signal.SIGINT)
+        assert cluster.process.popen.wait(30) == 1
+        assert gone(other)
+        assert f"broker 1 (process {hanging}) does not end, although it was killed" in said(cluster)
+        assert "broker 2 (process" not in said(cluster)
+    finally:
+        os.waitpid(hanging, WALL)
