@@ -58,6 +58,7 @@ class BrokerProcess:
         self._say = say
         self._received = b""
         self._accepts = False
+        self._late = False
         self._held = False
         self._restart_wanted = False
         self._restarts = Restarts()
@@ -107,7 +108,7 @@ class BrokerProcess:
             if self.ready is None:
                 self.ready = msgspec.json.decode(self._received, type=Ready)
                 self.join_alone()
-                if self.failed:
+                if self.failed or self._late:
                     self._say(f"{self.name} is ready now, at {self.ready.advertised}")
         return bool(data)
 
@@ -117,6 +118,13 @@ class BrokerProcess:
         Call this when the topics exist.
         """
         self.launch = msgspec.structs.replace(self.launch, topics=(), brokers=1)
+
+    def run_without(self) -> None:
+        """Let the other brokers run, although this one is not ready. If its process may hang, say so."""
+        self.join_alone()
+        if self.process is not None:
+            self._late = True
+            self._say(f"{self.name} is not ready yet; the other brokers run without it")
 
     def kill(self) -> None:
         """Send SIGKILL."""

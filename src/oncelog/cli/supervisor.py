@@ -18,7 +18,15 @@ import msgspec
 
 from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
-from oncelog.broker.process import STOP_SIGNALS, Launch, StartError, drop_unwritten_output, say
+from oncelog.broker.process import (
+    SHORT_JOIN_WAIT_S,
+    STOP_SIGNALS,
+    Launch,
+    StartError,
+    drop_unwritten_output,
+    say,
+    stop_signals,
+)
 from oncelog.cli.broker_process import BrokerProcess
 
 STOP_TIMEOUT_S = 60.0
@@ -27,6 +35,11 @@ KILL_TIMEOUT_S = 5.0
 """How long to wait for the end of killed brokers. A process that waits for a hanging disk does not end."""
 ONE_CTRL_C_S = 1.0
 """Further SIGINTs within this time belong to the first one."""
+SLOW_START_S = SHORT_JOIN_WAIT_S + 3.0
+"""How long after the first broker of an existing cluster the others may be ready, before they are left out.
+
+The first broker may have waited SHORT_JOIN_WAIT_S for them already.
+"""
 HOLD = signal.SIGUSR1
 """Kill the brokers, and keep them down until RESTART. Only `oncelog.testing` enables and sends both signals."""
 RESTART = signal.SIGUSR2
@@ -49,6 +62,8 @@ class Supervisor:
         self._brokers = [BrokerProcess(launch, restart=restart, say=_say) for launch in launches]
         self._parent = parent
         self._announced = False
+        self._announce_at: float | None = None
+        """The monotonic time from which slow brokers of an existing cluster are not waited for."""
         self._stopping = False
         self._selector = selectors.DefaultSelector()
 
@@ -93,17 +108,19 @@ class Supervisor:
                 if not broker.died() or all(each.failed and each.ready is None for each in self._brokers):
                     self._stop(wakeup)
                     return 1
-                self._announce_if_due()
             elif broker.restart_at is not None and time.monotonic() >= broker.restart_at:
                 self._start(broker)
+        self._announce_if_due()
         return None
 
     def _timeout(self) -> float | None:
-        """Return the seconds until the next restart or the next look at the parent, or None."""
+        """Return the seconds until the next restart, announcement or check of the parent, or None."""
         now = time.monotonic()
         times = [max(0.0, broker.restart_at - now) for broker in self._brokers if broker.restart_at is not None]
         if self._parent is not None:
             times.append(PARENT_POLL_S)
+        if self._announce_at is not None and not self._announced:
+            times.append(max(0.0, self._announce_at - now))
         return min(times, default=None)
 
     def _signalled(self, numbers: bytes) -> None:
@@ -127,16 +144,23 @@ class Supervisor:
     def _read_link(self, broker: BrokerProcess) -> None:
         if not broker.read_link():
             self._forget_link(broker)
-        self._announce_if_due()
 
     def _announce_if_due(self) -> None:
-        """Print the addresses of the brokers when all of them are ready, except those that cannot start."""
+        """Print the addresses of the brokers when all of them are ready, except those that cannot start.
+
+        If the cluster exists, do not wait long for the others after the first broker is ready.
+        """
         waiting = [broker for broker in self._brokers if broker.ready is None]
-        if self._announced or len(waiting) == len(self._brokers) or any(each.process is not None for each in waiting):
+        if self._announced or len(waiting) == len(self._brokers):
+            return
+        if self._announce_at is None and self._brokers[0].launch.cluster_exists:
+            self._announce_at = time.monotonic() + SLOW_START_S
+        is_late = self._announce_at is not None and time.monotonic() >= self._announce_at
+        if not is_late and any(each.process is not None for each in waiting):
             return
         self._announced = True
         for broker in waiting:
-            broker.join_alone()
+            broker.run_without()
         first = self._brokers[0].launch
         folder, logs = os.path.dirname(first.metadata), first.settings["log.dirs"]
         elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f"; the logs are in {logs}"

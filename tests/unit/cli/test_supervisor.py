@@ -79,3 +79,19 @@ def test_up_ends_although_a_broker_survives_sigkill(new_cluster: NewCluster) -> 
         assert "broker 2 (process" not in said(cluster)
     finally:
         os.waitpid(hanging, WALL)
+
+
+def test_broker_that_hangs_at_its_start_does_not_hide_the_others(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(arguments=("--brokers", "2", "--topic", "t:1:2"))
+    assert cluster.stop() == 0
+    identity = cluster.data / "broker-2" / "meta.properties"
+    text = identity.read_text()
+    identity.unlink()
+    os.mkfifo(identity)  # opening it blocks
+    cluster.start()
+    assert cluster.bootstrap.count(",") == 0
+    assert "broker 2 is not ready yet; the other brokers run without it" in said(cluster)
+    pipe = identity.rename(cluster.data / "pipe")
+    identity.write_text(text)
+    pipe.write_text(text)
+    wait_until(lambda: "broker 2 is ready now, at" in said(cluster), "broker 2 is ready")
