@@ -189,6 +189,12 @@ def _locks(lock: Callable[[int, int], None], fd: int) -> bool:
     return True
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals to handle: without SIGHUP if this process inherited that it is ignored, as under `nohup`."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in STOP_SIGNALS if not (ignored and number == signal.SIGHUP)]
+
+
 def say(line: str) -> None:
     """Print a line on stderr with one write, because other processes write there, too.
 
@@ -291,7 +297,7 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
         received.add(number)
         stop.set()
 
-    for number in STOP_SIGNALS:
+    for number in stop_signals():
         loop.add_signal_handler(number, signalled, number)
     supervisor = _supervisor(launch.supervisor_fd)
     if supervisor is not None:

@@ -58,7 +58,7 @@ class Supervisor:
 
         `faults`: obey HOLD and RESTART. Otherwise these signals end the process, as they end any other program.
         """
-        self._handled = (*STOP_SIGNALS, signal.SIGCHLD, *((HOLD, RESTART) if faults else ()))
+        self._handled = (*stop_signals(), signal.SIGCHLD, *((HOLD, RESTART) if faults else ()))
         self._brokers = [BrokerProcess(launch, restart=restart, say=_say) for launch in launches]
         self._parent = parent
         self._announced = False

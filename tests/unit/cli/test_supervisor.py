@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oncelog.cli.supervisor import ONE_CTRL_C_S
-from support.processes import accepts, gone, wait_until
+from support.processes import ManagedProcess, accepts, gone, wait_until
 from support.servers import OncelogCluster
 
 ONCELOG = Path(sys.executable).with_name("oncelog")
@@ -95,3 +96,17 @@ def test_broker_that_hangs_at_its_start_does_not_hide_the_others(new_cluster: Ne
     identity.write_text(text)
     pipe.write_text(text)
     wait_until(lambda: "broker 2 is ready now, at" in said(cluster), "broker 2 is ready")
+
+
+def test_sighup_is_ignored_under_nohup(tmp_path: Path) -> None:
+    command = ["nohup", ONCELOG, "up", "--port", "0", "--data", tmp_path / "data"]
+    process = ManagedProcess(command, tmp_path, "up")
+    try:
+        process.wait_for(lambda: list(process.lines()), "it is ready")
+        for pid in (process.pid, broker_pid(tmp_path / "data", 1)):
+            match = re.search(r"SigIgn:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
+            assert match is not None
+            assert int(match[1], 16) & 1 << signal.SIGHUP - 1
+        assert process.stop() == 0
+    finally:
+        process.kill()
