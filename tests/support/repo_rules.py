@@ -47,6 +47,7 @@ EDGES = {
     "cluster/leases.py": WORLD,
     "columns/native.py": frozenset({"os"}),
     "broker/process.py": WORLD,
+    "broker/resources.py": frozenset({"time"}),
     "broker/broker.py": frozenset({"asyncio", "random"}),
     "broker/*": frozenset({"asyncio"}),
     **{f"client/{name}.py": WORLD for name in DRIVERS},

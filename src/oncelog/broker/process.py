@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import gc
 import itertools
 import os
 import select
@@ -31,6 +30,7 @@ import msgspec
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
+from oncelog.broker.resources import allow_many_files, descriptor_limit, limit_garbage_collection, share_descriptors
 
 if TYPE_CHECKING:
     import asyncio
@@ -62,16 +62,6 @@ JOIN_POLL_S = 0.02
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 """A terminal sends these to all processes that it runs."""
 STOP_SIGNALS = (signal.SIGTERM, *TERMINAL_SIGNALS)
-OPEN_FILES = 512
-"""The file descriptors that the logs may hold, if the limit of the process allows it (`share_descriptors`)."""
-OTHER_FILES = 64
-"""The file descriptors for everything except logs and connections: metadata, locks, the event loop."""
-ALLOCATIONS_A_COLLECTION = 10_000
-"""The young-generation threshold of the garbage collector. A collection of this many objects takes 3 ms."""
-YOUNG_COLLECTIONS = 2
-"""The collections of the young generation before a collection of the next one."""
-LONG_COLLECTION_S = 0.005
-"""If a collection takes more CPU time than this, the surviving objects are frozen."""
 
 
 class TopicSpec(msgspec.Struct, frozen=True):
@@ -216,7 +206,7 @@ def drop_unwritten_output() -> None:
 def run(launch: Launch) -> int:
     """Run a broker until a signal or its supervisor stops it, or it fails. Return the exit status."""
     log = _start_logging()
-    _allow_many_files()
+    allow_many_files()
     try:
         config = _with_host_names(load(launch.settings))
         for warning in config.warnings:
@@ -303,7 +293,7 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
     if supervisor is not None:
         loop.add_reader(supervisor.fileno(), stop.set)
     async with _started(config, launch, stop) as broker:
-        _limit_garbage_collection()
+        limit_garbage_collection()
         first = config.client_listeners[0]
         endpoint = broker.endpoint(first.name)
         ready = Ready(first.host, broker.port, f"{bracketed(endpoint.host)}:{endpoint.port}")
@@ -344,7 +334,7 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
             stack.callback(store.close)
             renewals = ThreadPoolExecutor(1, "renewals")
             stack.callback(renewals.shutdown, wait=False)
-            open_files, clients = share_descriptors(_descriptor_limit())
+            open_files, clients = share_descriptors(descriptor_limit())
             broker = Broker(
                 config,
                 disk=OsDisk(open_files),
@@ -441,27 +431,6 @@ def _supervisor(fd: int) -> socket.socket | None:
     return end
 
 
-def _limit_garbage_collection() -> None:
-    """Exclude all existing objects from garbage collection, and later the long-lived objects of a large broker.
-
-    A collection blocks the event loop. For the objects of 20,000 open logs, it takes 0.2 s. So after a long collection,
-    all surviving objects are frozen. A frozen object is still freed when its last reference disappears.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(ALLOCATIONS_A_COLLECTION, YOUNG_COLLECTIONS, 10)
-    started = 0.0
-
-    def watch(phase: str, info: dict[str, int]) -> None:
-        nonlocal started
-        if phase == "start":
-            started = time.thread_time()
-        elif info["generation"] and time.thread_time() - started > LONG_COLLECTION_S:
-            gc.freeze()
-
-    gc.callbacks.append(watch)
-
-
 def _with_host_names(config: BrokerConfig) -> BrokerConfig:
     """Advertise this machine's name for each listener on every interface, as Kafka does."""
     listeners = tuple(_with_host_name(listener) for listener in config.client_listeners)
@@ -472,32 +441,6 @@ def _with_host_name(listener: Listener) -> Listener:
     if listener.advertised_host or listener.host not in ("", "0.0.0.0", "::"):
         return listener
     return replace(listener, advertised_host=socket.gethostname())
-
-
-def share_descriptors(limit: int) -> tuple[int, int]:
-    """Divide the process's file descriptors. Return the numbers for logs and for connections.
-
-    Connections get at least half of the limit.
-    """
-    logs = min(OPEN_FILES, limit // 4)
-    return logs, max(limit - logs - OTHER_FILES, limit // 2)
-
-
-def _descriptor_limit() -> int:
-    """Return the file descriptor limit of this process."""
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 2**31 - 1 if soft == resource.RLIM_INFINITY else soft
-
-
-def _allow_many_files() -> None:
-    """Raise the file descriptor limit to this user's hard limit. Each connection needs a descriptor."""
-    import resource
-
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # macOS reports a limit that it does not grant
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _write_pid(path: str) -> None:
