@@ -221,23 +221,27 @@ class _Fetcher:
     async def run(self) -> None:
         """Fetch until the broker stops."""
         while True:
-            self._wake.clear()
+            try:
+                answered = await self._turn()
+            except Exception:
+                self._parts.logger.exception("the fetch from broker %d failed", self._leader)
+                self._session.begin_again()
+                answered = False
+                await asyncio.sleep(self._parts.config.static.replica_fetch_backoff_ms / 1000)
+            if not answered:
+                self._delay(self._wanted.values())
+
+    async def _turn(self) -> bool:
+        """Send the next Fetch, or wait for a partition to fetch. Return False if the leader has not answered."""
+        self._wake.clear()
+        unsynced, retry_s = self._update()
+        if unsynced:
+            await self._sync(unsynced)
             unsynced, retry_s = self._update()
-            if unsynced:
-                await self._sync(unsynced)
-                unsynced, retry_s = self._update()
-            if not self._wanted:
-                await self._pause(retry_s)
-            else:
-                longest_s = min(retry_s, SYNC_WAIT_MS / 1000) if unsynced else retry_s
-                try:
-                    answered = await self._fetch(longest_s)
-                except Exception:
-                    self._parts.logger.exception("the fetch from broker %d failed", self._leader)
-                    self._session.begin_again()
-                    answered = False
-                if not answered:
-                    self._delay(self._wanted.values())
+        if not self._wanted:
+            await self._pause(retry_s)
+            return True
+        return await self._fetch(min(retry_s, SYNC_WAIT_MS / 1000) if unsynced else retry_s)
 
     def _update(self) -> tuple[list[_Followed], float]:
         """Find out what to fetch now. Return the partitions whose records must be synced first (`flush.messages`).
@@ -260,8 +264,8 @@ class _Fetcher:
             elif followed.is_unsynced:
                 unsynced.append(followed)
             else:
-                del self._due[followed]
                 followed.fetch = followed.following.next_fetch()
+                del self._due[followed]
             if followed.fetch is None or followed.fetch != last:
                 self._wanted.pop(followed.id, None)  # a partition that has got records moves to the end
                 if followed.fetch is not None:

@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from oncelog.cluster.leases import Leases
@@ -346,6 +346,8 @@ class SqliteStore:
 
     def _begin(self, wait_s: float) -> None:
         try:
+            if self._connection.in_transaction:  # an earlier ROLLBACK failed
+                self._connection.execute("ROLLBACK")
             self._connection.execute(f"PRAGMA busy_timeout = {max(0, int(wait_s * 1000))}")
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -359,7 +361,8 @@ class SqliteStore:
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # after some errors, SQLite has already rolled back
-            self._connection.execute("ROLLBACK")
+            with suppress(sqlite3.Error):  # the caller raises the first error, and `_begin` repeats the ROLLBACK
+                self._connection.execute("ROLLBACK")
 
     def _version(self) -> int:
         """Return a number that changes with each write of other connections, also of `_connection`."""

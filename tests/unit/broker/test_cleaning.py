@@ -383,3 +383,29 @@ def test_cleaner_yields_while_it_searches_for_work(storage: CleanerStorage) -> N
         assert turns >= 20
 
     storage.run_broker(life)
+
+
+def test_cleaner_continues_after_a_checkpoint_that_failed(
+    storage: CleanerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        fill(replica)
+        with monkeypatch.context() as patch:
+
+            async def write() -> None:
+                raise RuntimeError("can't start new thread")
+
+            patch.setattr(broker.checkpoints, "write", write)
+            cleaning = asyncio.ensure_future(broker.cleaner.run())
+            while "can't start new thread" not in caplog.text:
+                assert not cleaning.done()
+                await asyncio.sleep(0.001)
+        fill(replica)
+        end = replica.log.segments.active.base_offset
+        while not (storage.directory / CLEANER_OFFSETS).exists() or storage.offsets != [f"t 0 {end}"]:
+            assert not cleaning.done()
+            await asyncio.sleep(0.001)
+        cleaning.cancel()
+
+    storage.run_broker(life, log_cleaner_backoff_ms="1")

@@ -59,3 +59,29 @@ def test_topic_that_is_created_again_is_followed(tmp_path: Path) -> None:
             await first.topics.delete(topic)
 
     run(Brokers(tmp_path, MemoryStore(lambda: 0)), body)
+
+
+def test_unexpected_error_before_a_fetch_does_not_end_the_fetcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, second = await brokers.start(1), await brokers.start(2)
+        await until(lambda: len(first.metadata.image.brokers) == 2)
+        await first.topics.create("t", assignment=[(1, 2)] * 20)
+        failures = []
+        next_fetch = Following.next_fetch
+
+        def failing(following: Following) -> Fetch | None:
+            if len(failures) < 3:
+                failures.append(following)
+                raise RuntimeError("an unexpected error")
+            return next_fetch(following)
+
+        monkeypatch.setattr(Following, "next_fetch", failing)
+        for index in range(20):
+            append(first.partitions.find("t", index))
+        await until(lambda: marks(second, "t") == [1] * 20)
+        assert len(failures) == 3
+
+    run(Brokers(tmp_path, MemoryStore(lambda: 0)), body)
+    assert caplog.text.count("the fetch from broker 1 failed") == 3

@@ -5,7 +5,9 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
+from oncelog.broker.storage import housekeeping
 from oncelog.broker.storage.checkpoints import Written
+from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
@@ -116,3 +118,28 @@ def test_failed_round_is_logged_and_the_next_one_runs(
         "an unexpected error",
         "nor of this",
     ]
+
+
+def test_log_directories_are_checked_again_after_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checks: list[DataDirectory] = []
+
+    def check(directory: DataDirectory) -> None:
+        checks.append(directory)
+        if len(checks) == 1:
+            raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        config = load(QUICK | {"log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000_000)
+        await broker.start()
+        async with asyncio.timeout(30):
+            while len(checks) < 2:
+                await asyncio.sleep(0.005)
+        await broker.stop()
+
+    monkeypatch.setattr(housekeeping, "DIRECTORY_CHECK_MS", 5)
+    monkeypatch.setattr(DataDirectory, "check_exists", check)
+    asyncio.run(run())
+    assert caplog.text.count("RuntimeError: can't start new thread") == 1

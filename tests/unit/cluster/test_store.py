@@ -24,6 +24,7 @@ from oncelog.cluster.store import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    OutcomeUnknownError,
     SessionExpiredError,
     SessionHeldError,
     Set,
@@ -489,4 +490,36 @@ def test_full_sqlite_store_changes_nothing_and_raises(tmp_path: Path) -> None:
     assert store.children("/") == []
     store.create("/a")
     assert store.exists("/a")
+    store.close()
+
+
+class _FailingConnection:
+    """A connection on which some statements fail. `failures` maps a statement to the number of its failures."""
+
+    def __init__(self, connection: sqlite3.Connection, failures: dict[str, int]) -> None:
+        self._connection = connection
+        self._failures = failures
+
+    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
+        if self._failures.get(statement, 0):
+            self._failures[statement] -= 1
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+        return self._connection.execute(statement, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def test_failed_rollback_raises_a_store_error_and_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore(str(tmp_path / "tree.db"))
+    failing = _FailingConnection(store._connection, {"COMMIT": 1, "ROLLBACK": 2})
+    monkeypatch.setattr(store, "_connection", failing)
+    with pytest.raises(OutcomeUnknownError, match="disk I/O error"):
+        store.create("/a")
+    with pytest.raises(UnavailableError, match="disk I/O error"):
+        store.create("/b")
+    store.create("/c")
+    assert store.children("/") == ["c"]
     store.close()

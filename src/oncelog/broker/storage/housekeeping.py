@@ -88,6 +88,8 @@ class Housekeeping:
                     await self._workers.offload(directory.check_exists)
                 except OSError as error:  # the error takes the directory offline
                     self._logger.error("cannot check log directory %s: %s", directory.path, error)
+                except Exception:  # for example, no new thread can be started
+                    self._logger.exception("cannot check log directory %s", directory.path)
 
     async def _sync(self, replica: Replica) -> None:
         """Sync full segments, so that recovery need not read them. As in Kafka, leave the active one to the system.

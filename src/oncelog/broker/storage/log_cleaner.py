@@ -54,7 +54,12 @@ class LogCleaner:
     async def run(self) -> None:
         """Clean all logs that are due, again and again until the broker stops."""
         while True:
-            if not await self.clean_due():
+            try:
+                cleaned = await self.clean_due()
+            except Exception:  # for example, the checkpoint of a compacted log could not be written
+                self._logger.exception("the log cleaner failed; retrying later")
+                cleaned = False
+            if not cleaned:
                 await asyncio.sleep(self._config.current.log_cleaner_backoff_ms / 1000)
 
     async def clean_due(self) -> bool:
