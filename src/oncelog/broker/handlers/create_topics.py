@@ -51,14 +51,17 @@ class CreateTopics:
     async def handle(self, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
         """Return one result for each name. A repeated name gets INVALID_REQUEST."""
         named = await counted(topic.name for topic in request.topics)
+        deadline = Deadline(request.timeout_ms)
         if any(times == 1 and name != RESERVED for name, times in named.items()):
             try:
-                Deadline(request.timeout_ms).check()
+                deadline.check()
             except ProtocolError as error:
                 return await _refused(request, error)
         wanted = await mapped(request.topics, lambda topic: self._partitions(topic) if named[topic.name] == 1 else 0)
         too_many = sum(wanted) > MAX_NEW_PARTITIONS
         results = []
+        timed_out = ""
+        """The message of the first topic whose creation timed out. The other topics would wait as long."""
         described: Described = {}
         turns = Turns(TOPICS_A_TURN)
         for topic in request.topics:
@@ -76,8 +79,13 @@ class CreateTopics:
                         f"a request may create at most {MAX_NEW_PARTITIONS} partitions, counted over all its topics"
                     )
                     raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
-                results.append(await self._create(topic, described, ctx, validate_only=request.validate_only))
+                if timed_out:
+                    raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, timed_out)
+                before = None if request.validate_only else deadline
+                results.append(await self._create(topic, described, ctx, before))
             except ProtocolError as error:
+                if error.code is ErrorCode.REQUEST_TIMED_OUT:
+                    timed_out = str(error)
                 results.append(
                     CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error), configs=[])
                 )
@@ -90,8 +98,9 @@ class CreateTopics:
         return self.config.current.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
 
     async def _create(
-        self, topic: CreatableTopic, described: Described, ctx: RequestContext, *, validate_only: bool
+        self, topic: CreatableTopic, described: Described, ctx: RequestContext, deadline: Deadline | None
     ) -> CreatableTopicResult:
+        """Create one topic, or only validate it if there is no deadline."""
         check_topic_name(topic.name)
         if topic.name == RESERVED:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED} is prohibited.")
@@ -105,11 +114,11 @@ class CreateTopics:
         configs = check_topic_configs(self.config.current, {entry.name: entry.value for entry in topic.configs})
         assignment = self._assignment(topic)
         topic_id = NO_UUID
-        if not validate_only:
+        if deadline is not None:
             for sentence in without_effect(configs):
                 self.logger.warning("topic %s: %s", topic.name, sentence)
             created = await self.topics.create(
-                topic.name, partitions=len(assignment), configs=configs, assignment=assignment
+                topic.name, partitions=len(assignment), configs=configs, assignment=assignment, deadline=deadline
             )
             topic_id = created.topic_id
         if not ctx.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):

@@ -93,17 +93,12 @@ class Metadata:
         for name in missing:
             await turns.next()
             try:
-                if name in INTERNAL_TOPICS:
-                    await self.topics.ensure_internal(name)
-                elif _may_be_created(self.cache.image, name):
-                    config = self.config.current
-                    await self.topics.create(
-                        name,
-                        partitions=config.num_partitions,
-                        replication_factor=config.default_replication_factor,
-                    )
+                if name in INTERNAL_TOPICS or _may_be_created(self.cache.image, name):
+                    await self.topics.create_missing(name)
             except ProtocolError as error:
                 refused.add("%r: %s", name, error)
+                if error.code is ErrorCode.REQUEST_TIMED_OUT:  # the other topics would wait as long
+                    break
         refused.log(self.logger, "cannot create a topic that a Metadata request names")
 
     def _refusal(self, name: str, ctx: RequestContext, creates: bool) -> ErrorCode:

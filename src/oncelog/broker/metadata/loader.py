@@ -35,6 +35,8 @@ POLL_S = 1.0
 """The interval at which a broker that is alone looks for changes of others. It sees its own changes at once."""
 SHARED_POLL_S = 0.05
 """The same interval if there are other brokers."""
+CHANGE_WAIT_S = 10.0
+"""How long a request waits for changes of other requests, also if its own deadline is later."""
 
 
 class Deadline:
@@ -43,15 +45,15 @@ class Deadline:
     As in Kafka's `KafkaEventQueue`, the deadline applies until the change begins. A change that has begun is completed.
     """
 
-    __slots__ = ("_end", "_timeout_ms")
+    __slots__ = ("_timeout_ms", "end")
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self._end = asyncio.get_running_loop().time() + timeout_ms / 1000
+        self.end = asyncio.get_running_loop().time() + timeout_ms / 1000
 
     def check(self) -> None:
         """Raise REQUEST_TIMED_OUT if the deadline has passed. A timeout of 0 or less passes at once."""
-        if asyncio.get_running_loop().time() >= self._end:
+        if asyncio.get_running_loop().time() >= self.end:
             message = f"the change did not start within the request's timeout of {self._timeout_ms} ms"
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message)
 
@@ -96,9 +98,11 @@ class MetadataLoader:
         """Let the body write to the tree while no other request of this broker writes. Then catch up.
 
         When the block ends, the image includes the change, and all subscribers have applied it. Raises
-        REQUEST_TIMED_OUT if the deadline passes before the block begins, or if the tree cannot be read afterwards.
+        REQUEST_TIMED_OUT if the deadline passes before the block begins, if other requests write for `CHANGE_WAIT_S`,
+        or if the tree cannot be read afterwards.
         """
-        async with self._changing:
+        await self._acquire(deadline)
+        try:
             if deadline is not None:
                 deadline.check()
             try:
@@ -112,7 +116,32 @@ class MetadataLoader:
             except StoreError as error:
                 message = f"the change was written, but the metadata cannot be read: {error!r}"
                 raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
+        finally:
+            self._changing.release()
         await applied()
+
+    async def _acquire(self, deadline: Deadline | None) -> None:
+        """Acquire `_changing`. Raises REQUEST_TIMED_OUT if other requests hold it for too long."""
+        end = asyncio.get_running_loop().time() + CHANGE_WAIT_S
+        if deadline is not None:
+            deadline.check()
+            end = min(end, deadline.end)
+
+        async def acquire() -> None:
+            async with asyncio.timeout_at(end):
+                await self._changing.acquire()
+
+        # A request's first step belongs to no task, so it cannot enter a timeout.
+        acquiring = self._workers.task(acquire(), "wait for other changes of the metadata")
+        try:
+            await acquiring
+        except TimeoutError as error:
+            message = "the change did not start in time, because other changes of the metadata are in progress"
+            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
+        except asyncio.CancelledError:
+            if acquiring.done() and not acquiring.cancelled() and acquiring.exception() is None:
+                self._changing.release()
+            raise
 
     async def refresh(self) -> None:
         """Read the changes and publish them, without waiting for work that takes long. Raises StoreError."""

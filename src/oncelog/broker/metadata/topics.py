@@ -17,9 +17,14 @@ from oncelog.cluster.changes import cannot_write
 from oncelog.cluster.controller.placement import place
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.store import MetadataStore, StoreError
-from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.cluster.topics import INTERNAL_TOPICS, PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
+
+MISSING_WAIT_S = 1.0
+"""How long a Metadata request waits for the creation of a missing topic. Other requests of the client wait for it."""
+MISSING_PAUSE_S = 5.0
+"""How long Metadata requests create no topics after one of them has waited in vain."""
 
 RandomBits = Callable[[int], int]
 """Return a random number with the given number of bits."""
@@ -60,6 +65,8 @@ class TopicAdministration:
         self._random_bits = random_bits
         self._logger = logger
         self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
+        self._no_missing_until = 0.0
+        """The loop's time until which `create_missing` creates nothing."""
 
     def broker_ids(self) -> list[int]:
         """Return the ids of all running brokers."""
@@ -93,6 +100,7 @@ class TopicAdministration:
         replication_factor: int = 1,
         configs: Mapping[str, str] | None = None,
         assignment: Sequence[tuple[int, ...]] | None = None,
+        deadline: Deadline | None = None,
     ) -> TopicInfo:
         """Create a topic, and return it. The caller has checked its name and settings.
 
@@ -100,10 +108,37 @@ class TopicAdministration:
         """
         infos = self._infos(assignment or self.place(partitions, replication_factor))
         topic = TopicInfo(name, new_topic_id(self._random_bits), infos, configs or {})
-        async with self._loader.changing() as log:
+        async with self._loader.changing(deadline) as log:
             await self._workers.write(topic_nodes.write_topic, log, topic)
         self._logger.info("created topic %s with %d partitions", name, len(infos))
         return topic
+
+    async def create_missing(self, name: str) -> None:
+        """Create a topic that a Metadata request names, also an internal one. The caller has checked the name.
+
+        Raises INVALID_REPLICATION_FACTOR, and REQUEST_TIMED_OUT after `MISSING_WAIT_S`. The write may succeed later.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._no_missing_until:
+            message = "changes of the metadata take too long"
+            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message)
+        task = self._workers.task(self._create_missing(name), f"create {name}")
+        try:
+            await asyncio.wait((task,), timeout=MISSING_WAIT_S)
+            if not task.done():
+                self._no_missing_until = loop.time() + MISSING_PAUSE_S
+                message = f"the topic was not created within {MISSING_WAIT_S} s"
+                raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message)
+            task.result()
+        finally:
+            task.cancel()
+
+    async def _create_missing(self, name: str) -> TopicInfo:
+        if name in INTERNAL_TOPICS:
+            return await self.ensure_internal(name)
+        config = self._config.current
+        factor = config.default_replication_factor
+        return await self.create(name, partitions=config.num_partitions, replication_factor=factor)
 
     async def ensure_internal(self, name: str) -> TopicInfo:
         """Return the coordinators' topic of that name. Create it, with its coordinators, if it does not exist."""
