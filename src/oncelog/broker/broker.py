@@ -318,6 +318,7 @@ class Broker:
             max_request_size=config.socket_request_max_bytes,
             idle_ms=config.connections_max_idle_ms,
             max_connections=min(config.max_connections, self._most_clients),
+            protected_listener=config.inter_broker_listener_name,
             backlog=config.socket_listen_backlog_size,
             max_unsent_bytes=config.queued_max_response_bytes,
         )

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 MANY_PIECES = 1024
 """The system accepts no more in one call (IOV_MAX). uvloop silently drops a response of more than a million pieces."""
 SMALL_PIECE = 4096
 JOINED_BYTES = 64 * 1024
+_LENGTH = struct.Struct(">i")
+
+
+def add_framed(out: list[bytes | memoryview], chunks: list[bytes | memoryview]) -> int:
+    """Append one response with its length in front. Return the number of bytes added."""
+    size = sum(map(len, chunks))
+    out.append(_LENGTH.pack(size))
+    out += chunks
+    return size + 4
 
 
 def in_few_pieces(pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:

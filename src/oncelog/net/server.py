@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from oncelog.net.eager import start_eagerly
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
 from oncelog.net.peer import Peer
-from oncelog.net.pieces import in_few_pieces, needs_join
+from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
 from oncelog.net.replies import Chunks, Holds, Pending, Replies, Reply
 from oncelog.net.server_options import DEFAULT_LISTENER, Address, Limits
 from oncelog.net.unsent import Unsent
@@ -46,7 +45,6 @@ FRAMES_A_TURN = 64
 SWEEPS = 8
 """Number of sweeps without any activity of a connection, after which it counts as idle."""
 
-_LENGTH = struct.Struct(">i")
 _log = logging.getLogger("oncelog.net")
 
 
@@ -217,7 +215,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     if waiting:
                         self._replies.add().set(result)
                     else:
-                        size += _add(out, result)
+                        size += add_framed(out, result)
                         if size >= WRITE_BYTES:
                             self._write(out, size)
                             out, size = [], 0
@@ -286,7 +284,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._fail(result, out, size)
                 return
             if result is not None:
-                size += _add(out, result)
+                size += add_framed(out, result)
         if out and not self._closing:
             self._write(out, size)
         self._server.unsent.drop_draft(self._peer.connection_id)
@@ -321,14 +319,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._closing:
             self._closing = True
             self._transport.close()
-
-
-def _add(out: Chunks, chunks: Chunks) -> int:
-    """Append one response with its length in front. Return the number of bytes added."""
-    size = sum(map(len, chunks))
-    out.append(_LENGTH.pack(size))
-    out += chunks
-    return size + 4
 
 
 class Server:
@@ -452,7 +442,8 @@ class Server:
 
     def admit(self, connection: ServerConnection) -> int:
         """Register a new connection and return its id. Return 0 if there are too many, or if the server is closing."""
-        if len(self.connections) >= self.limits.max_connections or self._drained is not None:
+        full = len(self.connections) >= self.limits.max_connections
+        if self._drained is not None or (full and not self._replaces(connection)):
             if not self._refusing:
                 _log.warning("rejecting connections: max.connections=%d is reached", self.limits.max_connections)
             self._refusing = True
@@ -460,6 +451,17 @@ class Server:
         self.connections[connection] = None
         self._next_id += 1
         return self._next_id
+
+    def _replaces(self, connection: ServerConnection) -> bool:
+        """Close the most idle client for a connection of the protected listener, as Kafka does."""
+        mine = connection._peer.listener
+        if mine != self.limits.protected_listener:
+            return False
+        others = [each for each in self.connections if each._peer.listener != mine and not each._closing]
+        if not others:
+            return False
+        max(others, key=lambda each: each._quiet_sweeps).abort()
+        return True
 
     def gone(self, connection: ServerConnection) -> None:
         """Unregister a lost connection."""

@@ -32,6 +32,8 @@ class Limits:
     """
     max_connections: int = 2**31 - 1
     """Largest number of connections. The server closes further ones at once."""
+    protected_listener: str = ""
+    """The listener of the other brokers. Its connections replace idle ones of other listeners above the limit."""
     backlog: int = 1024
     """Number of connections that the kernel queues until the server accepts them."""
     max_unsent_bytes: int = 64 * 1024 * 1024

@@ -330,6 +330,39 @@ def test_request_knows_its_listener(loop: str) -> None:
 
 
 @both_loops
+def test_connection_of_the_protected_listener_replaces_the_most_idle_client(loop: str) -> None:
+    async def body() -> None:
+        server = Server(echo, Limits(max_connections=3, protected_listener="INNER"))
+        await server.listen([Address("127.0.0.1", 0, "INNER"), Address("127.0.0.1", 0, "OUTER")])
+        idle, busy, refused = [await Client.to_port(server.ports["OUTER"]) for _ in range(3)]
+        await until(lambda: len(server.connections) == 3)
+        refused.close()
+        await until(lambda: len(server.connections) == 2)
+        inner = [await Client.to_port(server.ports["INNER"])]
+        await until(lambda: len(server.connections) == 3)
+        for connection in server.connections:
+            connection.sweep()
+        await busy.send(framed(b"x"))
+        assert await busy.answer() == b"echo:x"
+        outer = await Client.to_port(server.ports["OUTER"])
+        assert await outer.closed()
+        inner.append(await Client.to_port(server.ports["INNER"]))
+        assert await idle.closed()
+        await busy.send(framed(b"y"))
+        assert await busy.answer() == b"echo:y"
+        inner.append(await Client.to_port(server.ports["INNER"]))
+        assert await busy.closed()
+        fourth = await Client.to_port(server.ports["INNER"])
+        assert await fourth.closed()
+        for client in inner:
+            await client.send(framed(b"z"))
+            assert await client.answer() == b"echo:z"
+        await server.close()
+
+    run(loop, body)
+
+
+@both_loops
 def test_bound_server_accepts_connections_only_when_it_serves(loop: str) -> None:
     async def body() -> None:
         server = Server(echo)
