@@ -57,7 +57,7 @@ Id = tuple[UUID, int]
 class _Followed:
     """One partition that follows the broker of a fetcher."""
 
-    __slots__ = ("backoff_ms", "changed", "fetch", "following", "id", "replica", "retry_at")
+    __slots__ = ("backoff_ms", "changed", "fetch", "following", "id", "problem", "replica", "retry_at")
 
     def __init__(self, replica: Replica, changed: Callable[[_Followed], None]) -> None:
         """`changed` is called after each change of the log."""
@@ -70,6 +70,13 @@ class _Followed:
         self.retry_at = 0.0
         """The loop's time before which the partition is not fetched."""
         self.backoff_ms = MIN_BACKOFF_MS
+        self.problem = ""
+        """The last error, so that it is logged once, and not at each attempt."""
+
+    def is_new(self, problem: str) -> bool:
+        """Record an error. Return whether the last attempt had another one, or none."""
+        known, self.problem = self.problem, problem
+        return problem != known
 
     @property
     def is_current(self) -> bool:
@@ -362,15 +369,17 @@ class _Fetcher:
             if isinstance(action, Append):
                 await self._append(followed, action, pace)
                 followed.backoff_ms = MIN_BACKOFF_MS
+                followed.problem = ""
             elif isinstance(action, Truncate | Restart):
                 self._parts.logger.info("%r: %r, as broker %d requires", replica, action, self._leader)
                 self._parts.truncations.start(replica, action)
         except Exception as error:  # the other partitions of the leader do not depend on this one
-            trace = not isinstance(error, ProtocolError)
-            self._parts.logger.error("cannot replicate %r: %s", replica, error, exc_info=trace)
-            action = Signal.RETRY
+            if followed.is_new(repr(error)):
+                trace = not isinstance(error, ProtocolError)
+                self._parts.logger.error("cannot replicate %r: %s", replica, error, exc_info=trace)
+            action = Signal.IGNORE
         if isinstance(action, Signal):
-            if action is not Signal.IGNORE:
+            if action is not Signal.IGNORE and followed.is_new(fetched.error.name):
                 self._parts.logger.info("%r: broker %d answered %s", replica, self._leader, fetched.error.name)
             self._delay([followed])
 

@@ -454,14 +454,12 @@ class Server:
 
     def _replaces(self, connection: ServerConnection) -> bool:
         """Close the most idle client for a connection of the protected listener, as Kafka does."""
-        mine = connection._peer.listener
-        if mine != self.limits.protected_listener:
-            return False
-        others = [each for each in self.connections if each._peer.listener != mine and not each._closing]
-        if not others:
-            return False
-        max(others, key=lambda each: each._quiet_sweeps).abort()
-        return True
+        own, protected = connection._peer.listener, self.limits.protected_listener
+        others = (each for each in self.connections if each._peer.listener != own and not each._closing)
+        idle = max(others, key=lambda each: each._quiet_sweeps, default=None) if own == protected else None
+        if idle is not None:
+            idle.abort()
+        return idle is not None
 
     def gone(self, connection: ServerConnection) -> None:
         """Unregister a lost connection."""

@@ -11,7 +11,8 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.cluster.brokers import CONTROLLER
 from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH
-from oncelog.cluster.store import UnavailableError
+from oncelog.cluster.state_writes import state_write
+from oncelog.cluster.store import Check, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topics import PartitionInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -112,6 +113,25 @@ def test_former_controller_writes_nothing(tmp_path: Path) -> None:
         await until(lambda: store.get(CONTROLLER_EPOCH).data == b"10")
         await until(lambda: state(first).leader == 1)
         assert state(first).leader_epoch == before.leader_epoch + 1
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_former_controller_warns_once_for_all_its_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore(Clock())
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        topic = await broker.topics.create("t")
+        claim = broker.controller._current()
+        assert claim is not None
+        epoch = Check(CONTROLLER_EPOCH, claim.version)
+        write = state_write("t", topic.topic_id, 0, topic.partitions[0].state, epoch)
+        store.set(CONTROLLER_EPOCH, b"9")
+        for _ in range(3):  # writes may wait for each other
+            assert broker.controller._write(claim, [write]) == []
+        assert caplog.text.count("the controller no more") == 1
+        assert broker.controller._current() is None
 
     run(Brokers(tmp_path, store), body)
 

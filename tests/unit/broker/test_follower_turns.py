@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -23,6 +24,7 @@ from oncelog.cluster.store import Create, Set
 from oncelog.cluster.topic_nodes import write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.steps import BATCHES_A_STEP, at_once
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.topics import CONSUMER_OFFSETS
@@ -40,6 +42,7 @@ class Leader:
         self.records = records
         self.high_watermark = 0
         self.fetches = 0
+        self.error = ErrorCode.NONE
 
     async def request(self, broker: int, _purpose: Any, request: Any, *_: Any) -> Any:
         await asyncio.sleep(0.01)
@@ -48,6 +51,7 @@ class Leader:
         self.fetches += 1
         records, self.records = self.records, b""
         data = PartitionData(partition_index=0, high_watermark=self.high_watermark, records=records)
+        data.error_code = self.error
         return FetchResponse(session_id=0, responses=[FetchableTopicResponse(topic_id=ID, partitions=[data])])
 
 
@@ -162,6 +166,25 @@ def test_an_unexpected_error_of_one_partition_does_not_end_the_fetch(
         assert "the fetch from broker" not in caplog.text
 
     storage.run_broker(life)
+
+
+def test_error_of_a_leader_is_logged_once_until_it_changes(
+    storage: BrokerStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def life(broker: Broker) -> None:
+        leader = Leader()
+        await follower(broker, leader)
+        for error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE) * 2:
+            leader.error = error
+            fetches = leader.fetches
+            async with asyncio.timeout(20):
+                while leader.fetches < fetches + 3:
+                    await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.INFO):
+        storage.run_broker(life, replica_fetch_backoff_ms="1")
+    for error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+        assert caplog.text.count(f"broker 2 answered {error.name}") == 2
 
 
 def test_other_requests_have_turns_during_a_truncation(storage: BrokerStorage) -> None:

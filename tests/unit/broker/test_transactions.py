@@ -64,7 +64,7 @@ def test_commit_writes_markers_to_the_partitions() -> None:
     with_broker(scenario)
 
 
-def test_rejected_markers_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_markers_are_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(setup: Setup) -> None:
         await setup.write(0)
         await setup.write(1)
@@ -79,6 +79,7 @@ def test_rejected_markers_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
         assert tried == [("out", 0), ("out", 1), ("out", 0), ("out", 1), ("out", 0)]
 
     with_broker(scenario)
+    assert caplog.text.count("cannot write the marker") == 2, "one for each partition"
 
 
 def test_only_a_deleted_topic_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

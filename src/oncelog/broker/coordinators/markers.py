@@ -142,7 +142,8 @@ class MarkerWriter:
         )
 
     def _write_own(self, markers: Markers, backoff_ms: int) -> None:
-        results = {each: self._write_marker(markers, each) for each in markers.partitions}
+        first = backoff_ms == _BACKOFF_MS
+        results = {each: self._write_marker(markers, each, logs=first) for each in markers.partitions}
         written = [each for each, code in results.items() if code is ErrorCode.NONE]
         self._partitions.when_committed(
             written, lambda lost: self._markers_written(markers, backoff_ms, results | lost)
@@ -176,7 +177,8 @@ class MarkerWriter:
                 backoff_ms / 1000, self._write_markers, _only(markers, rest), min(2 * backoff_ms, _MAX_BACKOFF_MS)
             )
 
-    def _write_marker(self, markers: Markers, partition: Partition) -> ErrorCode:
+    def _write_marker(self, markers: Markers, partition: Partition, *, logs: bool) -> ErrorCode:
+        """Append a marker, and return the result. Log an error only at the first of many attempts."""
         try:
             self._partitions.append_marker(
                 *partition,
@@ -187,14 +189,15 @@ class MarkerWriter:
                 transaction_version=markers.transaction_version,
             )
         except ProtocolError as error:
-            self._logger.warning(
-                "cannot write the marker of %r (producer id %d, epoch %d) to %s-%d: %s",
-                markers.transactional_id,
-                markers.producer_id,
-                markers.producer_epoch,
-                *partition,
-                error,
-            )
+            if logs:
+                self._logger.warning(
+                    "cannot write the marker of %r (producer id %d, epoch %d) to %s-%d: %s",
+                    markers.transactional_id,
+                    markers.producer_id,
+                    markers.producer_epoch,
+                    *partition,
+                    error,
+                )
             return error.code
         return ErrorCode.NONE
 

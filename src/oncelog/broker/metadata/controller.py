@@ -259,8 +259,9 @@ class Controller:
             if error is None:
                 done.append(write)
             elif isinstance(error, SessionExpiredError) or error.path == CONTROLLER_EPOCH:
-                self._logger.warning("this broker is the controller no more")
-                self._claim = None
+                if self._claim is claim:  # not for other writes that waited meanwhile, and not after a new election
+                    self._logger.warning("this broker is the controller no more")
+                    self._claim = None
                 break
             elif not isinstance(error, REJECTED):
                 raise error
