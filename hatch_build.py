@@ -27,6 +27,7 @@ COMPILED = (
     "broker/requests/*.py",
     "cluster/leader.py",
     "cluster/replica.py",
+    "cluster/waits.py",
     "log/**/*.py",
     "net/*.py",
     "protocol/*.py",

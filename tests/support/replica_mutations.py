@@ -19,9 +19,10 @@ import pytest
 
 from oncelog.cluster.controller import reconcile
 from oncelog.cluster.follower import Following, Signal, Truncate
-from oncelog.cluster.leader import IsrProposal, Outcome, Term
+from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.state_writes import StateWrite
 from oncelog.cluster.store import ANY, Set
+from oncelog.cluster.waits import Outcome
 from oncelog.protocol.errors import ProtocolError
 from oncelog.version import build
 from support.replica_invariants import InvariantError
@@ -51,7 +52,7 @@ def answer_before_replication(patch: pytest.MonkeyPatch) -> None:
     def produce(world: ReplicaWorld, process: Any) -> None:
         original(world, process)
         if process.term is not None:
-            for _, _, wait in process.term._waits:
+            for _, _, wait in process.term.waits._heap:
                 wait.finish(Outcome.COMMITTED)
 
     original = ReplicaWorld.produce

@@ -18,12 +18,13 @@ from uuid import UUID
 from oncelog.cluster.brokers import BROKER_EPOCHS, BrokerInfo, epoch_path
 from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile
 from oncelog.cluster.follower import Append, Fetch, Fetched, Following, Restart, Signal, Truncate
-from oncelog.cluster.leader import IsrProposal, Outcome, Term
+from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.state_writes import isr_write
 from oncelog.cluster.store import Operation, StoreError, ensure
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topics import topic_id_path
+from oncelog.cluster.waits import Outcome
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.logs import NOW, batch, of_producer

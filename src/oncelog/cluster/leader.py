@@ -11,47 +11,16 @@ Kafka's `Partition`, `Replica`; KAFKA-7128, KAFKA-13091, KAFKA-19996.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from typing import NamedTuple, Protocol
 
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.waits import Outcome, Wait, Waits
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 UNKNOWN_OFFSET = -1
 NEVER = -(2**62)
 """A time before all others."""
-
-
-class Outcome(Enum):
-    """How a wait for the high watermark ended."""
-
-    COMMITTED = "committed"
-    LOST = "lost"
-    """The term has ended. The record may still be committed in a later term, or it may be truncated."""
-    TIMED_OUT = "timed out"
-    CANCELLED = "cancelled"
-
-
-class Wait:
-    """A wait until the record at `offset` is committed. The callback gets the outcome, exactly once."""
-
-    __slots__ = ("_callback", "offset", "outcome")
-
-    def __init__(self, offset: int, callback: Callable[[Outcome], None]) -> None:
-        self.offset = offset
-        self.outcome: Outcome | None = None
-        """The outcome, or None while the wait lasts."""
-        self._callback = callback
-
-    def finish(self, outcome: Outcome) -> bool:
-        """End the wait. Return False if it has already ended. The shell calls this with TIMED_OUT or CANCELLED."""
-        if self.outcome is not None:
-            return False
-        self.outcome = outcome
-        self._callback(outcome)
-        return True
 
 
 class Follower:
@@ -152,8 +121,6 @@ class Term:
         "_pending",
         "_stored_end",
         "_undecided",
-        "_waited",
-        "_waits",
         "broker",
         "epoch_start",
         "high_watermark",
@@ -164,6 +131,7 @@ class Term:
         "over",
         "replicas",
         "state",
+        "waits",
     )
 
     def __init__(
@@ -181,6 +149,7 @@ class Term:
         live: Mapping[int, int] | None = None,
         now_ms: int = 0,
         advanced: Callable[[int], object] = _ignore,
+        later: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """Start leading under `state`. `high_watermark` is the checkpointed one, limited to `log_end`.
 
@@ -188,6 +157,7 @@ class Term:
         `live` maps the brokers that may join the ISR to their broker epochs. Exclude brokers that are shutting down.
         A member that is not in it leaves the ISR. If it is empty, the live brokers are unknown.
         `advanced` gets each new high watermark before the waits for it finish. It sets the log's high watermark.
+        For `later`, see `Waits`.
         """
         self.broker = broker
         self.replicas = tuple(replicas)
@@ -212,8 +182,7 @@ class Term:
         self._followers = {
             other: Follower(other, now_ms if other in self.isr else NEVER) for other in self.replicas if other != broker
         }
-        self._waits: list[tuple[int, int, Wait]] = []
-        self._waited = 0
+        self.waits = Waits(self.high_watermark, later)
         self._advance()
 
     def __repr__(self) -> str:
@@ -441,9 +410,7 @@ class Term:
             return False
         self.high_watermark = target
         self._advanced(target)
-        waits = self._waits
-        while waits and waits[0][0] < target:
-            heapq.heappop(waits)[2].finish(Outcome.COMMITTED)
+        self.waits.commit(target)
         return True
 
     def wait(self, offset: int, callback: Callable[[Outcome], None]) -> Wait:
@@ -451,22 +418,12 @@ class Term:
 
         The record must have been appended in this term, or be part of the log with which the term started.
         """
-        wait = Wait(offset, callback)
-        if offset < self.high_watermark:
-            wait.finish(Outcome.COMMITTED)
-        elif self.over:
-            wait.finish(Outcome.LOST)
-        else:
-            self._waited += 1
-            heapq.heappush(self._waits, (offset, self._waited, wait))
-        return wait
+        return self.waits.add(offset, callback)
 
     def end(self) -> None:
         """End the term. Its waits end with LOST. Call it before the log is truncated or follows another leader."""
         self.over = True
-        waits, self._waits = self._waits, []
-        for _, _, wait in sorted(waits, key=lambda entry: entry[:2]):
-            wait.finish(Outcome.LOST)
+        self.waits.lose()
 
 
 def _out_of_range(reason: str) -> ProtocolError:

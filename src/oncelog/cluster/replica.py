@@ -7,14 +7,14 @@ callbacks, so this module needs no clock and no event loop.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from oncelog.cluster.leader import Outcome, Term, Wait
+from oncelog.cluster.leader import Term
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.waits import Outcome, Wait, Waits
 from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.log.validate import ValidBatches
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -41,8 +41,8 @@ class Replica:
 
     __slots__ = (
         "_flush",
+        "_later",
         "_stored_waits",
-        "_waited",
         "_watchers",
         "bytes_appended",
         "leader",
@@ -60,10 +60,20 @@ class Replica:
         "truncating",
     )
 
-    def __init__(self, topic: str, partition: int, topic_id: UUID, log: Log, *, flush: Flush | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        topic_id: UUID,
+        log: Log,
+        *,
+        flush: Flush | None = None,
+        later: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         """Create a replica of an open log, without a term.
 
-        `flush` syncs the log as `flush.messages` and `flush.ms` require; without it, the log is not synced here.
+        `flush` syncs the log as `flush.messages` and `flush.ms` require; without it, the log is not synced here. For
+        `later`, see `Waits`.
         """
         self.topic = topic
         self.partition = partition
@@ -89,8 +99,8 @@ class Replica:
         self.truncating = False
         """Whether the log is being truncated. Meanwhile, the replica keeps its role, and it is not fetched."""
         self._flush = flush
-        self._stored_waits: list[tuple[int, int, Wait]] = []
-        self._waited = 0
+        self._later = later
+        self._stored_waits = Waits(self.stored_end, later)
         self._watchers: dict[Callable[[], None], None] = {}
 
     def __repr__(self) -> str:
@@ -126,6 +136,7 @@ class Replica:
             live=live,
             now_ms=now_ms,
             advanced=self._advanced,
+            later=self._later,
         )
         self.term = term
         self.leader = -1
@@ -144,9 +155,8 @@ class Replica:
             return False
         self.state_version = max(self.state_version, term.state.version)  # an older image must not begin it again
         term.end()
-        stored, self._stored_waits = self._stored_waits, []
-        for _, _, wait in sorted(stored, key=_position):
-            wait.finish(Outcome.LOST)
+        stored, self._stored_waits = self._stored_waits, Waits(self.stored_end, self._later)
+        stored.lose()
         self.log.void_verifications()
         self.wake()
         return True
@@ -251,26 +261,32 @@ class Replica:
 
     # --- waits ---
 
-    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None) -> None:
+    def when_committed(
+        self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None
+    ) -> Wait | None:
         """Call `callback` with NONE when the high watermark is above `offset`, perhaps before this returns.
 
         If the term ends before that, call it with the reason: KAFKA_STORAGE_ERROR for a failed log directory,
         UNKNOWN_TOPIC_OR_PARTITION for a deleted topic, otherwise NOT_LEADER_OR_FOLLOWER. If other code has run since
         the append, pass its `term`: after its end, another record may be at `offset`.
+
+        Return the wait, or None if it has ended. Finish it if it is no longer needed: its error is REQUEST_TIMED_OUT.
         """
-        if term is not None and term is not self.term:
+        current = self.term
+        if term is not None and term is not current:
             callback(self._why_lost())
-        elif self.log.high_watermark > offset:
+        elif self.log.high_watermark > offset and (current is None or not current.waits.releasing):
             callback(ErrorCode.NONE)
-        elif self.term is None:
+        elif current is None:
             callback(self._why_lost())
         else:
-            self.term.wait(offset, partial(self._ended, callback))
+            return current.waits.add(offset, partial(self._ended, callback))
+        return None
 
-    def when_stored(self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None) -> None:
+    def when_stored(self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None) -> Wait | None:
         """Call `callback` with NONE when the record at `offset` is stored here as `flush.messages` requires.
 
-        The followers need not have it. `term` and the errors are those of `when_committed`.
+        The followers need not have it. `term`, the errors and the result are those of `when_committed`.
         """
         if term is not None and term is not self.term:
             callback(self._why_lost())
@@ -279,12 +295,14 @@ class Replica:
         elif self.term is None:
             callback(self._why_lost())
         else:
-            self._waited += 1
-            wait = Wait(offset, partial(self._ended, callback))
-            heapq.heappush(self._stored_waits, (offset, self._waited, wait))
+            return self._stored_waits.add(offset, partial(self._ended, callback))
+        return None
 
     def _ended(self, callback: Callable[[ErrorCode], None], outcome: Outcome) -> None:
-        callback(ErrorCode.NONE if outcome is Outcome.COMMITTED else self._why_lost())
+        if outcome is Outcome.COMMITTED:
+            callback(ErrorCode.NONE)
+        else:
+            callback(self._why_lost() if outcome is Outcome.LOST else ErrorCode.REQUEST_TIMED_OUT)
 
     def _why_lost(self) -> ErrorCode:
         if self.offline:
@@ -345,20 +363,10 @@ class Replica:
         term = self.term
         if (term is None or not term.appended(end, self.stored_end)) and self._watchers:
             self.wake()
-        if self._stored_waits:
-            self._finish_stored()
-
-    def _finish_stored(self) -> None:
-        waits = self._stored_waits
-        while waits and waits[0][0] < self.stored_end:
-            heapq.heappop(waits)[2].finish(Outcome.COMMITTED)
+        self._stored_waits.commit(self.stored_end)
 
     def _advanced(self, high_watermark: int) -> None:
         """Apply a new high watermark of the term, before its waits finish."""
         self.log.advance_high_watermark(high_watermark)
         if self._watchers:
             self.wake()
-
-
-def _position(entry: tuple[int, int, Wait]) -> tuple[int, int]:
-    return entry[:2]

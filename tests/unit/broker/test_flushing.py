@@ -23,7 +23,7 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.net.eager import start_eagerly
-from oncelog.net.server import Pending
+from oncelog.net.server import Holds, Pending
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -179,6 +179,54 @@ def test_sync_that_takes_longer_than_the_request_timeout_times_out(tmp_path: Pat
         assert [broker.partitions.find("t", index).log.log_end_offset for index in (0, 1)] == [1, 1]
         disk.gate.set()
         assert outcome(await waiting(send(broker, "t", acks=acks))).base_offset == 1
+
+    live(tmp_path, life)
+
+
+def left(broker: Broker, partition: int) -> int:
+    """Return how many waits a partition of the topic `t` still holds."""
+    replica = broker.partitions.find("t", partition)
+    assert replica.term is not None
+    return len(replica.term.waits) + len(replica._stored_waits)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("end", ["time-out", "disconnect", "cancel"])
+def test_produce_that_ends_early_leaves_no_waits(tmp_path: Path, acks: int, end: str) -> None:
+    count = 250
+
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.topics.create("t", partitions=count, configs={"flush.messages": "1"})
+        disk.gate.clear()
+        batch = build_batch([Record(0, NOW, None, b"v")])
+        data = [PartitionProduceData(index=index, records=bytes(batch)) for index in range(count)]
+        topics = [TopicProduceData(name="t", partition_data=data)]
+        request = ProduceRequest(acks=acks, timeout_ms=1 if end == "time-out" else 2**31 - 1, topic_data=topics)
+        context = RequestContext(0, 12, 1, "test", "127.0.0.1", 1)
+        disk.gate.set()
+        answer = produce(broker.parts)(request, context)
+        assert isinstance(answer, Holds)
+        task = asyncio.ensure_future(answer.answer)
+        while broker.partitions.find("t", count - 1).log.log_end_offset == 0:
+            disk.gate.clear() if broker.partitions.find("t", 0).log.log_end_offset else None
+            await asyncio.sleep(0)
+        while not task.done() and sum(left(broker, index) for index in range(count)) < count:
+            await asyncio.sleep(0)
+        if end == "cancel":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            for callback in tuple(context.on_disconnect) if end == "disconnect" else ():
+                callback()
+            response = await task
+            assert isinstance(response, ProduceResponse)
+            errors = {each.error_code for each in response.responses[0].partition_responses}
+            assert errors == {ErrorCode.REQUEST_TIMED_OUT}
+        for _ in range(3):  # the waits of many partitions end in parts
+            await asyncio.sleep(0)
+        assert sum(left(broker, index) for index in range(count)) == 0
+        assert context.on_disconnect == []
 
     live(tmp_path, life)
 
@@ -356,6 +404,7 @@ def test_wait_for_the_commit_of_a_marker_is_bounded(tmp_path: Path, monkeypatch:
         disk.gate.clear()
         answer = write_markers(broker, 0, 1)
         assert codes(await answer) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert left(broker, 0) == 0
         disk.gate.set()
         monkeypatch.undo()
         assert codes(await write_markers(broker, 0)) == [0]

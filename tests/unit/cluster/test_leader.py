@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.cluster.leader import DivergingEpoch, Outcome, Term, end_offset_for_epoch
+from oncelog.cluster.leader import DivergingEpoch, Term, end_offset_for_epoch
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.waits import Outcome
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 LAG = 100

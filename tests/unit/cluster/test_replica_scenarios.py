@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from oncelog.cluster.leader import Outcome
 from oncelog.cluster.partition_state import encode_state
+from oncelog.cluster.waits import Outcome
 from oncelog.protocol.errors import ErrorCode
 from support.logs import NOW, batch, values
 from support.replica_mutations import (

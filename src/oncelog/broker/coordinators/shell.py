@@ -19,6 +19,7 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.waits import Outcome, Wait
 from oncelog.coordinator.effects import Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.coordinator.timers import Now
@@ -248,25 +249,53 @@ class CoordinatorShell(Generic[S]):
 
     def _deliver_later(self, replica: Replica, term: Term[S], effects: Effects) -> None:
         """Deliver effects after all records until now are committed. A reply without records may show earlier ones."""
-        delay_s = self._commit_timeout_ms / 1000
-        too_late = asyncio.get_running_loop().call_later(delay_s, self._too_late, term, effects)
+        waiting = Effects(replies=effects.replies, markers=effects.markers)  # the wait may be long: free the records
 
         def committed(error: ErrorCode) -> None:
             too_late.cancel()
             if self._terms.get(term.partition) is not term:  # another leader may have written the offset again
-                self._refuse(effects, self._not_coordinator(term.partition))
+                self._refuse(waiting, self._not_coordinator(term.partition))
             elif error is ErrorCode.NONE:
-                self._deliver(effects)
-            else:  # the coordinator has replayed records that are lost
-                self._logger.info("records of %s-%d are lost: %s", self.topic, term.partition, error.name)
-                self._refuse(effects, self._not_coordinator(term.partition))
-                self.resign(term.partition)
+                self._deliver(waiting)
+            elif error is not ErrorCode.REQUEST_TIMED_OUT:
+                self._refuse(waiting, self._not_coordinator(term.partition))
+                self._lost(term, error)
 
-        replica.when_committed(term.written, committed)
+        delay_s = self._commit_timeout_ms / 1000
+        wait: Wait | None = None
+        too_late = asyncio.get_running_loop().call_later(delay_s, lambda: self._too_late(replica, term, waiting, wait))
+        wait = replica.when_committed(term.written, committed)
 
-    def _too_late(self, term: Term[S], effects: Effects) -> None:
+    def _too_late(self, replica: Replica, term: Term[S], effects: Effects, wait: Wait | None) -> None:
+        """Refuse the replies. Markers still wait: they must follow the decision whenever it is committed."""
         message = f"records of {self.topic}-{term.partition} were not committed within {self._commit_timeout_ms} ms"
         self._refuse(effects, Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+        effects.replies = []
+        if not effects.markers and wait is not None:
+            self._guard(replica, term)
+            wait.finish(Outcome.TIMED_OUT)
+
+    def _guard(self, replica: Replica, term: Term[S]) -> None:
+        """Notice the loss of the records until now, with one wait for all requests that have timed out."""
+        if term.guarded or self._terms.get(term.partition) is not term:
+            return
+        term.guarded = True
+
+        def ended(error: ErrorCode) -> None:
+            term.guarded = False
+            if self._terms.get(term.partition) is not term:
+                return
+            if error is not ErrorCode.NONE:
+                self._lost(term, error)
+            elif replica.log.high_watermark <= term.written:
+                self._guard(replica, term)
+
+        replica.when_committed(term.written, ended)
+
+    def _lost(self, term: Term[S], error: ErrorCode) -> None:
+        """Resign, because the coordinator has replayed records that are lost."""
+        self._logger.info("records of %s-%d are lost: %s", self.topic, term.partition, error.name)
+        self.resign(term.partition)
 
     def _not_coordinator(self, partition: int) -> Refusal:
         """Return the error for requests whose coordinator was closed."""

@@ -13,7 +13,7 @@ S = TypeVar("S")
 class Term(Generic[S]):
     """The coordinator of a partition under a leader epoch, with the requests that wait for it."""
 
-    __slots__ = ("epoch", "failed", "loading", "partition", "retry", "shard", "timer", "waiting", "written")
+    __slots__ = ("epoch", "failed", "guarded", "loading", "partition", "retry", "shard", "timer", "waiting", "written")
 
     def __init__(self, partition: int, epoch: int) -> None:
         self.partition = partition
@@ -25,6 +25,8 @@ class Term(Generic[S]):
         """Whether the last attempt to load has failed."""
         self.written = -1
         """The offset of the last record that replies may depend on."""
+        self.guarded = False
+        """Whether a wait without a time limit notices the loss of records whose requests have timed out."""
         self.waiting: dict[asyncio.Future[Any], None] = {}
         """The requests that wait, in order: the order of a set differs in each run of a simulation."""
         self.timer: tuple[int, asyncio.TimerHandle] | None = None

@@ -31,12 +31,13 @@ from oncelog.broker.requests.produce_checks import (
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, in_turns
+from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Turns, cancel, in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import INTERNAL_TOPICS
+from oncelog.cluster.waits import Wait
 from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.log.steps import at_once
@@ -72,6 +73,31 @@ _WITHOUT_LOG_START = frozenset(
 Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | Pending | None
 _Late = tuple[Target, Replica, Term | None, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet, and the term of the append."""
+
+
+class _Commits:
+    """The partitions of a request that are not committed yet."""
+
+    __slots__ = ("codes", "done", "left", "waits")
+
+    def __init__(self, count: int, done: asyncio.Future[None]) -> None:
+        self.codes = [ErrorCode.REQUEST_TIMED_OUT] * count
+        """The error of each partition, or NONE."""
+        self.left = count
+        self.done = done
+        self.waits: list[Wait] = []
+
+    def ended(self, index: int, code: ErrorCode) -> None:
+        """Record the error of a partition, or NONE."""
+        self.codes[index] = code
+        self.left -= 1
+        if not self.left:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Let the request wait no longer."""
+        if not self.done.done():
+            self.done.set_result(None)
 
 
 class ProduceHandler:
@@ -123,7 +149,7 @@ class ProduceHandler:
             return Holds(self._append_slowly(request, ctx, admitted))
         response, late = at_once(self._append_all(request, ctx, admitted))
         if late:
-            return Pending(self._when_committed(response, late, request), _is_produce)
+            return Pending(self._when_committed(response, late, request, ctx), _is_produce)
         return response if request.acks else None
 
     async def _in_turns(self, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
@@ -219,7 +245,7 @@ class ProduceHandler:
         await self._new_logs.create(replica for replica in accepted if replica is not None)
         response, late = await in_turns(self._append_all(request, ctx, admitted))
         if late:
-            return await self._when_committed(response, late, request)
+            return await self._when_committed(response, late, request, ctx)
         return response if request.acks else None
 
     async def _validate(self, target: Target) -> None:
@@ -287,30 +313,42 @@ class ProduceHandler:
         return ProduceResponse(responses=responses), late
 
     async def _when_committed(
-        self, response: ProduceResponse, late: list[_Late], request: ProduceRequest
+        self, response: ProduceResponse, late: list[_Late], request: ProduceRequest, ctx: RequestContext
     ) -> ProduceResponse:
         """Answer when the records are committed, or with acks=1 synced, or when the request's timeout expires.
 
         If a partition is not ready by then, its error is REQUEST_TIMED_OUT, although its records were appended
         (Kafka's `DelayedProduce`). So it is if too few replicas are in sync, because the high watermark stops then
-        (KIP-966). NOT_ENOUGH_REPLICAS_AFTER_APPEND does not occur.
+        (KIP-966). NOT_ENOUGH_REPLICAS_AFTER_APPEND does not occur. If the client disconnects, the wait ends.
         """
         all_replicas = request.acks == ALL
         loop = asyncio.get_running_loop()
-        waits: list[asyncio.Future[ErrorCode]] = [loop.create_future() for _ in late]
-        for outcome, (target, replica, term, _) in zip(waits, late, strict=True):
-            if all_replicas:
-                replica.when_committed(target.last_offset, partial(_resolve_once, outcome), term)
-            else:
-                replica.when_stored(target.last_offset, partial(_resolve_once, outcome), term)
-        timer = loop.call_later(max(request.timeout_ms, 0) / 1000, _time_out, waits)
+        commits = _Commits(len(late), loop.create_future())
+        give_up = commits.give_up
+        timer = loop.call_later(max(request.timeout_ms, 0) / 1000, give_up)
+        ctx.on_disconnect.append(give_up)
         try:
-            outcomes = [await outcome for outcome in waits]
+            for index, (target, replica, term, _) in enumerate(late):
+                ended = partial(commits.ended, index)
+                if all_replicas:
+                    wait = replica.when_committed(target.last_offset, ended, term)
+                else:
+                    wait = replica.when_stored(target.last_offset, ended, term)
+                if wait is not None:
+                    commits.waits.append(wait)
+                if index % ITEMS_A_TURN == ITEMS_A_TURN - 1:
+                    await asyncio.sleep(0)
+            await commits.done
         finally:
             timer.cancel()
+            ctx.on_disconnect.remove(give_up)
+            if commits.left:
+                cancel(commits.waits)
         refused = RefusedItems()
-        for code, (target, _, _, partition) in zip(outcomes, late, strict=True):
+        turns = Turns()
+        for code, (target, _, _, partition) in zip(commits.codes, late, strict=True):
             if code is not ErrorCode.NONE:
+                await turns.next()
                 partition.error_code = code
                 partition.error_message = f"{target.topic}-{partition.index}: {code.text}"
                 if code is not ErrorCode.REQUEST_TIMED_OUT:
@@ -342,16 +380,6 @@ def _release_records(admitted: Admitted) -> None:
     """Release the request's records. They are in the log, and the wait for their sync may be long."""
     for target in admitted.targets():
         target.data.records = target.validated = None
-
-
-def _resolve_once(outcome: asyncio.Future[ErrorCode], code: ErrorCode) -> None:
-    if not outcome.done():
-        outcome.set_result(code)
-
-
-def _time_out(waits: list[asyncio.Future[ErrorCode]]) -> None:
-    for outcome in waits:
-        _resolve_once(outcome, ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _validated(

@@ -12,8 +12,9 @@ from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Turns, cancel
 from oncelog.cluster.leader import Term
+from oncelog.cluster.waits import Wait
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -83,12 +84,16 @@ async def _committed(partitions: Partitions, errors: Errors, terms: Terms) -> Lo
         if not waiting and not all_done.done():
             all_done.set_result(None)
 
-    for where in sorted(waiting):
-        await turns.next()
-        partitions.when_committed([where], partial(ended, where), terms)
-    if waiting:
-        await asyncio.wait({all_done}, timeout=COMMIT_TIMEOUT_S)
-    return lost | dict.fromkeys(waiting, ErrorCode.REQUEST_TIMED_OUT)
+    waits: list[Wait] = []
+    try:
+        for where in sorted(waiting):
+            await turns.next()
+            waits += partitions.when_committed([where], partial(ended, where), terms)
+        if waiting:
+            await asyncio.wait({all_done}, timeout=COMMIT_TIMEOUT_S)
+        return lost | dict.fromkeys(waiting, ErrorCode.REQUEST_TIMED_OUT)
+    finally:
+        cancel(waits)
 
 
 async def _response(errors: Errors, lost: Lost) -> WriteTxnMarkersResponse:

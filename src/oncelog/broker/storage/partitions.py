@@ -22,12 +22,13 @@ from oncelog.broker.storage.flusher import Flusher, close_logs
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.roles import Roles
 from oncelog.broker.storage.unlinker import Unlinker
-from oncelog.broker.turns import Turns, in_turns
+from oncelog.broker.turns import Turns, in_turns, soon
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
+from oncelog.cluster.waits import Wait
 from oncelog.log.checkpoint import PARTITION_METADATA
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import read_if_exists
@@ -231,6 +232,7 @@ class Partitions:
             info.topic_id,
             log,
             flush=self._flusher,
+            later=soon,
         )
         self._replicas[topic, partition] = replica
         self.roles.apply(replica)
@@ -301,14 +303,15 @@ class Partitions:
         partitions: Sequence[tuple[str, int]],
         callback: Callable[[dict[tuple[str, int], ErrorCode]], None],
         terms: Mapping[tuple[str, int], Term | None] = MappingProxyType({}),
-    ) -> None:
+    ) -> list[Wait]:
         """Call `callback` when all records that these logs hold now are committed or lost.
 
         The callback gets an error for each partition whose records are lost. It is called before this returns, unless
         one of the logs must be synced first (`flush.messages`). `terms` are those of the appends, if other code has run
-        since then: see `Replica.when_committed`.
+        since then: see `Replica.when_committed`. Return the waits that have not ended.
         """
         lost: dict[tuple[str, int], ErrorCode] = {}
+        waits: list[Wait] = []
         left = len(partitions)
 
         def done(key: tuple[str, int], error: ErrorCode) -> None:
@@ -326,7 +329,10 @@ class Partitions:
             if replica is None:
                 done(key, ErrorCode.KAFKA_STORAGE_ERROR)
             else:
-                replica.when_committed(replica.log.log_end_offset - 1, partial(done, key), terms.get(key))
+                wait = replica.when_committed(replica.log.log_end_offset - 1, partial(done, key), terms.get(key))
+                if wait is not None:
+                    waits.append(wait)
+        return waits
 
     def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
         """Detach the logs of a deleted topic at once, and return the steps that set their directories aside."""
