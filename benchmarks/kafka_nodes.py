@@ -1,4 +1,4 @@
-"""Three nodes of Apache Kafka for benchmarks: each is broker and controller, with the settings of `oncelog up`."""
+"""Three nodes of Apache Kafka for benchmarks: each is broker and controller, with Kafka's defaults and `REPLICATED`."""
 
 from __future__ import annotations
 

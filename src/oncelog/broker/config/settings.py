@@ -78,7 +78,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_dir: TextList = ""
     """Log directories, if `log.dirs` is not given."""
     lost_log_dirs: tuple[str, ...] = ()
-    """oncelog only: log directories that are lost for good. Their partitions start empty."""
+    """oncelog only: log directories that are lost for good. The broker copies their partitions from other replicas;
+    partitions without another replica start empty."""
     restore_metadata: bool = False
     """oncelog only: if the metadata is lost, restore it from the log directories as far as possible."""
 

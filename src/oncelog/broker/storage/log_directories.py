@@ -107,7 +107,7 @@ class LogDirectories:
                 raise ProtocolError(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
                     f"this broker also has logs in {path} (directory.id={topic_id_text(key)}). Add it to log.dirs, or, "
-                    "if it is lost, to lost.log.dirs. The partitions in a lost directory start empty",
+                    "if it is lost, to lost.log.dirs. Partitions without another replica then start empty",
                 )
         return {**known, **here}
 
