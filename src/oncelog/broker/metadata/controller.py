@@ -75,12 +75,12 @@ class Controller:
         self._claim: Claim | None = None
         self._closed = False
         self._touched: dict[str, set[int]] | None = None
-        """The partitions to look at, by topic, or None for all."""
+        """The partitions to reconcile in the next turn, by topic. None means all."""
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
 
     async def start(self) -> None:
-        """Stand for election, so that the image has a controller. Then work in the background. Raises StoreError."""
+        """If there is no controller, try to become it. Then work in the background. Raises StoreError."""
         if self._cache.image.controller == NO_BROKER:
             await self._stand()
             await self._loader.refresh()
@@ -90,11 +90,14 @@ class Controller:
             self._workers.spawn(self._balance(), "balance leaders")
 
     def close(self) -> None:
-        """Write nothing more, although this broker may remain the controller until its session ends."""
+        """Stop writing. The broker keeps `/controller` until its session ends."""
         self._closed, self._claim = True, None
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Look at the changed partitions, or at all if a broker or a setting of brokers has changed."""
+        """Reconcile the changed partitions in the next turn.
+
+        If a broker or a broker setting has changed, reconcile all partitions.
+        """
         if delta.brokers_changed or delta.before.broker_configs != delta.after.broker_configs:
             self._touched = None
         elif self._touched is not None:
@@ -143,7 +146,10 @@ class Controller:
                 failing = False
 
     async def _turn(self) -> None:
-        """Stand for election if there is no controller. As the controller, make the changes that the image requires."""
+        """If there is no controller, try to become it.
+
+        If this broker is the controller, write the changes that the image requires.
+        """
         if self._closed:
             return
         image = self._cache.image
@@ -252,7 +258,7 @@ class Controller:
     def _write(self, claim: Claim, writes: Sequence[StateWrite]) -> list[StateWrite]:
         """Change the states, and return the writes that were made. Raises StoreError if the store fails.
 
-        A write that another writer has made obsolete is left out: the next image shows what is still needed.
+        Skip a write whose version check fails: the next image shows whether it is still needed.
         """
         done = []
         for write, error in write_states(self._changes, writes, session=claim.session):
