@@ -45,7 +45,7 @@ WRITE_WAIT_S = 10.0
 _POLL_WAIT_S = 0.1
 """The same time for a `poll`, which only ends sessions. The next `poll` tries again."""
 _READ_WAIT_S = 1.0
-"""The longest time that a read waits. It does so only while a process recovers the file after another one's death."""
+"""The longest time that a read waits: only while another process recovers the write-ahead log after a crash."""
 _CHECK_WAIT_S = 0.1
 """The longest time that `renew` waits for the reads of other threads."""
 _RETRY_S = 0.01
@@ -71,7 +71,8 @@ CREATE TABLE IF NOT EXISTS change (number INTEGER NOT NULL);
 INSERT INTO change SELECT 0 WHERE NOT EXISTS (SELECT * FROM change);
 INSERT OR IGNORE INTO node VALUES ('/', NULL, x'', 0, NULL, 0, 0);
 """
-"""Only older versions of oncelog use `expires_ms`. It is 0, so they end each session of this version."""
+"""Only older versions of oncelog read `ttl_ms` and `expires_ms`. `expires_ms` is 0, so they end each session of this
+version."""
 
 
 class NewerFormatError(Exception):
@@ -143,7 +144,7 @@ class SqliteStore:
             self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
         self._rows = _SqliteRows(self._connection)
         self._reading = threading.Lock()
-        """No thread holds it while it waits for a writer, also of another process."""
+        """Never wait for a writer while you hold this lock."""
         self._reader = _connect(path, 0)
         self._read_rows = _SqliteRows(self._reader)
 
@@ -228,7 +229,7 @@ class SqliteStore:
         return cursor.lastrowid
 
     def renew(self, session: int) -> None:
-        """Extend the lease of a session, without a sync. Raises SessionExpiredError, if not now, then the next time."""
+        """Extend the lease of a session, without a sync. Raises SessionExpiredError, perhaps only at the next call."""
         owner, ttl_ms = self._sessions.get(session, ("", 0))
         try:
             extended = self._leases.extend(owner, self._now_ms() + ttl_ms)
@@ -410,7 +411,7 @@ def _is_busy(error: Exception) -> bool:
 def _lock_holder(path: str) -> int | None:
     """Return the process that holds the write lock of the file, or None if the system does not show it.
 
-    To ask with fcntl(2), this process would open the file again, and at its close drop all locks of SQLite.
+    F_GETLK would need a second descriptor of the file, and closing that would release all locks that SQLite holds.
     """
     try:
         file = str(os.stat(f"{path}-shm").st_ino)
