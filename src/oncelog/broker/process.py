@@ -82,7 +82,10 @@ class Launch(msgspec.Struct, frozen=True):
     topics: tuple[TopicSpec, ...] = ()
     """The broker is ready when these topics exist."""
     brokers: int = 1
-    """The broker is ready when it knows this number of brokers, or soon after its start if the cluster exists."""
+    """The broker is ready when this many brokers are registered.
+
+    If the cluster exists, it waits at most `SHORT_JOIN_WAIT_S` for them.
+    """
     cluster_exists: bool = False
     """Whether `oncelog up` starts several brokers whose cluster exists already."""
     supervisor_fd: int = -1
@@ -401,7 +404,7 @@ async def _create_topics(broker: Broker, topics: Sequence[TopicSpec]) -> None:
 
 
 def _boot_id() -> str:
-    """Return a text that differs after each start of the machine, or "" if the system does not tell."""
+    """Return a text that differs after each start of the machine, or "" if the system has no boot id."""
     with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
     return ""
