@@ -48,7 +48,7 @@ class BrokerProcess:
         self.ready: Ready | None = None
         """The first message of the broker: it has accepted requests at least once."""
         self.failed = False
-        """Whether a process has ended before the broker was ready. It is started again."""
+        """Whether a process of this broker has ended before it was ready. The supervisor restarts it."""
         self.link: socket.socket | None = None
         """The socket to the running process, or None. `read_link` must be called when it is readable."""
         self.restart_at: float | None = None
@@ -113,9 +113,9 @@ class BrokerProcess:
         return bool(data)
 
     def join_alone(self) -> None:
-        """Let the next process create no topics, because a user may have deleted one, and not wait for other brokers.
+        """Start the next process without topics, and without waiting for other brokers.
 
-        Call this when the topics exist.
+        A topic may have been deleted on purpose. Call this when the topics exist.
         """
         self.launch = msgspec.structs.replace(self.launch, topics=(), brokers=1)
 
