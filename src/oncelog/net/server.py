@@ -338,7 +338,7 @@ class Server:
         self.handler = handler
         self.limits = limits
         self.connections: dict[ServerConnection, None] = {}
-        """In order, because the order of a set differs in each run of a simulation."""
+        """A dict keeps its order. The order of a set of objects differs between runs, so simulations would differ."""
         self.loop = asyncio.get_running_loop()
         self.joins = needs_join(self.loop)
         """Whether the pieces of a response are joined before they are written."""
