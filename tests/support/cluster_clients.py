@@ -1,4 +1,4 @@
-"""The clients of a world with three brokers. They retry forever, and note what the brokers acknowledge."""
+"""The clients of a world with three brokers. They retry forever."""
 
 from __future__ import annotations
 

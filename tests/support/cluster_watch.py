@@ -31,7 +31,7 @@ LOG_FILE = re.compile(r"data/(?P<topic>[^/]+)-(?P<partition>\d+)/\d{20}\.log")
 STATE_NODE = re.compile(r"/brokers/topics/(?P<topic>[^/]+)/partitions/(?P<partition>\d+)/state")
 CHECK_S = 0.05
 MOST_WRITES = 20
-"""So many changes of one partition's state in a second are a loop."""
+"""If the state of a partition changes this often within a second, brokers write in a loop."""
 FETCH_S = 0.2
 FETCH_TIMEOUT_MS = 1000
 _LATEST = -1

@@ -1,4 +1,4 @@
-"""Three brokers from one plan: clients of all kinds, faults, and the invariants of the cluster all along.
+"""Three brokers from one plan: clients of all kinds, faults, and checks of the invariants during the whole run.
 
 `run_plan` runs a plan of `cluster_plans`. A violation raises `InvariantError` with the number of the invariant. After
 the faults, the world heals except for permanent faults, and everything must become writable.
@@ -79,7 +79,7 @@ class ClusterWorld:
         self.markers: dict[tuple[int, int], bool] = {}
         """The outcome of each transaction, by producer id and the epoch of its markers."""
         self.gone: set[str] = set()
-        """The hosts that never heal."""
+        """The hosts with a permanent fault."""
 
     def report(self, error: BaseException) -> None:
         """Record the first violation, which ends the run."""
@@ -313,7 +313,7 @@ class ClusterWorld:
         ]
 
     def _behind(self, consumers: Consumers) -> list[str]:
-        """Return what not all living brokers have, what is not committed, and transactions that are open."""
+        """Describe each partition whose replicas differ, or which has uncommitted records or an open transaction."""
         self.disks.scan()
         found = []
         for partition in self.states.states:

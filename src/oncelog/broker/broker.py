@@ -446,7 +446,7 @@ class Broker:
         if (now, lost) != (before, noted):
             log_dir_registry.write(self.store, self.node_id, now, lost)
         self.registration.lost = lost
-        if len(self.store.children(BROKER_EPOCHS)) > 1:  # a lone broker has deleted its logs itself
+        if len(self.store.children(BROKER_EPOCHS)) > 1:  # a broker that was always alone has already deleted these logs
             self.directories.set_strays_aside(image, self.node_id)
         self.directories.locate(image)
 
@@ -486,7 +486,10 @@ class Broker:
         try:
             await self.registration.update()
         except StoreError as error:  # the next renewal repeats it
-            self.log.error("cannot tell the controller which partitions are offline: %r", error)
+            self.log.error(
+                "cannot write which partitions are offline, so other brokers do not take them over yet: %r. Retrying",
+                error,
+            )
 
     def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
         """Fail the partitions of a directory, and resign their coordinators.
@@ -510,6 +513,9 @@ class Broker:
             self._shells[topic].resign(partition)
 
     def _truncated(self, replica: Replica) -> None:
-        """Load the coordinator of a partition that this broker may lead only since the end of a truncation."""
+        """Load the coordinator of a partition whose truncation has ended.
+
+        Before that, this broker could not lead the partition.
+        """
         if shell := self._shells.get(replica.topic):
             self.workers.spawn(shell.load_partition(replica.partition), "load a coordinator after a truncation")

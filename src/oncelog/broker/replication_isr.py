@@ -126,7 +126,10 @@ class InSyncReplicas:
             self.check(each.replica)
 
     def _take(self) -> list[_Proposed]:
-        """Return the next proposals to write. Ask the terms of the others again."""
+        """Remove up to `BATCH` proposals from the queue.
+
+        Return the valid ones, and request new proposals for the others.
+        """
         batch = []
         for _ in range(min(BATCH, len(self._proposed))):
             proposed = self._proposed.popleft()
@@ -151,7 +154,7 @@ class InSyncReplicas:
         for each, (write, error) in zip(batch, results, strict=True):
             if error is None:
                 self._logger.info("%r: the in-sync replicas are now %s", each.replica, write.state.isr)
-                if not each.term.over:  # the image may have told the term already
+                if not each.term.over:  # the term may already know this state from the image
                     each.term.learned(replace(write.state, version=write.state.version + 1))
                 self.check(each.replica)
                 continue
@@ -171,9 +174,10 @@ class InSyncReplicas:
             await asyncio.sleep(RETRY_S)
 
     def _rejected(self, proposed: _Proposed, newest: PartitionState | None) -> None:
-        """Apply the state that the tree has instead of the proposed one, then ask for another proposal.
+        """Apply the stored state, then request a new proposal.
 
-        If the state is not newer, wait first: the image shows later why the write was rejected.
+        If the stored state is not newer than the proposed one, wait `RETRY_S` first: by then, the image shows why the
+        store rejected the write.
         """
         replica, term = proposed.replica, proposed.term
         if newest is not None and replica.term is term and not term.learned(newest):

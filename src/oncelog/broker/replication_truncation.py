@@ -1,7 +1,7 @@
 """Truncate the logs of followers in steps, while the event loop serves other requests.
 
-A truncation may rebuild the producer state from many batches. Until it has ended, the replica is not fetched, and it
-keeps its role, so nothing is appended to the log. Source: Kafka's ``LogManager.truncateTo``.
+A truncation may rebuild the producer state from many batches. Until the truncation ends, the fetcher skips the
+replica, and the replica keeps its role. So nothing is appended to the log. Source: Kafka's ``LogManager.truncateTo``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Truncations:
     ) -> None:
         """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes.
 
-        `truncated` is called at the end of a truncation, when the replica may have another role.
+        Calls `truncated` when a truncation has ended and the replica has its new role.
         """
         self._partitions = partitions
         self._workers = workers

@@ -63,9 +63,10 @@ class Workers:
         raise ProtocolError(code, message)  # without the MemoryError as context, because its frames hold the request
 
     async def write(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run work that writes to the metadata store in a worker thread. Later calls wait for it in order.
+        """Run work that writes to the metadata store in a worker thread.
 
-        If another process blocks the store, threads remain for disks. If the caller is cancelled, the work continues.
+        At most `WRITING_THREADS` calls run at a time. Others wait in order. If another process blocks the store,
+        threads remain for disks. If the caller is cancelled, the work continues.
         """
         await self._writing.acquire()
         future = asyncio.ensure_future(self.offload(work, *arguments))

@@ -49,7 +49,7 @@ class BrokerInfo:
     offline: frozenset[tuple[str, int]] = frozenset()
     """The partitions that are in its failed log directories."""
     lost_logs: frozenset[tuple[str, int]] = frozenset()
-    """The partitions whose log was on a disk that it has lost, and in whose ISR it has been since then.
+    """The partitions whose log the broker has lost with a disk, and whose ISR it has not left yet.
 
     It must leave these ISRs before it fetches the records again. It leads such a partition only after an unclean
     election.

@@ -18,17 +18,18 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 PAUSE_MS = 2000
-"""If a store has not looked at the leases for longer, it may have been paused. It waits as long before it trusts them.
+"""If a store has not read the leases for longer than this, its process may have been paused. It then ignores expired
+leases for the same time.
 
-Brokers look every second or more often. A slow broker that looks less often trusts the leases at every second look.
+Brokers read the leases at least once a second. A broker that reads them less often trusts only every second read.
 """
 _ATTEMPTS = 20
 _RETRY_S = 0.005
-"""Another store locks the file for some microseconds when it looks whether the holder lives."""
+"""Another store locks the file for some microseconds when it checks whether the holder lives."""
 
 
 class Leases:
-    """The leases of one tree: those that this process holds, and those that it looks at. For all threads."""
+    """The leases of one metadata store, held by this process or by others. Thread-safe."""
 
     def __init__(self, path: str, now_ms: int) -> None:
         """`path` is the path of the tree's SQLite file."""
@@ -59,7 +60,7 @@ class Leases:
 
     def extend(self, owner: str, end_ms: int) -> bool:
         """Store the end of a lease. Return False if this process does not hold it. Waits for no other process."""
-        with self._holding:  # otherwise, `release` could close the file, and another file get its number
+        with self._holding:  # otherwise, `release` could close the file, and the kernel reuse its number
             fd = self._held.get(owner)
             if fd is not None:
                 os.pwrite(fd, end_ms.to_bytes(8, "big"), 0)

@@ -48,7 +48,7 @@ def state_path(topic: str, partition: int) -> str:
 
 
 def states_path(topic: str, partitions: Iterable[int]) -> str:
-    """Return what the log of changes names if these states of a topic have changed. It is no path of a node."""
+    """Return the entry of the change log for changed states of one topic. No node has this path."""
     return f"/brokers/topics/{topic}/partitions/{','.join(map(str, partitions))}/state"
 
 

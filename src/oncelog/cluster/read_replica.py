@@ -10,8 +10,8 @@ from oncelog.cluster.leader import Term
 def nearest_replica(term: Term, offset: int, rack: str, racks: Mapping[int, str | None]) -> int | None:
     """Return the follower in the client's rack that has the offset and the most records, or None for the leader.
 
-    `racks` has the brokers that the client can reach. Only in-sync replicas count: a consumer of another follower might
-    fall behind for ever.
+    `racks` has the brokers that the client can reach. Only in-sync replicas count: another follower may stop fetching,
+    and its consumers would never catch up.
     """
     if racks.get(term.broker) == rack:
         return None

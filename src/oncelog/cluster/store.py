@@ -161,7 +161,7 @@ class MetadataStore(Protocol):
     def renew(self, session: int) -> None:
         """Extend the lease of a session to its full `ttl_ms`. Waits for no writer, and wakes no watcher.
 
-        Raises SessionExpiredError, if not now, then the next time.
+        Raises SessionExpiredError if the session has ended. It may miss that once, and then raises at the next call.
         """
 
     def close_session(self, session: int) -> None:

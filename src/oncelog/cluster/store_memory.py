@@ -74,7 +74,7 @@ class MemoryStore:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.locked = False
-        """Whether a writer hangs in its transaction. No session ends then, and `sim.store` lets writes wait."""
+        """Whether a writer hangs in its transaction. Then no session ends, and writes wait in `sim.store`."""
         self._now_ms = now_ms
         self._rows = _MemoryRows()
         self._sessions: dict[int, _Session] = {}

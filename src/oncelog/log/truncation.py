@@ -1,8 +1,8 @@
-"""The offsets of a log, and how they and its files go back if a follower has diverged from its leader.
+"""Keep the offsets of a log, and truncate the log if a follower has diverged from its leader.
 
-The producer state is rebuilt from a snapshot and the batches after it, which may take seconds. So the work pauses, and
-the state of the shorter log is built beside the stale one. Source: Kafka's ``UnifiedLog.truncateTo``,
-``ProducerStateManager.truncateAndReload``.
+The producer state is rebuilt from a snapshot and the batches after it, which may take seconds. So a truncation pauses
+between steps. It builds the new producer state in a second object, which then replaces the stale one. Source: Kafka's
+``UnifiedLog.truncateTo``, ``ProducerStateManager.truncateAndReload``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ class TruncatableLog:
         self.recovery_point = loaded.recovery_point
         """All offsets before it are on the device."""
         self.truncations = 0
-        """How often the log was truncated or restarted. What was read before may be other records now."""
+        """The number of truncations and restarts. Records that were read before the last one may have been replaced."""
         self.discard_swap: Callable[[], None] | None = None
-        """Deletes the compacted segment that is about to replace others, or None. The start after a crash would."""
+        """Deletes the `.swap` files of an unfinished compaction, or None.
+
+        Otherwise, recovery after a crash would complete the compaction, and restore truncated records.
+        """
         self._files = files
         self._access = FileAccess(name)
         self._state = loaded.state
@@ -62,7 +65,7 @@ class TruncatableLog:
         return at_once(self.truncating(offset, now_ms))
 
     def truncating(self, offset: int, now_ms: int) -> Steps[bool]:
-        """Drop the batches with records at or after ``offset``, because a follower diverged. Return whether any were.
+        """Drop all batches with records at or after ``offset``. Return whether any batch was dropped.
 
         Producer state, transaction index and leader epochs become those of the remaining log. Verifications end. In a
         pause, the log may be shorter, but nothing may be appended to it. If the work ends in a pause, the producer

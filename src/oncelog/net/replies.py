@@ -16,13 +16,16 @@ Chunks = list[bytes | memoryview]
 
 
 class Holds(NamedTuple):
-    """A response that has to wait, and still reads the request's bytes while it waits."""
+    """Returned by a handler that must wait and still needs the bytes of the request.
+
+    The connection serves no other request meanwhile.
+    """
 
     answer: Awaitable[Any]
 
 
 class Pending(NamedTuple):
-    """A response that has to wait, although the handler has processed the request.
+    """Returned by a handler that has processed the request, and waits only for its outcome.
 
     Meanwhile, the server handles further requests of the connection. It sends their responses in order.
     """

@@ -24,7 +24,7 @@ from oncelog.sim.threads import pause
 T = TypeVar("T")
 
 TIMEOUT_S = 5.0
-"""After this time without an answer, a call fails. A write fails after the same time in which the store is locked."""
+"""After this time without an answer, a call fails. A write also fails if the store stays locked for this time."""
 _LOCK_RETRY_S = 0.05
 
 

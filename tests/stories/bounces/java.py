@@ -61,7 +61,7 @@ class JavaLoad:
             self._start_copier()
 
     def end(self) -> list[str]:
-        """Stop the producer, and wait until a copier has reached the end. Return what went wrong."""
+        """Stop the producer, and wait until a copier has reached the end. Return the failures."""
         status = self._producer.stop(timeout=PATIENCE_S + 30)
         if status != SIGTERM_STATUS:
             self._failures.append(f"VerifiableProducer ended with {status}: {self._producer.output()}")

@@ -60,7 +60,7 @@ class Run:
     done: Counter[str] = field(default_factory=Counter)
     """The number of faults by kind."""
     problems: list[str] = field(default_factory=list)
-    """What is wrong besides the records: a writer has failed, or the brokers did not recover."""
+    """Failures of writers or brokers, apart from wrong records."""
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.plan.seed)

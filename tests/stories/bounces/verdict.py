@@ -20,7 +20,7 @@ Found = dict[int, list[tuple[int, str]]]
 
 @dataclass
 class History:
-    """What one writer knows about its records. Their values are WRITER.NUMBER, and the numbers grow."""
+    """The outcomes that one writer has recorded. Values are WRITER.NUMBER, with increasing numbers."""
 
     acknowledged: dict[str, Place] = field(default_factory=dict)
     """Value -> place. A transactional writer adds the records of a transaction after its commit."""

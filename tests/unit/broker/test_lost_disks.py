@@ -1,4 +1,4 @@
-"""Three broker processes, one of which loses its disk: acknowledged records survive, whoever starts first."""
+"""Three broker processes, one of which loses its disk: acknowledged records survive, in whichever order they start."""
 
 from __future__ import annotations
 

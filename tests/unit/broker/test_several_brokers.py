@@ -161,7 +161,7 @@ def test_internal_topic_has_a_replica_on_a_broker_that_has_just_started(tmp_path
 
 
 def test_internal_topics_wait_for_the_brokers_that_have_been_registered(tmp_path: Path) -> None:
-    """As in Apache Kafka (KIP-115): otherwise the topic would have one replica for ever."""
+    """As in Apache Kafka (KIP-115): otherwise the topic would keep one replica."""
 
     async def body(brokers: Brokers) -> None:
         first, *_ = await three(brokers, transaction_state_log_replication_factor="2")

@@ -114,11 +114,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_insync_replicas: Int1 = 1
     unclean_leader_election_enable: bool = False
     auto_leader_rebalance_enable: bool = True
-    """Whether the controller lets brokers lead their preferred partitions again, for example after a restart."""
+    """Whether the controller elects preferred leaders periodically, for example after a broker has restarted."""
     leader_imbalance_check_interval_seconds: Long1 = 300
-    """Time between two checks of the leaders."""
+    """Seconds between two checks for preferred leaders."""
     leader_imbalance_per_broker_percentage: Int0 = 10
-    """The check acts if other brokers lead more than this percentage of the partitions that one broker should lead."""
+    """If other brokers lead more than this percentage of a broker's preferred partitions, the controller elects the
+    broker for them."""
     replica_lag_time_max_ms: Long = 30_000
     """The leader removes a follower from the in-sync replicas if it was not caught up for this time."""
     replica_fetch_max_bytes: Int0 = 1024 * 1024
@@ -208,8 +209,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_state_log_num_partitions: Int1 = 50
     """Partitions of `__transaction_state`, when it is created."""
     transaction_state_log_replication_factor: Short1 = 3
-    """Replicas of `__transaction_state`, when it is created. At most one for each broker that has ever run. While too
-    few brokers run, transactions wait."""
+    """Replicas of `__transaction_state`, when it is created. At most the number of brokers that have ever been
+    registered. While fewer are running, the topic is not created, and transactions wait."""
     transaction_state_log_min_isr: Int1 = 2
     """`min.insync.replicas` of `__transaction_state`, at most the number of its replicas."""
     transaction_state_log_segment_bytes: Int1 = 100 * 1024 * 1024
@@ -238,8 +239,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_topic_num_partitions: Int1 = 50
     """Partitions of `__consumer_offsets`, when it is created."""
     offsets_topic_replication_factor: Short1 = 3
-    """Replicas of `__consumer_offsets`, when it is created. At most one for each broker that has ever run. While too
-    few brokers run, groups wait."""
+    """Replicas of `__consumer_offsets`, when it is created. At most the number of brokers that have ever been
+    registered. While fewer are running, the topic is not created, and groups wait."""
     offsets_topic_segment_bytes: Int1 = 100 * 1024 * 1024
     """Segment size of `__consumer_offsets`."""
 

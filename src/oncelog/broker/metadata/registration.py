@@ -102,7 +102,7 @@ class Registration:
             ) from error
 
     async def register(self, endpoints: Mapping[str, Endpoint], image: MetadataImage, *, clean: bool) -> None:
-        """Tell the other brokers the addresses of this one, and which partitions it cannot lead.
+        """Register this broker with its addresses, and with the partitions that it cannot lead.
 
         `clean`: its log directories were cleanly closed. Raises StoreError.
         """
@@ -137,9 +137,9 @@ class Registration:
             self._workers.spawn(self._forget_lost_logs(), "note that lost logs may be replaced")
 
     async def update(self, *, shutting_down: bool = False) -> None:
-        """Write which partitions are offline now, and whether the broker stops soon, if this has changed.
+        """Update the offline partitions in the registration. With `shutting_down`, also announce the shutdown.
 
-        If the session has ended, the next one has the change. Raises StoreError.
+        If nothing has changed, write nothing. If the session has ended, the next one has the change. Raises StoreError.
         """
         async with self._updating:
             offline = await self._workers.offload(self.offline)
@@ -206,7 +206,10 @@ class Registration:
                 failing = False
 
     async def _renew(self) -> None:
-        """Renew the session. If it is lost, register again. A broker that starts only opens it again."""
+        """Renew the session. If it has ended, register again.
+
+        Before the first registration, only open a new session.
+        """
         session = self.session
         try:
             await self._offload_renewal(self._store.renew, session)

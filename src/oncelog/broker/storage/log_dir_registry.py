@@ -5,8 +5,8 @@ Their offsets would start at 0 again, and consumers would be reset. Kafka detect
 the directory ids in its metadata (KIP-858).
 
 If a user gives up a lost directory (`lost.log.dirs`), the broker may be in the ISR of partitions whose log was there.
-These stay noted here, also over restarts, until the broker has left the ISR. Otherwise it could be elected without its
-records, and the other brokers would truncate theirs.
+The registry keeps these partitions, also across restarts, until the broker has left the ISR. Otherwise it could be
+elected without its records, and the other brokers would truncate theirs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def lost_change(node_id: int, lost: Lost) -> Set:
 
 
 def lost_logs(image: MetadataImage, node_id: int, is_held: Callable[[TopicInfo, int], bool]) -> Lost:
-    """Return the replicated partitions in whose ISR a broker is, although it has no log of them any more.
+    """Return the replicated partitions whose ISR includes the broker although the broker has lost their log.
 
     `is_held` returns whether one of the remaining log directories has the log.
     """

@@ -129,7 +129,7 @@ def _may_stay(view: ClusterView, partition: Partition, leader: int) -> bool:
 
 
 def _may_start(view: ClusterView, partition: Partition, broker: int) -> bool:
-    """Return whether a broker may be elected if its records do not matter."""
+    """Return whether a broker is running, is not shutting down, and has the partition's directory."""
     return _is_online(view, partition, broker) and not view.brokers[broker].shutting_down
 
 
@@ -174,7 +174,7 @@ def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -
     """Return the ISR without members that may lack records or are shutting down. Keep at least one member.
 
     Dead members stay until an election, because while there is no leader, any of them may return and lead. A member
-    that shuts down together with the leader stays too: if the leader's disk is lost meanwhile, this member can lead.
+    that shuts down together with the leader stays, because it can lead if the leader then loses its disk.
     """
     isr = partition.state.isr
     if leader is not None:

@@ -72,7 +72,10 @@ class Cleaning:
 
     @property
     def is_void(self) -> bool:
-        """Return whether the log was closed or truncated since the round began. Errors say nothing about it then."""
+        """Return whether the log was closed or truncated since the round began.
+
+        An error of such a round does not mean that the log is damaged.
+        """
         return self._log.closed or self._log.truncations != self._truncations
 
     def run(self) -> CleaningSteps:

@@ -193,7 +193,7 @@ def check_cleanup_policy(cluster: BlockingCluster, name: str) -> None:
         resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=[POLICY]
     )
     try:
-        # The leader knows a new topic, or soon will: its error is retried. Another broker may learn of it later.
+        # Ask the leader: the client retries until the leader knows a new topic. Another broker may not know it yet.
         response = cluster.call_leader(name, 0, dc.DescribeConfigsRequest(resources=[wanted]))
         raise_for_error(response, f"settings of decision topic {name!r}")
     except errors.AuthorizationError:
