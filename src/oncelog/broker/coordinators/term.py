@@ -28,7 +28,7 @@ class Term(Generic[S]):
         self.guarded = False
         """Whether a wait without a time limit notices the loss of records whose requests have timed out."""
         self.waiting: dict[asyncio.Future[Any], None] = {}
-        """The requests that wait, in order: the order of a set differs in each run of a simulation."""
+        """The requests that wait. A dict keeps their order, so a simulation repeats."""
         self.timer: tuple[int, asyncio.TimerHandle] | None = None
         """The deadline for which the timer is set, and the timer."""
         self.retry: asyncio.TimerHandle | None = None
