@@ -97,7 +97,7 @@ class Replica:
         self.stored_end = log.log_start_offset
         """The records before this offset need no sync, or are synced (`flush.messages`)."""
         self.truncating = False
-        """Whether the log is being truncated. Meanwhile, the replica keeps its role, and it is not fetched."""
+        """Whether the log is being truncated. Until that ends, the replica keeps its role, and the fetcher skips it."""
         self._flush = flush
         self._later = later
         self._stored_waits = Waits(self.stored_end, later)
