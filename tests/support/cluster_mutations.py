@@ -69,8 +69,8 @@ def joins_without_fetching(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_data_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Registration, "_register", lambda self, info, _clean: original(self, info, True))
     original = Registration._register
+    patch.setattr(Registration, "_register", lambda self, info, _clean: original(self, info, True))
 
 
 def controller_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
