@@ -9,6 +9,7 @@ from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Flush, Replica
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
+from oncelog.log.steps import BATCHES_A_STEP, Pace, at_once
 from oncelog.log.timestamps import first_since, last_of
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
 from support.crashdisk import CrashDisk
@@ -49,8 +50,19 @@ def append(log: Log, records: bytearray, **options: Any) -> Any:
     return result
 
 
+def append_as_follower(log: Log, records: memoryview | bytearray | bytes, *, leader_epoch: int, now_ms: int) -> int:
+    """Do the work of `Log.appending_as_follower` without a pause."""
+    pace = Pace(BATCHES_A_STEP)
+    return at_once(log.appending_as_follower(records, leader_epoch=leader_epoch, now_ms=now_ms, pace=pace))
+
+
+def restart_at(log: Log, offset: int, now_ms: int) -> None:
+    """Do the work of `Log.restarting` without a pause."""
+    at_once(log.restarting(offset, now_ms))
+
+
 def follow(log: Log, records: bytes | bytearray, leader_epoch: int = 9) -> None:
-    log.append_as_follower(records, leader_epoch=leader_epoch, now_ms=NOW)
+    append_as_follower(log, records, leader_epoch=leader_epoch, now_ms=NOW)
     log.advance_high_watermark(log.log_end_offset)
 
 

@@ -27,7 +27,7 @@ from oncelog.cluster.topics import topic_id_path
 from oncelog.cluster.waits import Outcome
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from support.logs import NOW, batch, of_producer
+from support.logs import NOW, append_as_follower, batch, of_producer, restart_at
 from support.replica_invariants import InvariantError, Key, Ledger, batches, check_equal, check_offsets, last_key
 from support.replica_process import Process
 
@@ -58,7 +58,6 @@ class ReplicaWorld:
         self.outcomes: Counter[Outcome] = Counter()
         self.faults: Counter[str] = Counter()
         self.sequences: dict[int, int] = {}
-        self.in_txn: set[int] = set()
         self.slow = self.rng.choice((None, *BROKERS))
         """A broker that fetches rarely, so that it leaves the ISR."""
         self.trouble = self.rng.choice((0.3, 1.0, 1.5))
@@ -312,7 +311,7 @@ class ReplicaWorld:
             action = following.range_known(source.open_log.log_start_offset, source.open_log.log_end_offset)
         match action:
             case Append():
-                log.append_as_follower(action.records, leader_epoch=following.leader_epoch, now_ms=NOW)
+                append_as_follower(log, action.records, leader_epoch=following.leader_epoch, now_ms=NOW)
                 log.advance_high_watermark(action.high_watermark)
                 log.advance_log_start(min(action.log_start, log.high_watermark))
             case Truncate():
@@ -321,7 +320,7 @@ class ReplicaWorld:
                 process.write_checkpoint()
             case Restart():
                 self.faults["restarted log"] += 1
-                log.restart_at(action.offset, NOW)
+                restart_at(log, action.offset, NOW)
                 process.write_checkpoint()
             case Signal():
                 return

@@ -125,11 +125,6 @@ class MetadataDelta:
         before, after = self.before, self.after
         return before.brokers != after.brokers or before.controller != after.controller
 
-    @property
-    def features_changed(self) -> bool:
-        """Return whether the level of a feature has changed."""
-        return self.before.feature_epoch != self.after.feature_epoch
-
 
 def difference(before: MetadataImage, after: MetadataImage, names: Iterable[str] | None = None) -> MetadataDelta:
     """Compare two images. `names` are the topics that may differ, or None for all topics."""

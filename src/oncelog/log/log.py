@@ -23,7 +23,7 @@ from oncelog.log.log_files import LogFiles
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
 from oncelog.log.recovery import Loaded, Loader
 from oncelog.log.segment import Segment
-from oncelog.log.steps import BATCHES_A_STEP, Pace, Steps, at_once
+from oncelog.log.steps import Pace, Steps, at_once
 from oncelog.log.timestamps import TimeStep
 from oncelog.log.truncation import TruncatableLog
 from oncelog.log.validate import ValidBatches, validate
@@ -177,11 +177,6 @@ class Log(TruncatableLog):
         header = batches.headers[0]
         append_time = header.max_timestamp if header.timestamp_type else -1
         return AppendResult(first, self.log_end_offset - 1, append_time, False, self.log_start_offset)
-
-    def append_as_follower(self, records: memoryview | bytearray | bytes, *, leader_epoch: int, now_ms: int) -> int:
-        """Do the work of `appending_as_follower` without a pause."""
-        pace = Pace(BATCHES_A_STEP)
-        return at_once(self.appending_as_follower(records, leader_epoch=leader_epoch, now_ms=now_ms, pace=pace))
 
     def appending_as_follower(
         self, records: memoryview | bytearray | bytes, *, leader_epoch: int, now_ms: int, pace: Pace

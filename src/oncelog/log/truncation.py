@@ -43,7 +43,7 @@ class TruncatableLog:
     @property
     def last_stable_offset(self) -> int:
         """Return the last stable offset. All records before it are committed and not in an open transaction."""
-        if self._files.stale:
+        if self.is_stale:
             return self.log_start_offset
         unstable = self._state.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
@@ -83,10 +83,6 @@ class TruncatableLog:
             self._end_at(offset)
         yield from self.rebuilding(now_ms)
         return True
-
-    def restart_at(self, offset: int, now_ms: int) -> None:
-        """Do the work of `restarting` without a pause."""
-        at_once(self.restarting(offset, now_ms))
 
     def restarting(self, offset: int, now_ms: int) -> Steps[None]:
         """Drop all records, and let the log start and end at ``offset``, because the leader has no earlier ones.

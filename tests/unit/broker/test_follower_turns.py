@@ -29,6 +29,7 @@ from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 from support.broker_fixtures import NOW, BrokerStorage
+from support.logs import append_as_follower
 
 ID = UUID(int=5)
 LEADER = 2
@@ -105,7 +106,7 @@ async def filled(broker: Broker, leader: Leader, topic: str = "t") -> Replica:
 
 
 def append(replica: Replica, records: bytes) -> None:
-    replica.log.append_as_follower(records, leader_epoch=0, now_ms=NOW)
+    append_as_follower(replica.log, records, leader_epoch=0, now_ms=NOW)
     replica.appended()
 
 

@@ -40,7 +40,6 @@ def test_change_is_in_the_next_image() -> None:
     assert before.feature_level("transaction.version") == 2
     delta = read_changes(store, before)
     assert delta is not None
-    assert delta.features_changed
     levels = delta.after.feature_level("transaction.version"), delta.after.feature_level("other")
     assert (*levels, delta.after.feature_epoch) == (0, 3, 1)
 

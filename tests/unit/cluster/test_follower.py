@@ -12,15 +12,15 @@ from oncelog.cluster.partition_state import PartitionState
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import BatchHeader, iter_batches
-from support.logs import NOW, append, batch, new_log
+from support.logs import NOW, append, append_as_follower, batch, new_log
 
 
 def log_of(epochs: list[int]) -> Log:
     """Return a log with one record in each of these epochs."""
     _, log = new_log()
     for offset, epoch in enumerate(epochs):
-        log.append_as_follower(
-            bytes(batch(base_offset=offset, leader_epoch=epoch, value=b"%d" % epoch)), leader_epoch=99, now_ms=NOW
+        append_as_follower(
+            log, bytes(batch(base_offset=offset, leader_epoch=epoch, value=b"%d" % epoch)), leader_epoch=99, now_ms=NOW
         )
     return log
 
@@ -127,7 +127,7 @@ def test_logs_agree_in_the_end_and_the_common_records_stay(
             follower.truncate_to(action.offset, NOW)
         else:
             assert isinstance(action, Append)
-            follower.append_as_follower(action.records, leader_epoch=99, now_ms=NOW)
+            append_as_follower(follower, action.records, leader_epoch=99, now_ms=NOW)
     found = [
         list(iter_batches(log.read(0, 1 << 20, upto=log.log_end_offset, at_least_one=True)))
         for log in (leader, follower)

@@ -87,7 +87,6 @@ def test_recreated_topic_is_both_deleted_and_created() -> None:
         assert delta.created_topics == (topic("a", 4),)
         assert delta.changed_topics == (topic("b", 2, retention_ms="1"),)
         assert not delta.broker_configs_changed(1)
-        assert not delta.features_changed
 
 
 def test_each_change_of_a_topic_is_in_the_next_delta() -> None:

@@ -13,7 +13,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.log import Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch
-from support.logs import NOW, new_log
+from support.logs import NOW, new_log, restart_at
 
 
 def batch(value: bytes = b"x") -> memoryview:
@@ -144,7 +144,7 @@ def test_a_truncation_takes_back_what_was_synced() -> None:
     log.truncate_to(1, NOW)
     replica.truncated()
     assert (replica.synced_offset, replica.stored_end, replica.synced_names) == (1, 1, -1)
-    log.restart_at(7, NOW)
+    restart_at(log, 7, NOW)
     replica.truncated()
     assert (replica.synced_offset, replica.stored_end, replica.synced_names) == (7, 7, -1)
 

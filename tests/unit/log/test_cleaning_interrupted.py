@@ -16,7 +16,7 @@ from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.cleaning import COMPACT, LEFTOVERS, clean, committed, filled, put, rows, run_steps
 from support.crashdisk import CrashDisk
-from support.logs import FOLDER, NOW, end_txn, new_log, open_log
+from support.logs import FOLDER, NOW, end_txn, new_log, open_log, restart_at
 from support.tracebacks import depth
 
 STEPS = 41
@@ -63,7 +63,7 @@ def test_crash_after_a_truncation_does_not_complete_the_compaction(restart: bool
     while not any(name.endswith(".swap") for name in disk.listdir(FOLDER)):
         next(work).run()
     if restart:
-        log.restart_at(50, NOW)
+        restart_at(log, 50, NOW)
     else:
         log.truncate_to(1, NOW)
     put(log, (b"new", b"new"))

@@ -14,7 +14,7 @@ from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import iter_batches
 from support.crashdisk import CrashDisk
-from support.logs import NOW, append, batch, end_txn, follow, new_log, of_producer, open_log, values
+from support.logs import NOW, append, batch, end_txn, follow, new_log, of_producer, open_log, restart_at, values
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 
@@ -159,7 +159,7 @@ def test_full_truncation_starts_at_the_leaders_log_start(records: int) -> None:
     disk, log = new_log(CONFIG)
     for sequence in range(records):
         append(log, of_producer(1, sequence, value=b"x" * 200))
-    log.restart_at(100, NOW)
+    restart_at(log, 100, NOW)
     found = (log.log_start_offset, log.log_end_offset, log.high_watermark, log.leader_epoch, len(log.producer_entries))
     assert found == (100, 100, 100, None, 0)
     follow(log, bytes(batch(2, base_offset=100, leader_epoch=4)), 4)
@@ -194,7 +194,7 @@ def test_an_empty_response_of_a_new_replica_creates_no_file() -> None:
 def test_log_begins_at_the_start_of_the_batch_that_the_leaders_log_start_is_in(own: int) -> None:
     """The leader's log starts at 10, inside a batch. The follower is empty, or has another leader's record at 9."""
     _, log = new_log()
-    log.restart_at(own, NOW)
+    restart_at(log, own, NOW)
     if own == 9:
         follow(log, batch(base_offset=9, leader_epoch=2))
     corrupt = batch(4, base_offset=9, leader_epoch=4)

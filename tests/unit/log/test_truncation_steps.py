@@ -12,7 +12,7 @@ from oncelog.log.steps import BATCHES_A_STEP, Steps
 from oncelog.log.truncation import SEGMENTS_A_STEP
 from oncelog.protocol.errors import ProtocolError
 from support.crashdisk import CrashDisk, CrashFile
-from support.logs import NOW, append, batch, end_txn, new_log, of_producer, open_log
+from support.logs import NOW, append, batch, end_txn, new_log, of_producer, open_log, restart_at
 
 SMALL = LogConfig(segment_bytes=150)
 BATCHES = 5 * BATCHES_A_STEP
@@ -167,5 +167,5 @@ def test_truncations_are_counted() -> None:
     assert not log.truncate_to(2, NOW)
     assert log.truncations == 0
     log.truncate_to(0, NOW)
-    log.restart_at(5, NOW)
+    restart_at(log, 5, NOW)
     assert log.truncations == 2
