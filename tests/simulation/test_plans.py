@@ -331,3 +331,9 @@ def test_wrong_file_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.Captu
     assert worlds.main(["--plan", str(file)]) == 2
     assert "not a workload of transactions" in capsys.readouterr().err
     assert worlds.main(["--plan", str(tmp_path / "missing")]) == 2
+
+
+def test_number_of_seeds_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        worlds.main(["0", "1", "--seeds", "2"])
+    assert "COUNT and --seeds" in capsys.readouterr().err

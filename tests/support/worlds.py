@@ -100,6 +100,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, metavar="FILE", help="save the failing plan, or that of FIRST alone")
     parser.add_argument("--shrink", action="store_true", help="shrink a failing plan to the entries that it needs")
     options = parser.parse_args(arguments)
+    if None not in (options.count, options.seeds):
+        parser.error("COUNT and --seeds are the same; give only one of them")
     options.count = options.seeds if options.count is None else options.count
     former = logging.root.manager.disable
     logging.disable(logging.WARNING)
