@@ -135,7 +135,7 @@ class Controller:
             self._wake.clear()
             try:
                 await self._turn()
-            except Exception as error:  # noqa: BLE001 - while this loop does not run, nobody elects leaders
+            except Exception as error:  # noqa: BLE001 - if this loop ends, the cluster elects no leaders
                 if not failing:
                     self._logger.error("the controller cannot use the metadata store: %r", error)
                 failing = True
