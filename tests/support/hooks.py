@@ -10,10 +10,12 @@ import pytest
 
 LONGEST = (
     "tests/spark/test_explorer.py",
+    "tests/spark/test_connect.py",
     "tests/spark/test_chaos.py",
     "tests/spark/test_broker_restarts.py",
     "tests/spark/test_spark.py",
     "tests/spark/test_docs.py",
+    "tests/unit/cli/test_broken_brokers.py",
     "tests/clients/test_command_line.py",
     "tests/clients/test_transactions.py",
     "tests/features/test_transaction_two_phase_commit.py",
@@ -21,6 +23,7 @@ LONGEST = (
     "tests/features/test_transaction_timeouts.py",
     "tests/clients/test_prepared_transactions.py",
     "tests/features/test_log_compaction.py",
+    "tests/simulation/test_cluster_worlds.py",
     "tests/unit/testing/test_plugin.py",
     "conformance/test_logins.py",
     "conformance/test_kafka_python_suite.py",
