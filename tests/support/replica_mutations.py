@@ -22,7 +22,7 @@ from oncelog.cluster.follower import Following, Signal, Truncate
 from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.state_writes import StateWrite
 from oncelog.cluster.store import ANY, Set
-from oncelog.cluster.waits import Outcome
+from oncelog.cluster.waits import Outcome, Waits
 from oncelog.protocol.errors import ProtocolError
 from oncelog.version import build
 from support.replica_invariants import InvariantError
@@ -139,13 +139,13 @@ def fetch_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
 def waits_outlive_their_term(patch: pytest.MonkeyPatch) -> None:
     def end(term: Term) -> None:
         term.over = True
-        kept[term.broker] = term._waits
+        kept[term.broker] = term.waits
 
     def init(term: Term, broker: int, *arguments: Any, **options: Any) -> None:
         original(term, broker, *arguments, **options)
-        term._waits = sorted((offset, -number, wait) for number, (offset, _, wait) in enumerate(kept.pop(broker, [])))
+        term.waits = kept.pop(broker, term.waits)
 
-    kept: dict[int, Any] = {}
+    kept: dict[int, Waits] = {}
     original = Term.__init__
     patch.setattr(Term, "end", end)
     patch.setattr(Term, "__init__", init)

@@ -101,7 +101,7 @@ def test_deletion_of_records_is_reported_only_when_it_is_durable(cluster: Oncelo
         assert wire.offset("t", -2) == 2
 
 
-def test_marker_waits_for_descriptors_without_spinning(cluster: OncelogCluster) -> None:
+def test_marker_that_waits_for_descriptors_logs_its_error_once(cluster: OncelogCluster) -> None:
     with Wire(cluster.bootstrap) as wire:
         topic_id = wire.create_topic("t", PARTITIONS)
         for number in range(2):  # the first transaction loads the handlers, the second one stays open
@@ -121,7 +121,7 @@ def test_marker_waits_for_descriptors_without_spinning(cluster: OncelogCluster) 
         until_state(wire, "x", "CompleteCommit")
         assert wire.values(topic_id, committed=True) == [b"0", b"1", b"x"]
     refusals = cluster.process.stderr_path.read_text().count(") to t-0: ")
-    assert 1 < refusals < 20
+    assert refusals == 1
 
 
 def test_shortage_while_clients_connect_does_not_stop_the_broker(cluster: OncelogCluster) -> None:

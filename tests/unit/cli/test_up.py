@@ -56,7 +56,11 @@ def test_ready_line_and_clean_stop(new_cluster: NewCluster) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_other_signals_stop_the_broker_cleanly(new_cluster: NewCluster, number: signal.Signals) -> None:
-    cluster = new_cluster()
+    inherited = signal.signal(number, signal.SIG_DFL)  # nohup lets the tests ignore SIGHUP
+    try:
+        cluster = new_cluster()
+    finally:
+        signal.signal(number, inherited)
     os.kill(cluster.process.pid, number)
     assert cluster.process.popen.wait(30) == 0
     assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
