@@ -33,6 +33,10 @@ class BrokenFile(OsFile):
         self._broken.check("write", self._name)
         super().pwrite(data, pos)
 
+    def view(self, size: int, pos: int) -> bytes | memoryview:
+        self._broken.check("view", self._name)
+        return super().view(size, pos)
+
     def pread(self, size: int, pos: int) -> bytes:
         self._broken.check("read", self._name)
         return super().pread(size, pos)

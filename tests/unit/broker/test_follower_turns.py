@@ -327,8 +327,9 @@ def test_only_a_truncation_below_the_high_watermark_drops_connections(
         replica = await filled(broker, Leader())
         replica.log.advance_high_watermark(BATCHES - 10)
         dropped = []
-        broker.server.abort_all = lambda: dropped.append(replica.log.high_watermark)  # type: ignore[method-assign]
-        broker.replication.truncations.start(replica, action)
+        truncations = broker.replication.truncations
+        truncations._cut = lambda: dropped.append(replica.log.high_watermark)
+        truncations.start(replica, action)
         await ended(replica)
         assert dropped == [action.offset] * cuts, "clients that connect again see no record that is being dropped"
         assert replica.log.log_end_offset == action.offset
