@@ -125,7 +125,7 @@ class BrokerStorage:
             try:
                 await asyncio.wait_for(life(broker), 30)
             finally:
-                await broker.stop()
+                await broker.stop(together=True)  # no other broker runs, and a registered one would take 5 s
 
         asyncio.run(run())
 
