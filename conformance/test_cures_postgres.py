@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -61,11 +61,9 @@ def postgres() -> Iterator[str]:
 def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     """Wait until the server accepts connections."""
     until = time.monotonic() + 60
-    while True:
+    while not _answers(url):
         assert server.poll() is None, log.read_text()
         assert time.monotonic() < until, log.read_text()
-        if _answers(url):
-            return
         time.sleep(0.05)
 
 
@@ -88,15 +86,30 @@ def test_cure_survives_a_database_crash(oncelog_cluster: OncelogCluster, databas
     shop = Shop(oncelog_cluster, name, database)
     shop.fill()
     assert shop.run("offset_in_database", fault="moved:5") == -signal.SIGKILL
-    with psycopg.connect(database, autocommit=True) as connection:
-        os.kill(connection.info.backend_pid, signal.SIGKILL)
-        with pytest.raises(psycopg.OperationalError):
-            connection.execute("SELECT 1")
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not _answers(database):
-        time.sleep(0.05)
+    killed, other = (psycopg.connect(database, autocommit=True) for _ in range(2))
+    os.kill(killed.info.backend_pid, signal.SIGKILL)
+    # The server still accepts connections until it notices the death. Then it ends all of them, and recovers.
+    _wait_until(lambda: not _is_open(other))
+    killed.close()
+    _wait_until(lambda: _answers(database))
     shop.run("offset_in_database")
     assert shop.balance_error() == 0
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _is_open(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except psycopg.OperationalError:
+        connection.close()
+        return False
+    return True
 
 
 def _answers(url: str) -> bool:
