@@ -23,6 +23,7 @@ from oncelog.spark.commit.errors import NotPermittedError, SinkError
 from spark import logged_in
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query
+from spark.test_connect import copy_while_server_is_killed
 from spark.test_sink_crashes import (
     starter,
     test_sink_killed_before_each_operation_and_restarted,
@@ -151,6 +152,14 @@ def test_spark_shows_no_secret(secured: SecuredKafka, credentials: Credentials, 
     assert sum(redacted in content for content in contents.values()) >= 2, "in a page and in the event log"
     secrets = [WRONG, *credentials.secrets()]
     assert [(name, each) for name, content in contents.items() for each in secrets if each.encode() in content] == []
+
+
+@pytest.mark.timeout(900)
+def test_spark_connect_loses_and_duplicates_nothing(
+    secured: SecuredKafka, credentials: Credentials, tmp_path: Path
+) -> None:
+    login = credentials.options("SCRAM-SHA-512")
+    copy_while_server_is_killed(secured.bootstrap, login, "connected", tmp_path, "1")
 
 
 @pytest.mark.timeout(60)

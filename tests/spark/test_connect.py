@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,15 @@ from support.processes import ManagedProcess
 from support.servers import Server
 
 PROGRAM = """
-import os, sys
+import json, os, sys
 os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
 import oncelog.spark
 from pyspark.sql import SparkSession
 
-bootstrap, name, checkpoint, rows = sys.argv[1:]
+options, name, checkpoint, rows = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 oncelog.spark.register(spark)
-to = {"kafka.bootstrap.servers": bootstrap}
+to = json.loads(options)
 
 if not os.path.exists(checkpoint):
     fill = spark.range(0, int(rows), numPartitions=2).selectExpr("cast(id as string) as value")
@@ -70,21 +72,30 @@ def run(driver: ManagedProcess, checkpoint: Path, batch: str | None) -> list[str
     return list(driver.lines())
 
 
-@pytest.mark.timeout(900)
-def test_query_whose_server_is_killed_loses_and_duplicates_nothing(server: Server, name: str, tmp_path: Path) -> None:
+def copy_while_server_is_killed(
+    bootstrap: str, login: Mapping[str, str], name: str, folder: Path, *batches: str
+) -> None:
+    """Run PROGRAM with the options `login`, and kill it after these batches. Then read the topics at `bootstrap`."""
     for topic in (name, f"{name}-out", f"{name}-each"):
-        create(server.bootstrap, topic, 2)
-    checkpoint = tmp_path / "checkpoint"
+        create(bootstrap, topic, 2)
+    checkpoint = folder / "checkpoint"
     env = {key: text for key, text in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     env["SPARK_TESTING"] = "1"  # the server takes a free port
-    command = ["/usr/bin/env", "-C", tmp_path, sys.executable, "-c", PROGRAM, server.bootstrap, name, checkpoint]
+    options = json.dumps({f"kafka.{key}": text for key, text in login.items()})
+    command = ["/usr/bin/env", "-C", folder, sys.executable, "-c", PROGRAM, options, name, checkpoint]
     said: list[str] = []
-    for batch in ("1", "3", None):
-        said += run(ManagedProcess([*command, str(ROWS)], tmp_path, f"until-{batch}", env), checkpoint, batch)
+    for batch in (*batches, None):
+        said += run(ManagedProcess([*command, str(ROWS)], folder, f"until-{batch}", env), checkpoint, batch)
     assert any(f"topic '{name}-typo' does not exist" in line for line in said)
     assert any("this write runs inside foreachBatch" in line for line in said)
-    assert not values(server.bootstrap, f"{name}-each")
-    seen = values(server.bootstrap, f"{name}-out")
+    assert not values(bootstrap, f"{name}-each")
+    seen = values(bootstrap, f"{name}-out")
     assert sorted(map(int, seen)) == list(range(ROWS))
     assert set(seen.values()) == {1}
-    assert not open_producers(server.bootstrap, f"{name}-out", f"{name}-sink-commits")
+    assert not open_producers(bootstrap, f"{name}-out", f"{name}-sink-commits")
+
+
+@pytest.mark.timeout(900)
+def test_query_whose_server_is_killed_loses_and_duplicates_nothing(server: Server, name: str, tmp_path: Path) -> None:
+    login = {"bootstrap.servers": server.bootstrap}
+    copy_while_server_is_killed(server.bootstrap, login, name, tmp_path, "1", "3")
