@@ -17,7 +17,8 @@ from oncelog.cluster.brokers import broker_path, epoch_path, read_controller
 from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH
 from oncelog.cluster.partition_state import PartitionState, decode_state
 from oncelog.cluster.store import Check, Create, Operation, Set
-from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, connect
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

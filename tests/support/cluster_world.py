@@ -90,7 +90,8 @@ class ClusterWorld:
 
     async def run(self) -> Counter[str]:
         work = asyncio.create_task(self._run())
-        await asyncio.wait({work, self.violation}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {work, self.violation}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if self.violation.done():
             work.cancel()
             self.violation.result()

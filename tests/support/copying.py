@@ -115,4 +115,5 @@ def read(bootstrap: str, topic: str) -> Counter[bytes]:
 
 
 if __name__ == "__main__":
-    copy(*sys.argv[1:5], json.loads(sys.argv[5]))
+    _bootstrap, _source, _target, _member, _options = sys.argv[1:]
+    copy(_bootstrap, _source, _target, _member, json.loads(_options))

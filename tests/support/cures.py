@@ -35,7 +35,12 @@ class Shop:
 
     def run(self, program: str, *arguments: str, fault: str = "") -> int:
         """Run a program to its end or to the fault -> exit status, -9 after a kill."""
-        command = [sys.executable, EXAMPLES / "cures" / f"{program}.py", "--bootstrap", self.server.bootstrap]
+        command: list[str | Path] = [
+            sys.executable,
+            EXAMPLES / "cures" / f"{program}.py",
+            "--bootstrap",
+            self.server.bootstrap,
+        ]
         command += ["--topic", self.topic, "--database", self.database, *arguments]
         done = subprocess.run(command, env={**os.environ, "FAULT": fault}, capture_output=True, text=True, timeout=60)
         if fault:
@@ -56,7 +61,8 @@ class Shop:
             import psycopg
 
             with psycopg.connect(self.database) as connection:
-                return connection.execute(sql).fetchall()
+                rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+                return rows
         import sqlite3
 
         connection = sqlite3.connect(self.database)

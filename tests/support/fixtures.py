@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -35,7 +36,12 @@ def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
     commas).
     """
     servers = os.environ.get("ONCELOG_TEST_SERVERS", default).split(",")
-    scopes = {"server": "session", "module_server": "module", "own_server": "function", "start_server": "function"}
+    scopes: dict[str, Literal["session", "module", "function"]] = {
+        "server": "session",
+        "module_server": "module",
+        "own_server": "function",
+        "start_server": "function",
+    }
     for fixture, scope in scopes.items():
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, servers, indirect=True, scope=scope)
@@ -83,7 +89,8 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Server:
     """Return a server shared by all tests that leave it running. Each creates its own topics and groups."""
-    return request.getfixturevalue(SHARED[request.param])
+    shared: Server = request.getfixturevalue(SHARED[request.param])
+    return shared
 
 
 @pytest.fixture(scope="module")

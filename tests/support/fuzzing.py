@@ -12,7 +12,6 @@ import argparse
 import random
 import resource
 import struct
-import sys
 import time
 import uuid
 import zlib
@@ -97,14 +96,15 @@ def _item(kind: Any, version: int, chance: random.Random) -> Any:
     if kind.startswith(("int", "uint")):
         low = 0 if kind.startswith("u") else -128
         return chance.choice((0, 1, low, 127, chance.randint(low, 127)))
-    return {
+    values: dict[str, Callable[[], object]] = {
         "bool": lambda: chance.random() < 0.5,
         "float64": chance.random,
         "uuid": lambda: uuid.UUID(bytes=chance.randbytes(16)),
         "string": lambda: "x" * chance.choice((0, 1, 5, 130)),
         "bytes": lambda: chance.randbytes(chance.choice((0, 1, 9, 130))),
         "records": lambda: bytes(any_batch(chance)),
-    }[kind]()
+    }
+    return values[kind]()
 
 
 def any_message(cls: type[Message], version: int, chance: random.Random) -> Message:
@@ -154,7 +154,7 @@ def any_batch(chance: random.Random) -> bytearray:
         )
         for index in range(chance.randint(1, 4))
     ]
-    who: dict[str, int] = {}
+    who: dict[str, Any] = {}
     if chance.random() < 0.5:
         who = {"producer_id": chance.randint(0, 9), "producer_epoch": 0, "base_sequence": chance.choice((0, 2**31 - 1))}
     return build_batch(records, codec=chance.choice(tuple(Codec)), base_offset=chance.randint(0, 99), **who)
@@ -198,10 +198,10 @@ def appends(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
 def tables(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
     """Return batches for the client's conversion to Arrow: compiled code, which must never read past them."""
     data = _batches(chance)
-    limits = {"max_bytes": chance.choice((1, 100, 1 << 20)), "max_rows": chance.choice((1, 5, 1000))}
+    limits: dict[str, Any] = {"max_bytes": chance.choice((1, 100, 1 << 20)), "max_rows": chance.choice((1, 5, 1000))}
 
     def read() -> object:
-        of = {"topic": "t", "partition": 0, "start_offset": 0, "aborted": [], "include_headers": True}
+        of: dict[str, Any] = {"topic": "t", "partition": 0, "start_offset": 0, "aborted": [], "include_headers": True}
         table, _ = decode_batches([data], **of)
         table.validate(full=True)
         for piece in decode_pieces([data], end_offset=1 << 62, **of, **limits):
@@ -280,4 +280,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

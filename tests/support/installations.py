@@ -31,7 +31,7 @@ def build(target: str, source: Path, folder: Path) -> Path:
 def described(wheel: Path) -> metadata.Distribution:
     """Return the distribution in the file `wheel`."""
     name, version, *_ = wheel.name.split("-")
-    return metadata.PathDistribution(zipfile.Path(wheel, f"{name}-{version}.dist-info/"))  # type: ignore[arg-type]
+    return metadata.PathDistribution(zipfile.Path(wheel, f"{name}-{version}.dist-info/"))
 
 
 def required(distribution: metadata.Distribution, extras: Collection[str]) -> dict[str, metadata.Distribution]:
@@ -69,7 +69,15 @@ class Installation:
             for top in tops:
                 (packages / top).symlink_to(Path(str(distribution.locate_file(top))))
         wanted = f"{wheel}[{','.join(extras)}]" if extras else wheel
-        pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "--python", self.python]
+        pip: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--isolated",
+            "--disable-pip-version-check",
+            "--python",
+            self.python,
+        ]
         _run([*pip, "install", "--quiet", "--no-index", wanted], folder)
 
     def run(self, program: str, *arguments: str) -> str:

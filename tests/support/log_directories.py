@@ -17,7 +17,12 @@ from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponsePartition
+from oncelog.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
 from support.broker_fixtures import BrokerStorage
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
@@ -39,7 +44,7 @@ async def until(good: Callable[[], bool]) -> None:
 
 async def described(broker: Broker, topic: str, partition: int = 0) -> MetadataResponsePartition:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    answer = await metadata(broker.parts)(request, CONTEXT)
+    answer: MetadataResponse = await metadata(broker.parts)(request, CONTEXT)
     return answer.topics[0].partitions[partition]
 
 
@@ -47,7 +52,10 @@ async def log_dirs(broker: Broker, topics: dict[str, list[int]] | None = None) -
     asked = None
     if topics is not None:
         asked = [DescribableLogDirTopic(topic=name, partitions=found) for name, found in topics.items()]
-    return await describe_log_dirs(broker.parts)(DescribeLogDirsRequest(topics=asked), CONTEXT)
+    answer: DescribeLogDirsResponse = await describe_log_dirs(broker.parts)(
+        DescribeLogDirsRequest(topics=asked), CONTEXT
+    )
+    return answer
 
 
 async def nothing(broker: Broker) -> None:

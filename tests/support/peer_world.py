@@ -16,7 +16,8 @@ from oncelog.cluster.partition_state import decode_state, encode_state, state_pa
 from oncelog.cluster.store import Set
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.coordinator.partitioning import partition_for
-from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, connect
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.fetch import FetchRequest
@@ -83,7 +84,7 @@ class PeerWorld:
         """Let brokers, all of them by default, read the tree."""
         for node_id in only or self.ids:
             machine = self.world.brokers.get(node_id)
-            if machine is not None and machine.alive:
+            if machine is not None and machine.alive and machine.process is not None:
                 await self.world.loop.spawn(machine.process, self.broker(node_id).loader.catch_up())
 
     async def create(self, name: str, leaders: Sequence[int], configs: dict[str, str] | None = None) -> UUID:

@@ -51,7 +51,7 @@ class Produced:
     def __init__(self, number: int, request: ProduceRequest) -> None:
         self.number = number
         self.request = request
-        self.records = [bytes(part.records) for topic in request.topic_data for part in topic.partition_data]
+        self.records = [bytes(part.records or b"") for topic in request.topic_data for part in topic.partition_data]
         self.batches: list[BatchHeader] = [parse_header(records) for records in self.records]
 
     @property

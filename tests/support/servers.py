@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -94,7 +95,7 @@ class OncelogCluster:
         brokers = range(1, self.bootstrap.count(",") + 2)
         self.process.wait_for(lambda: self._killed.isdisjoint(map(self.broker_pid, brokers)), "the broker is restarted")
         for address in self.bootstrap.split(","):
-            self.process.wait_for(lambda address=address: accepts(address), f"{address} accepts connections")
+            self.process.wait_for(partial(accepts, address), f"{address} accepts connections")
 
     def partition_dir(self, topic: str, partition: int = 0, broker: int = 1) -> Path:
         """Return the partition directory."""

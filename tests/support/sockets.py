@@ -38,7 +38,7 @@ def echo(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
 
 
 @contextlib.asynccontextmanager
-async def serving(handler: Any, **limits: int) -> AsyncIterator[Server]:
+async def serving(handler: Any, **limits: Any) -> AsyncIterator[Server]:
     server = Server(handler, Limits(**limits))
     await server.listen([Address("127.0.0.1", 0)])
     try:

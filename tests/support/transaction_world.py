@@ -179,7 +179,7 @@ def expand(seed: int) -> Plan:
     workload: list[Session | Level] = [
         Session(
             writer=writer,  # type: ignore[arg-type]
-            kind=rng.choice(("old", "new", "new")),  # type: ignore[arg-type]
+            kind=rng.choice(("old", "new", "new")),
             timeout_ms=rng.choice(TIMEOUTS_MS),
             transactions=[_transaction(rng) for _ in range(rng.randrange(1, 8))],
             rest_s=rng.uniform(0, 0.3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -216,8 +216,8 @@ class AioClient:
     def transactions(self, transactional_id: str, timeout_ms: int = 60000) -> AioTransactions:
         return AioTransactions(self._bootstrap, transactional_id, timeout_ms)
 
-    def _with_consumer(self, work: Any, **options: Any) -> Any:
-        async def run() -> Any:
+    def _with_consumer(self, work: Callable[[AIOKafkaConsumer], Awaitable[T]], **options: Any) -> T:
+        async def run() -> T:
             consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, enable_auto_commit=False, **options)
             await consumer.start()
             try:

@@ -33,7 +33,7 @@ def send_all(producer: Producer, topic: str, records: Sequence[Outgoing]) -> lis
         offsets.append(message.offset())
 
     for record in records:
-        more = {} if record.timestamp is None else {"timestamp": record.timestamp}
+        more: dict[str, Any] = {} if record.timestamp is None else {"timestamp": record.timestamp}
         producer.produce(
             topic,
             record.value,
@@ -205,19 +205,20 @@ class ConfluentClient:
         )
         consumer.assign([TopicPartition(topic, part, 0) for part in range(partitions)])
         found: list[Seen] = []
-        at_end: set[int] = set()
+        at_end: set[int | None] = set()
         deadline = time.monotonic() + PATIENCE
         while len(at_end) < partitions:
             assert time.monotonic() < deadline, f"partitions {at_end} of {partitions} were read to their end"
             message = consumer.poll(0.2)
             if message is None:
                 continue
-            if not message.error():
+            error = message.error()
+            if error is None:
                 found.append(seen(message))
-            elif message.error().code() == KafkaError._PARTITION_EOF:
+            elif error.code() == KafkaError._PARTITION_EOF:
                 at_end.add(message.partition())
             else:
-                raise KafkaException(message.error())
+                raise KafkaException(error)
         consumer.close()
         return sorted(found, key=lambda record: record[:2])
 
