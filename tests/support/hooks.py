@@ -15,7 +15,7 @@ LONGEST = (
     "tests/spark/test_broker_restarts.py",
     "tests/spark/test_spark.py",
     "tests/spark/test_docs.py",
-    "tests/unit/cli/test_broken_brokers.py",
+    "tests/cluster/test_broken_brokers.py",
     "tests/clients/test_command_line.py",
     "tests/clients/test_transactions.py",
     "tests/features/test_transaction_two_phase_commit.py",
