@@ -82,16 +82,27 @@ class Truncations:
         if not (replica.offline or log.closed):
             replica.truncated()
             self._partitions.truncated(replica)
+            # With the checkpointed offsets, recovery would skip later records that are not on the device, or count them
+            # as committed.
+            if log.recovery_point < recovery_point or log.high_watermark < high_watermark:
+                await self._checkpoint(replica)
+            replica.truncating = False
+            self._partitions.roles.apply(replica)
+            replica.wake()
+            self._truncated(replica)
+
+    async def _checkpoint(self, replica: Replica) -> None:
+        """Write the lowered offsets, and repeat it until they are on the device or the log is offline or closed."""
+        log = replica.log
+        pause_s = RETRY_S
+        while not (replica.offline or log.closed):
             try:
-                # With the checkpointed offsets, recovery would skip later records that are not on the device, or count
-                # them as committed.
-                if log.recovery_point < recovery_point or log.high_watermark < high_watermark:
-                    await self._partitions.checkpoints.write()
-            finally:
-                replica.truncating = False
-                self._partitions.roles.apply(replica)
-                replica.wake()
-                self._truncated(replica)
+                if await self._partitions.checkpoints.write_for(log.directory):
+                    return
+            except Exception:
+                self._logger.exception("cannot write the checkpoints after the truncation of %r", replica)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     async def _carry_out(self, steps: Steps[object]) -> None:
         while True:

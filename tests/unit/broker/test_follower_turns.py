@@ -16,6 +16,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.peers import Failure
 from oncelog.broker.storage.checkpoints import Written
+from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
 from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker, epoch_path
 from oncelog.cluster.follower import Restart, Truncate
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
@@ -23,6 +24,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import Create, Set
 from oncelog.cluster.topic_nodes import write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.log.checkpoint import read_offset_checkpoint
 from oncelog.log.steps import BATCHES_A_STEP, at_once
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -295,21 +297,75 @@ def test_a_truncation_that_fails_within_an_append_is_completed(
     storage.run_broker(life)
 
 
-def test_a_failed_checkpoint_after_a_truncation_does_not_keep_the_former_role(storage: BrokerStorage) -> None:
-    async def fail() -> Written:
-        raise OSError(errno.EIO, "broken")
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+def test_a_truncation_ends_only_after_its_checkpoint(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """With the former checkpoint, recovery would skip or commit records that are appended after the truncation.
+
+    A shortage of descriptors delays it. After an error of the disk, the log is offline.
+    """
+    monkeypatch.setattr("oncelog.broker.replication_truncation.RETRY_S", 0.01)
+    monkeypatch.setattr("oncelog.broker.storage.checkpoints.PAUSES", 0)
 
     async def life(broker: Broker) -> None:
         replica = await filled(broker, Leader())
         replica.log.advance_high_watermark(BATCHES)
-        hold, write = Held(fail), broker.partitions.checkpoints.write
-        broker.partitions.checkpoints.write = hold.run  # type: ignore[method-assign]
+        directory = broker.directories.holding(replica.log.directory)
+        checkpoints = broker.partitions.checkpoints
+        assert directory in await checkpoints.write()
+        results = []
+        write = checkpoints.write
+
+        async def recorded() -> Written:
+            results.append(await write())
+            return results[-1]
+
+        checkpoints.write = recorded  # type: ignore[method-assign]
+        storage.disk.break_down("replace", f"{directory.path}/{HIGH_WATERMARKS}", error)
         broker.replication.truncations.start(replica, Truncate(BATCHES - 1))
-        await hold.reached.wait()
+        async with asyncio.timeout(10):
+            while len(results) < (2 if error == errno.EMFILE else 1):
+                await asyncio.sleep(0.01)
+        assert directory not in results[0]
         await elect(broker, 1)
-        hold.released.set()
+        assert replica.term is None
+        assert replica.offline == (error == errno.EIO)
+        if error == errno.EIO:
+            return
+        assert replica.truncating
+        storage.disk.repair()
         await ended(replica)
-        broker.partitions.checkpoints.write = write  # type: ignore[method-assign]
+        assert replica.term is not None
+        offsets = read_offset_checkpoint(storage.disk, f"{directory.path}/{HIGH_WATERMARKS}")
+        assert offsets["t", 0] == BATCHES - 1
+
+    storage.run_broker(life)
+
+
+def test_an_unexpected_error_of_a_checkpoint_after_a_truncation_is_repeated(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog.broker.replication_truncation.RETRY_S", 0.01)
+
+    async def life(broker: Broker) -> None:
+        replica = await filled(broker, Leader())
+        replica.log.advance_high_watermark(BATCHES)
+        checkpoints = broker.partitions.checkpoints
+        write = checkpoints.write
+        failures = []
+
+        async def fail_once() -> Written:
+            if not failures:
+                failures.append(replica)
+                raise RuntimeError("an unexpected error")
+            return await write()
+
+        checkpoints.write = fail_once  # type: ignore[method-assign]
+        broker.replication.truncations.start(replica, Truncate(BATCHES - 1))
+        await elect(broker, 1)
+        await ended(replica)
+        assert failures
         assert replica.term is not None
 
     storage.run_broker(life)

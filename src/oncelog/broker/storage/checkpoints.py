@@ -53,6 +53,10 @@ class Checkpoints:
         """
         return await asyncio.shield(self.start())
 
+    async def write_for(self, log_path: str) -> bool:
+        """Write the checkpoints as `write` does. Return whether those of this log's directory are on the device."""
+        return self._directories.holding(log_path) in await self.write()
+
     def start(self) -> asyncio.Task[Written]:
         """Start a round and return its task. Do not cancel the task: its worker thread would continue."""
         self._asked += 1
