@@ -61,27 +61,36 @@ def test_topic_that_is_created_again_is_followed(tmp_path: Path) -> None:
     run(Brokers(tmp_path, MemoryStore(lambda: 0)), body)
 
 
-def test_unexpected_error_before_a_fetch_does_not_end_the_fetcher(
+def test_unexpected_error_before_a_fetch_concerns_one_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The other partitions of the leader are fetched. The one with the error is tried again."""
+
     async def body(brokers: Brokers) -> None:
         first, second = await brokers.start(1), await brokers.start(2)
         await until(lambda: len(first.metadata.image.brokers) == 2)
         await first.topics.create("t", assignment=[(1, 2)] * 20)
+        await until(lambda: -1 not in ends(second, "t"))
+        broken = second.partitions.hosted("t", 7)
+        assert broken is not None
         failures = []
         next_fetch = Following.next_fetch
 
         def failing(following: Following) -> Fetch | None:
-            if len(failures) < 3:
+            if following._log is broken.log:
                 failures.append(following)
                 raise RuntimeError("an unexpected error")
             return next_fetch(following)
 
         monkeypatch.setattr(Following, "next_fetch", failing)
+        broken.appended()  # otherwise, the fetcher has no reason to look at the partition
         for index in range(20):
             append(first.partitions.find("t", index))
+        await until(lambda: marks(second, "t") == [1] * 7 + [0] + [1] * 12)
+        await until(lambda: len(failures) > 2)
+        monkeypatch.undo()
         await until(lambda: marks(second, "t") == [1] * 20)
-        assert len(failures) == 3
 
     run(Brokers(tmp_path, MemoryStore(lambda: 0)), body)
-    assert caplog.text.count("the fetch from broker 1 failed") == 3
+    assert "the fetch from broker" not in caplog.text
+    assert caplog.text.count("cannot fetch Replica(t-7") == 1

@@ -271,13 +271,25 @@ class _Fetcher:
             elif followed.is_unsynced:
                 unsynced.append(followed)
             else:
-                followed.fetch = followed.following.next_fetch()
                 del self._due[followed]
+                followed.fetch = self._next_fetch(followed)
+                if followed in self._due:  # after an error
+                    retry_at = min(retry_at, followed.retry_at)
             if followed.fetch is None or followed.fetch != last:
                 self._wanted.pop(followed.id, None)  # a partition that has got records moves to the end
                 if followed.fetch is not None:
                     self._wanted[followed.id] = followed
         return unsynced, retry_at - now
+
+    def _next_fetch(self, followed: _Followed) -> Fetch | None:
+        """Return the partition's part of the next Fetch, or None if it has none. After an error, try again later."""
+        try:
+            return followed.following.next_fetch()
+        except Exception as error:  # the other partitions of the leader do not depend on this one
+            if followed.is_new(repr(error)):
+                self._parts.logger.exception("cannot fetch %r", followed.replica)
+            self._delay([followed])
+            return None
 
     async def _sync(self, unsynced: list[_Followed]) -> None:
         """Wait until these partitions are synced, but not long, because other partitions wait for the next Fetch."""
