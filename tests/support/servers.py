@@ -93,9 +93,15 @@ class OncelogCluster:
         """Return when every broker accepts connections again."""
         # A thread of the dead broker may keep its socket open for a moment: only a new process counts.
         brokers = range(1, self.bootstrap.count(",") + 2)
-        self.process.wait_for(lambda: self._killed.isdisjoint(map(self.broker_pid, brokers)), "the broker is restarted")
+        self.process.wait_for(lambda: all(map(self._is_restarted, brokers)), "the broker is restarted")
         for address in self.bootstrap.split(","):
             self.process.wait_for(partial(accepts, address), f"{address} accepts connections")
+
+    def _is_restarted(self, broker: int) -> bool:
+        try:
+            return self.broker_pid(broker) not in self._killed
+        except (FileNotFoundError, ValueError):  # the new process has not written its file yet
+            return False
 
     def partition_dir(self, topic: str, partition: int = 0, broker: int = 1) -> Path:
         """Return the partition directory."""
