@@ -70,10 +70,16 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def live(
-    disk: Disk, path: str, life: Life, store: MemoryStore | None = None, offload: object = asyncio.to_thread
+    disk: Disk,
+    path: str,
+    life: Life,
+    store: MemoryStore | None = None,
+    offload: object = asyncio.to_thread,
+    **settings: str,
 ) -> None:
     async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": path})
+        given = {key.replace("_", "."): value for key, value in settings.items()}
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": path} | given)
         metadata = store or MemoryStore(lambda: NOW)
         broker = Broker(config, disk=disk, store=metadata, now_ms=lambda: NOW, offload=offload)  # type: ignore[arg-type]
         await broker.start()
@@ -107,6 +113,38 @@ def test_checkpoints_are_synced_before_they_replace_the_old_ones(tmp_path: Path)
         assert threading.get_ident() not in disk.waited
 
     live(disk, str(tmp_path), life)
+
+
+def test_high_watermarks_of_partitions_with_followers_are_written_at_short_intervals(tmp_path: Path) -> None:
+    """They are written without the other checkpoints and without syncs of logs, and only if they have changed."""
+    disk = RecordingDisk()
+    marks = CHECKPOINTS[2]
+
+    async def life(broker: Broker) -> None:
+        await broker.topics.create("t", partitions=1)
+        replica = broker.partitions.find("t", 0)
+        append(replica)
+        await broker.checkpoints.write()
+        while ("sync", "t-0") not in disk.events:  # its first append has created files
+            await asyncio.sleep(0.005)
+        disk.events.clear()
+        append(replica)
+        await asyncio.sleep(0.1)
+        assert ("rename", f"{marks}.new") not in disk.events, "the partition has no followers"
+        assert replica.term is not None
+        replica.term.replicas = (1, 2)
+        for end in (2, 3):
+            while (tmp_path / marks).read_text().splitlines()[2:] != [f"t 0 {end}"]:
+                await asyncio.sleep(0.005)
+            append(replica)
+        while disk.events.count(("rename", f"{marks}.new")) < 3:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)  # many intervals
+        assert disk.events.count(("rename", f"{marks}.new")) == 3
+        assert {name for _, name in disk.events} == {f"{marks}.new", tmp_path.name}
+        assert threading.get_ident() not in disk.waited
+
+    live(disk, str(tmp_path), life, replica_high_watermark_checkpoint_interval_ms="5")
 
 
 def test_small_files_of_a_partition_are_synced_by_a_worker(tmp_path: Path) -> None:

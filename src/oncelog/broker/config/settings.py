@@ -122,6 +122,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker for them."""
     replica_lag_time_max_ms: Long = 30_000
     """The leader removes a follower from the in-sync replicas if it was not caught up for this time."""
+    replica_high_watermark_checkpoint_interval_ms: Int1 = 5_000
+    """Time between two checkpoints of the high watermarks. A broker that starts again begins with the last one."""
     replica_fetch_max_bytes: Int0 = 1024 * 1024
     """Largest part of a partition that a follower fetches at once. A larger batch is fetched anyway."""
     replica_fetch_response_max_bytes: Int0 = 10 * 1024 * 1024

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import islice
+from typing import Any
 
-from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets
+from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets, Offsets
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.shortage import pauses
 from oncelog.broker.workers import Workers
@@ -43,7 +44,7 @@ class Checkpoints:
         self._asked = 0
         self._done = 0
         self._written: Written = frozenset()
-        self._tasks: set[asyncio.Task[Written]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def write(self) -> Written:
         """Write the recovery point, log start offset and high watermark of each log, and wait for the device.
@@ -60,7 +61,17 @@ class Checkpoints:
     def start(self) -> asyncio.Task[Written]:
         """Start a round and return its task. Do not cancel the task: its worker thread would continue."""
         self._asked += 1
-        task = asyncio.get_running_loop().create_task(self._round(self._asked), name="write checkpoints")
+        return self._task(self._round(self._asked))
+
+    async def write_high_watermarks(self) -> None:
+        """Write only the high watermarks, in each directory in which they have changed, and wait for the device.
+
+        Errors are those of `write`. Source: Kafka's ``ReplicaManager.checkpointHighWatermarks``.
+        """
+        await asyncio.shield(self._task(self._round_of_high_watermarks()))
+
+    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, name="write checkpoints")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -77,7 +88,7 @@ class Checkpoints:
                 self._logger.error("cannot write the checkpoints of %s: %s", directory.path, error)
         self.start()
 
-    def _ended(self, task: asyncio.Task[Written]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._logger.error("cannot write the checkpoints", exc_info=error)
@@ -92,14 +103,26 @@ class Checkpoints:
                 self._done = covered
             return self._written
 
-    async def _write_directory(self, directory: DataDirectory, waits: Iterator[float]) -> bool:
+    async def _round_of_high_watermarks(self) -> None:
+        async with self._lock:
+            waits = islice(pauses(), PAUSES)
+            for directory in self._directories.online:
+                await self._write_directory(directory, waits, DataDirectory.changed_high_watermarks)
+
+    async def _write_directory(
+        self,
+        directory: DataDirectory,
+        waits: Iterator[float],
+        choose: Callable[[DataDirectory, LogOffsets], dict[str, Offsets]] = DataDirectory.checkpoints,
+    ) -> bool:
         """Write the checkpoints of one directory, and return whether they are on the device.
 
-        If the process has no free file descriptor, wait and retry. All directories of a round share the ``waits``.
+        `choose` returns the content of the files to write. If the process has no free file descriptor, wait and retry.
+        All directories of a round share the ``waits``.
         """
         while True:
             try:
-                await self._write(directory)
+                await self._write(directory, choose)
                 return True
             except OSError as error:
                 wait_s = next(waits, None) if error.errno in TOO_MANY_OPEN else None
@@ -108,10 +131,14 @@ class Checkpoints:
                     return False
             await asyncio.sleep(wait_s)
 
-    async def _write(self, directory: DataDirectory) -> None:
+    async def _write(
+        self, directory: DataDirectory, choose: Callable[[DataDirectory, LogOffsets], dict[str, Offsets]]
+    ) -> None:
         while True:
             version = directory.checkpoint_version
-            checkpoints = directory.checkpoints(self._offsets(directory))
+            checkpoints = choose(directory, self._offsets(directory))
+            if not checkpoints:
+                return
             await self._workers.offload(directory.write_aside, checkpoints)
             if version == directory.checkpoint_version:
                 break  # no other code has written newer content in the meantime

@@ -85,6 +85,7 @@ class DataDirectory:
         """The number of calls of `checkpoint_now`."""
         self._cleaned: Offsets = {}
         self._cleaned_in_place: Offsets = {}
+        self._high_watermarks_in_place: Offsets = {}
         self._node_id = node_id
         self._logger = logger
 
@@ -155,6 +156,7 @@ class DataDirectory:
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.start_offsets = self._read(START_OFFSETS)
         self.high_watermarks = self._read(HIGH_WATERMARKS)
+        self._high_watermarks_in_place = self.high_watermarks.copy()
         self._cleaned = self._read(CLEANER_OFFSETS)
         self._cleaned_in_place = self._cleaned.copy()
 
@@ -273,6 +275,11 @@ class DataDirectory:
             files[CLEANER_OFFSETS] = self._cleaned.copy()
         return files
 
+    def changed_high_watermarks(self, offsets: LogOffsets) -> dict[str, Offsets]:
+        """Return the content of the file with the high watermarks, or an empty dict if it has not changed."""
+        marks = offsets.high_watermarks
+        return {} if marks == self._high_watermarks_in_place else {HIGH_WATERMARKS: marks}
+
     def write_aside(self, checkpoints: dict[str, Offsets]) -> None:
         """Write and sync new checkpoint files beside the current ones, in a worker thread. Raises OSError."""
         for name, offsets in checkpoints.items():
@@ -282,7 +289,7 @@ class DataDirectory:
         """Replace the current checkpoints with the files that `write_aside` has written. Raises OSError."""
         for name in checkpoints:
             self.disk.rename(self._file(name + _ASIDE), self._file(name))
-        self._cleaned_in_place = checkpoints.get(CLEANER_OFFSETS, self._cleaned_in_place)
+        self._are_in_place(checkpoints)
 
     def checkpoint_now(self, offsets: LogOffsets) -> None:
         """Replace the checkpoints at once, without waiting for the device. Raises OSError."""
@@ -290,7 +297,11 @@ class DataDirectory:
         checkpoints = self.checkpoints(offsets)
         for name, content in checkpoints.items():
             write_offset_checkpoint(self.disk, self._file(name), content)
+        self._are_in_place(checkpoints)
+
+    def _are_in_place(self, checkpoints: dict[str, Offsets]) -> None:
         self._cleaned_in_place = checkpoints.get(CLEANER_OFFSETS, self._cleaned_in_place)
+        self._high_watermarks_in_place = checkpoints.get(HIGH_WATERMARKS, self._high_watermarks_in_place)
 
     def mark_clean(self) -> None:
         """Write the clean-shutdown mark, so that the next start recovers no log. Raises OSError."""

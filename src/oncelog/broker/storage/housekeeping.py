@@ -55,6 +55,8 @@ class Housekeeping:
         ]
         for name, interval_ms, work, after in rounds:
             self._workers.spawn(self._run_every(interval_ms, work, after), name)
+        interval_ms = config.replica_high_watermark_checkpoint_interval_ms
+        self._workers.spawn(self._checkpoint_high_watermarks(interval_ms), "checkpoint of high watermarks")
         self._workers.spawn(self._check_directories(), "presence of log directories")
 
     async def _run_every(
@@ -79,6 +81,16 @@ class Housekeeping:
                 await after()
             except Exception:
                 self._logger.exception("housekeeping failed")
+
+    async def _checkpoint_high_watermarks(self, interval_ms: int) -> None:
+        """Write the high watermarks, if any partition has followers: without followers, a start does not need them."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            if any(map(_is_replicated, self._partitions.opened())):
+                try:
+                    await self._checkpoints.write_high_watermarks()
+                except Exception:
+                    self._logger.exception("cannot write the high watermarks")
 
     async def _check_directories(self) -> None:
         while True:
@@ -113,6 +125,11 @@ class Housekeeping:
 
     async def _expire(self, replica: Replica) -> None:
         replica.log.expire_producers(self._now_ms())
+
+
+def _is_replicated(replica: Replica) -> bool:
+    term = replica.term
+    return replica.leader >= 0 if term is None else len(term.replicas) > 1
 
 
 async def _do_nothing() -> None:
