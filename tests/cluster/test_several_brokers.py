@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from oncelog.broker.broker import Broker
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
@@ -360,6 +362,39 @@ def test_follower_gets_the_fetch_session_of_a_client(tmp_path: Path) -> None:
         assert (await fetch_all(first, "alone")).session_id == 0
 
     run(Brokers(tmp_path), body)
+
+
+@pytest.mark.parametrize("slots", ["1000", "0"])
+def test_followers_learn_a_high_watermark_without_a_later_record(tmp_path: Path, slots: str) -> None:
+    """Their Fetch waits for records. Without a fetch session, the leader does not know what they know."""
+
+    async def body(brokers: Brokers) -> None:
+        settings = {"max_incremental_fetch_session_cache_slots": slots}
+        started = await three(brokers, replica_fetch_wait_max_ms="300" if slots == "0" else "60000", **settings)
+        await started[0].topics.create("t", assignment=[(1, 2, 3)])
+        await until(lambda: all(broker.partitions.hosted("t", 0) for broker in started))
+        replicas = [broker.partitions.hosted("t", 0) for broker in started]
+        for count in (1, 2, 3):
+            append(started[0].partitions.find("t", 0))
+            await until(lambda count=count: all(each and each.log.high_watermark == count for each in replicas))
+        fetches = [counted_fetches(broker) for broker in started]
+        await asyncio.sleep(1)
+        assert max(map(len, fetches)) <= (4 if slots == "0" else 1), "an idle follower waits for each response"
+
+    run(Brokers(tmp_path), body)
+
+
+def counted_fetches(broker: Broker) -> list[FetchRequest]:
+    """Return a list to which each later Fetch of a broker is added."""
+    found: list[FetchRequest] = []
+    request = broker.peers.request
+
+    async def counted(*arguments: Any) -> Any:
+        found.extend(each for each in arguments if isinstance(each, FetchRequest))
+        return await request(*arguments)
+
+    broker.peers.request = counted  # type: ignore[method-assign]
+    return found
 
 
 def test_follower_that_connects_again_leaves_no_fetch_session(tmp_path: Path) -> None:

@@ -247,6 +247,37 @@ def test_a_follower_waits_for_records(storage: BrokerStorage) -> None:
     storage.run_broker(life)
 
 
+def test_a_follower_in_a_session_does_not_wait_for_a_high_watermark(storage: BrokerStorage) -> None:
+    """Its next Fetch says that it has the records, which commits them. It waits only if it knows the result."""
+
+    async def life(broker: Broker) -> None:
+        replica = await leader(broker)
+        handle = fetch.bind(broker.parts)
+        first = request(0, wait_ms=20_000)
+        first.session_epoch = 0
+        begun = handle(first, CONTEXT)
+        assert isinstance(begun, FetchResponse)
+        assert begun.session_id
+        asked = request(3, last_fetched_epoch=0, wait_ms=20_000)
+        asked.session_id, asked.session_epoch = begun.session_id, 1
+        answer = handle(asked, CONTEXT)
+        assert isinstance(answer, Awaitable)
+        found = (await asyncio.wait_for(answer, 5)).responses[0].partitions[0]
+        assert (found.high_watermark, found.records) == (3, b"")
+        asked.session_epoch, asked.topics = 2, []
+        waiting = handle(asked, CONTEXT)
+        assert isinstance(waiting, Awaitable)
+        task = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        replica.append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
+        found = (await asyncio.wait_for(task, 5)).responses[0].partitions[0]
+        assert found.high_watermark == 3
+        assert found.records
+
+    storage.run_broker(life)
+
+
 def test_the_end_of_the_term_answers_a_waiting_follower(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await leader(broker)

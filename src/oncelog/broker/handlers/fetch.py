@@ -14,6 +14,13 @@ from uuid import UUID
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import wait_until
+from oncelog.broker.requests.fetch_reads import (
+    HIGH_WATERMARK_WAIT_S,
+    DelayedFetch,
+    PartitionRead,
+    follower_of,
+    is_enough,
+)
 from oncelog.broker.requests.fetch_sessions import (
     INITIAL_EPOCH,
     MOST_IN_SESSION,
@@ -29,7 +36,6 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.turns import ITEMS_A_TURN, by_key, in_turns, listed
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.leader import DivergingEpoch, Term
 from oncelog.cluster.read_replica import nearest_replica
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
@@ -55,47 +61,12 @@ _READ, _TOPIC = Operation.READ, Resource.TOPIC
 """Constants, because looking up two enum members for each topic would take longer than the check."""
 
 
-class _Read:
-    """The result of reading one partition."""
-
-    __slots__ = (
-        "aborted",
-        "appended",
-        "data",
-        "diverging",
-        "end",
-        "error",
-        "held_back",
-        "position",
-        "preferred",
-        "replica",
-        "role",
-    )
-
-    def __init__(self, position: FetchPosition) -> None:
-        self.position = position
-        self.replica: Replica | None = None
-        self.role: tuple[Term | None, int] = None, -1
-        """The term and the leader epoch of the replica."""
-        self.error = ErrorCode.NONE
-        self.data: memoryview | bytes = b""
-        self.end = -1
-        self.appended = 0
-        self.aborted: list[tuple[int, int]] | None = None
-        self.diverging: DivergingEpoch | None = None
-        """Where the log of a follower diverges."""
-        self.held_back = False
-        """There is data, but no memory for it until other responses are sent (`queued.max.response.bytes`)."""
-        self.preferred: int | None = None
-        """The follower from which the consumer should read instead."""
-
-
 def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool:
     return len(topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in topics)
 
 
-def _can_answer(request: FetchRequest, context: FetchContext, reads: list[_Read]) -> bool:
-    return request.max_wait_ms <= 0 or not context.positions or _enough(reads, request.min_bytes)
+def _can_answer(request: FetchRequest, context: FetchContext, reads: list[PartitionRead]) -> bool:
+    return request.max_wait_ms <= 0 or not context.positions or is_enough(reads, request.min_bytes)
 
 
 def _forgotten(request: FetchRequest) -> Iterator[Key]:
@@ -129,68 +100,7 @@ def check_leader_epoch(replica: Replica, epoch: int) -> None:
     raise ProtocolError(code, f"leader epoch {epoch} of the request is not the current one, {replica.leader_epoch}")
 
 
-def _follower(request: FetchRequest) -> tuple[int, int] | None:
-    """Return the id and the broker epoch of a follower, or None for a consumer."""
-    state = request.replica_state
-    broker = state.replica_id if state.replica_id >= 0 else request.replica_id
-    return (broker, state.replica_epoch) if broker >= 0 else None
-
-
-def _enough(reads: list[_Read], min_bytes: int) -> bool:
-    size = 0
-    for read in reads:
-        if read.error or read.held_back or read.diverging or read.preferred is not None:
-            return True
-        size += len(read.data)
-    return size >= min_bytes
-
-
-class _DelayedFetch:
-    """The condition that a Fetch waits for: enough new data, or a partition that is deleted or fails.
-
-    It compares the partitions with their state at the read, so that it misses no append.
-    """
-
-    def __init__(self, request: FetchRequest, reads: list[_Read]) -> None:
-        self.replicas: list[Replica] = []
-        self._is_follower = _follower(request) is not None
-        self._read_committed = request.isolation_level == _READ_COMMITTED and not self._is_follower
-        self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
-        self._appended: dict[Replica, int] = {}
-        self._ends: dict[Replica, int] = {}
-        self._roles: dict[Replica, tuple[Term | None, int]] = {}
-        self._unread: set[Replica] = set()
-        """The replicas whose logs had records after the readable end."""
-        self.read_again(reads)
-
-    def can_complete(self, replica: Replica) -> bool:
-        """Return whether to read again, after an event of this replica."""
-        if (replica.term, replica.leader_epoch) != self._roles[replica] or replica.offline or replica.log.closed:
-            return True
-        end = replica.log.log_end_offset if self._is_follower else replica.readable_end(self._read_committed)
-        if end == self._ends[replica]:
-            return False
-        if self._read_committed or replica in self._unread:  # bytes that were appended before may be readable now
-            return True
-        self._bytes -= replica.bytes_appended - self._appended[replica]
-        self._appended[replica] = replica.bytes_appended
-        return self._bytes <= 0
-
-    def read_again(self, reads: list[_Read]) -> None:
-        """Record the replicas and their ends after a read that returned too little.
-
-        A topic that was deleted and created again has new replicas. The old ones are closed, so a wait for them would
-        end at once.
-        """
-        known = [(read.replica, read) for read in reads if read.replica is not None]
-        self.replicas = [replica for replica, _ in known]
-        self._ends = {replica: read.end for replica, read in known}
-        self._roles = {replica: read.role for replica, read in known}
-        self._unread = {replica for replica, read in known if read.end < replica.log.log_end_offset}
-        self._appended = {replica: self._appended.get(replica, read.appended) for replica, read in known}
-
-
-def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None, FetchResponse]:
+def _response(context: FetchContext, reads: list[PartitionRead]) -> Generator[None, None, FetchResponse]:
     """Build the response, with a pause after each partition."""
     topics: dict[tuple[str | None, UUID], FetchableTopicResponse] = {}
     for read in reads:
@@ -216,7 +126,7 @@ def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None
     return FetchResponse(session_id=context.session_id, responses=list(topics.values()))
 
 
-def _partition_data(read: _Read) -> PartitionData:
+def _partition_data(read: PartitionRead) -> PartitionData:
     if read.error or read.replica is None:
         return PartitionData(
             partition_index=read.position.partition,
@@ -278,7 +188,9 @@ class FetchHandler:
         reads = at_once(self._read_all(request, ctx, context))
         if _can_answer(request, context, reads):
             return at_once(_response(context, reads))
-        return self._wait_then_read(request, ctx, context, _DelayedFetch(request, reads))
+        return self._wait_then_read(
+            request, ctx, context, DelayedFetch(request, reads, in_session=context.session is not None)
+        )
 
     async def _handle_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
         """Answer a request that names many partitions, and let the loop serve other requests in between."""
@@ -302,7 +214,7 @@ class FetchHandler:
             forgotten,
             uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
             now_ms=self._now_ms(),
-            privileged=_follower(request) is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER),
+            privileged=follower_of(request) is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER),
         )
 
     async def _in_turns(self, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
@@ -310,7 +222,7 @@ class FetchHandler:
         reads = await in_turns(self._read_all(request, ctx, context))
         if _can_answer(request, context, reads):
             return await in_turns(_response(context, reads))
-        missing = _DelayedFetch(request, reads)
+        missing = DelayedFetch(request, reads, in_session=context.session is not None)
         del reads  # the wait may be long
         return await self._wait_then_read(request, ctx, context, missing)
 
@@ -335,12 +247,12 @@ class FetchHandler:
 
     def _read_all(
         self, request: FetchRequest, ctx: RequestContext, context: FetchContext, *, again: bool = False
-    ) -> Generator[None, None, list[_Read]]:
+    ) -> Generator[None, None, list[PartitionRead]]:
         """Read each partition as far as the memory limit for unread responses allows, with a pause after each.
 
         With `again`, the request has been read before, and says nothing new about a follower's log.
         """
-        follower = _follower(request)
+        follower = follower_of(request)
         read_committed = request.isolation_level == _READ_COMMITTED
         may_follow = follower is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)
@@ -353,7 +265,7 @@ class FetchHandler:
         any_replica = ctx.api_version >= _WITH_RACKS
         racks = self._racks(request.rack_id, ctx.listener)
         for position in context.positions:
-            read = _Read(position)
+            read = PartitionRead(position)
             available = unsent.available(own)
             limit = min(left, max(available, LEAST_AT_ONCE)) if available > 0 else 0
             try:
@@ -412,7 +324,7 @@ class FetchHandler:
         return replica
 
     def _read_for(
-        self, read: _Read, topic: str, left: int, broker: int, epoch: int, *, at_least_one: bool, again: bool
+        self, read: PartitionRead, topic: str, left: int, broker: int, epoch: int, *, at_least_one: bool, again: bool
     ) -> None:
         """Read one partition for a follower, and record which offsets it has."""
         position = read.position
@@ -454,7 +366,9 @@ class FetchHandler:
             if broker not in term.isr:
                 self._partitions.roles.on_isr_change_due(replica)
 
-    def _read_one(self, read: _Read, replica: Replica, left: int, read_committed: bool, *, at_least_one: bool) -> None:
+    def _read_one(
+        self, read: PartitionRead, replica: Replica, left: int, read_committed: bool, *, at_least_one: bool
+    ) -> None:
         """Read one partition for a consumer, unless it should read from another replica."""
         position = read.position
         read.replica = replica
@@ -477,17 +391,22 @@ class FetchHandler:
                 read.aborted = _aborted(replica, offset, read.data)
 
     async def _wait_then_read(
-        self, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: _DelayedFetch
+        self, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: DelayedFetch
     ) -> FetchResponse:
         self._unsent().drop_draft(ctx.connection_id)
         # Not the wall clock: if it is set back, the response would be late.
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + request.max_wait_ms / 1000
+        has_high_watermark = False
         while await wait_until(
             missing.can_complete, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_disconnect
         ):
+            if missing.has_high_watermark and not has_high_watermark:
+                has_high_watermark = True
+                deadline_s = min(deadline_s, now_s() + HIGH_WATERMARK_WAIT_S)
+                continue
             reads = await in_turns(self._read_all(request, ctx, context, again=True))
-            if _enough(reads, request.min_bytes):
+            if is_enough(reads, request.min_bytes):
                 return await in_turns(_response(context, reads))
             missing.read_again(reads)
             del reads
