@@ -21,7 +21,7 @@ from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.controller import Controller, led_elsewhere
-from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
+from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged
 from oncelog.broker.metadata.loader import SHARED_POLL_S, MetadataLoader
 from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import SettingsAdministration
@@ -34,12 +34,12 @@ from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING
 from oncelog.broker.requests.parts import Parts
-from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.housekeeping import Housekeeping
 from oncelog.broker.storage.log_cleaner import LogCleaner
 from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.lost_directories import open_directories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.unlinker import Unlinker
@@ -434,17 +434,17 @@ class Broker:
 
     def _open_directories(self) -> None:
         """Open the log directories. Store which ones this broker has, and which logs it has lost. Blocks."""
-        gone = {self.disk.absolute(path) for path in self.config.static.lost_log_dirs}
-        before, image = log_dir_registry.read(self.store, self.node_id), self.metadata.image
-        known = {key: path for key, path in before.items() if path not in gone}
-        now = self.directories.open(self.cluster_id, self._new_topic_id, known)
-        mark_imported(self.store, self.directories.online)
-        lost = noted = log_dir_registry.read_lost(self.store, self.node_id)
-        for key in before.keys() - now.keys():
-            self.log.warning("log directory %s is lost; its partitions start without records", before[key])
-            lost |= log_dir_registry.lost_logs(image, self.node_id, self.directories.holds)
-        if (now, lost) != (before, noted):
-            log_dir_registry.write(self.store, self.node_id, now, lost)
+        image = self.metadata.image
+        lost = open_directories(
+            self.directories,
+            self.disk,
+            self.store,
+            image,
+            self.config.static,
+            self.cluster_id,
+            self._new_topic_id,
+            self.log,
+        )
         self.registration.lost = lost
         if len(self.store.children(BROKER_EPOCHS)) > 1:  # a broker that was always alone has already deleted these logs
             self.directories.set_strays_aside(image, self.node_id)

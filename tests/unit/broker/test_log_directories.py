@@ -9,9 +9,11 @@ import shutil
 import threading
 from pathlib import Path
 
+import pytest
+
 from oncelog.broker.broker import Broker
 from oncelog.protocol.errors import ErrorCode
-from support.broker_fixtures import BrokerStorage, fill
+from support.broker_fixtures import BrokerStorage, append, fill
 from support.log_directories import nothing, refusal, refused
 
 # -- placement -----------------------------------------------------------------------------------------------------
@@ -166,6 +168,38 @@ def test_lost_directory_starts_empty_on_request(storage: BrokerStorage) -> None:
     refused(storage)
     storage.run_broker(nothing, lost_log_dirs=gone)
     storage.run_broker(nothing)
+
+
+def test_setting_for_a_lost_directory_counts_once(storage: BrokerStorage, caplog: pytest.LogCaptureFixture) -> None:
+    """It may stay in the command. If the new disk is not mounted later, its partitions must not start empty."""
+    lost = Path(storage.paths[0])
+
+    async def full(broker: Broker) -> None:
+        append(broker.partitions.find("t", 0))
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    async def without(broker: Broker) -> None:
+        assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
+
+    async def again(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    async def empty(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 0
+
+    storage.run_broker(lambda broker: fill(broker, "t", 2))
+    shutil.rmtree(lost)
+    storage.run_broker(full, lost_log_dirs=str(lost))
+    storage.run_broker(again, lost_log_dirs=str(lost))
+    lost.rename(lost.with_name("unmounted"))
+    storage.run_broker(without, lost_log_dirs=str(lost))
+    assert "lost.log.dirs" in caplog.text
+    shutil.rmtree(lost)
+    lost.with_name("unmounted").rename(lost)
+    storage.run_broker(again, lost_log_dirs=str(lost))
+    shutil.rmtree(lost)
+    storage.run_broker(without)  # without the setting, so that it counts again
+    storage.run_broker(empty, lost_log_dirs=str(lost))
 
 
 def test_deleted_directory_id_is_recognized_again(storage: BrokerStorage) -> None:

@@ -11,7 +11,7 @@ elected without its records, and the other brokers would truncate theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 import msgspec
@@ -33,6 +33,8 @@ Lost = frozenset[tuple[UUID, int]]
 class _Node(msgspec.Struct):
     log_dirs: dict[str, str]
     version: int = 1
+    given_up: list[str] = []
+    """The paths in `lost.log.dirs` at the last start. If they stay there, they are not given up again."""
 
 
 class _LostNode(msgspec.Struct):
@@ -43,12 +45,19 @@ class _LostNode(msgspec.Struct):
 
 def read(store: MetadataStore, node_id: int) -> Known:
     """Return the log directories of a broker, or an empty dict before its first start. Blocks."""
+    return {UUID(text): path for text, path in _read(store, node_id).log_dirs.items()}
+
+
+def read_given_up(store: MetadataStore, node_id: int) -> frozenset[str]:
+    """Return the paths that the setting `lost.log.dirs` has named since the broker gave them up. Blocks."""
+    return frozenset(_read(store, node_id).given_up)
+
+
+def _read(store: MetadataStore, node_id: int) -> _Node:
     try:
-        node = store.get(f"{PATH}/{node_id}")
+        return msgspec.json.decode(store.get(f"{PATH}/{node_id}").data, type=_Node)
     except NoNodeError:
-        return {}
-    found = msgspec.json.decode(node.data, type=_Node).log_dirs
-    return {UUID(text): path for text, path in found.items()}
+        return _Node({})
 
 
 def read_all(store: MetadataStore) -> dict[int, Known]:
@@ -58,12 +67,14 @@ def read_all(store: MetadataStore) -> dict[int, Known]:
     return {int(name): read(store, int(name)) for name in store.children(PATH)}
 
 
-def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str], lost: Lost) -> None:
+def write(
+    store: MetadataStore, node_id: int, known: Mapping[UUID, str], lost: Lost, given_up: Iterable[str] = ()
+) -> None:
     """Store the log directories and the lost logs of a broker, in one step. Only that broker may call this. Blocks."""
     path = f"{PATH}/{node_id}"
     ensure(store, path)
     ensure(store, f"{LOST_PATH}/{node_id}")
-    node = _Node({str(key): value for key, value in known.items()})
+    node = _Node({str(key): value for key, value in known.items()}, given_up=sorted(given_up))
     store.multi([Set(path, msgspec.json.encode(node), ANY), lost_change(node_id, lost)])
 
 
