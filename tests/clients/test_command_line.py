@@ -304,6 +304,34 @@ def test_cluster(tool: Tool, name: str) -> None:
     assert change == {"feature": "transaction.version", "level": 1, "changed": False}
 
 
+def test_partitions_under_min_isr_are_described(tool: Tool, name: str) -> None:
+    tool("topic", "create", name, "-p", "25", "-r", "1", "-c", "min.insync.replicas=2")
+    tool("topic", "create", f"{name}-healthy", "-r", "1")
+    rows = tool.json("topic", "describe", "--under-min-isr-partitions", name, f"{name}-healthy")
+    assert [row["partition"] for row in rows] == list(range(25))
+    assert rows[7] == {
+        "topic": name,
+        "partition": 7,
+        "leader": 1,
+        "replicas": [1],
+        "isr": [1],
+        "min_isr": 2,
+        "problems": ["under-min-isr"],
+    }
+    assert [row for row in tool.json("topic", "describe", "--under-min-isr") if row["topic"] == name] == rows
+    assert tool.json("topic", "describe", "--under-replicated-partitions", "--unavailable-partitions", name) == []
+    assert f"topic '{name}-x' does not exist" in tool.fails(1, "topic", "describe", "--unavailable", f"{name}-x")
+    found = tool.json("cluster", "describe")
+    assert found["partitions"]["total"] >= 26
+    assert found["partitions"]["under_min_isr"] >= 25
+    assert len(found["problems"]) == 20
+    assert found["missing_brokers"] == []
+    lines = tool("cluster", "describe").splitlines()
+    assert lines[-22].startswith("TOPIC")
+    assert f"and {found['partitions']['with_problems'] - 20} more; `oncelog topic describe --under-min-isr" in lines[-1]
+    tool("topic", "delete", name)
+
+
 @pytest.mark.parametrize(
     "words",
     [["cluster", "alter", "--config", "x=1"], ["cluster", "log-dirs"], ["txn", "producers", "t", "-p", "0"]],

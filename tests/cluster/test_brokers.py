@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from oncelog.cluster.image_nodes import read_image
 from oncelog.cluster.store_sqlite import SqliteStore
+from support.command_line import Tool
 from support.processes import children, gone, wait_until
 from support.servers import OncelogCluster
 
@@ -63,6 +65,44 @@ def test_a_killed_broker_returns_on_its_port_and_the_others_keep_running(three: 
     three.wait_ready()
     assert {broker: three.broker_pid(broker) == pid for broker, pid in pids.items()} == {1: True, 2: False, 3: True}
     wait_until(lambda: sorted(metadata(three.bootstrap).brokers) == [1, 2, 3], "the broker is registered again")
+
+
+def test_partitions_of_a_dead_broker_are_described(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(
+        arguments=("--brokers", "3", "--topic", "single:3", "--topic", "triple:2:3"),
+        settings={"min.insync.replicas": "3"},
+    )
+    tool = Tool(cluster.bootstrap)
+    only = next(
+        row["partition"] for row in tool.json("topic", "describe", "single")[0]["partitions"] if row["leader"] == 2
+    )
+    os.kill(cluster.process.pid, signal.SIGSTOP)  # it must not restart the broker
+    os.kill(cluster.broker_pid(2), signal.SIGKILL)
+    try:
+        wait_until(
+            lambda: tool.json("cluster", "describe")["partitions"]["under_replicated"] == 3, "the ISR has shrunk"
+        )
+        found = tool.json("cluster", "describe")
+        assert [broker["id"] for broker in found["brokers"]] == [1, 3]
+        assert found["missing_brokers"] == [{"id": 2, "replicas": 3}]
+        assert found["partitions"] == {
+            "total": 5,
+            "offline": 1,
+            "under_min_isr": 5,
+            "under_replicated": 3,
+            "with_problems": 5,
+        }
+        worst = found["problems"][0]
+        assert (worst["topic"], worst["partition"], worst["leader"], worst["replicas"]) == ("single", only, -1, [2])
+        assert [row["partition"] for row in tool.json("topic", "describe", "--unavailable")] == [only]
+        reduced = tool.json("topic", "describe", "--under-replicated", "triple")
+        assert [sorted(row["isr"]) for row in reduced] == [[1, 3], [1, 3]]
+        assert "broker 2 is not running; it has 3 replicas" in tool("cluster", "describe")
+    finally:
+        os.kill(cluster.process.pid, signal.SIGCONT)
+    wait_until(
+        lambda: not tool.json("topic", "describe", "--under-replicated", "--unavailable"), "all replicas are in sync"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -13,7 +13,7 @@ cluster = LazyGroup(
     "cluster",
     help="Describe the cluster; change broker settings and features.",
     table={
-        "describe": ("oncelog.cli.cluster:describe", "Show the brokers, the controller and the features."),
+        "describe": ("oncelog.cli.cluster:describe", "Show the brokers, the controller, and partitions with problems."),
         "alter": ("oncelog.cli.alter:cluster", "Change settings of brokers while they run."),
         "log-dirs": ("oncelog.cli.cluster:log_dirs", "Show log directories and the partitions in them."),
         "feature": ("oncelog.cli.cluster:feature", "Show or change the levels of the cluster's features."),
@@ -29,7 +29,13 @@ FEATURE_COLUMNS = ("feature", "supported_min", "supported_max", "level", "epoch"
 @connected
 @formatted
 def describe(configs: bool, bootstrap: str, form: str) -> None:
-    """Show the brokers, the controller and the finalized features."""
+    """Show the running brokers, the controller, the finalized features, and partitions with problems.
+
+    A partition is offline if it has no leader, under-min-isr if it has fewer in-sync replicas than min.insync.replicas,
+    and under-replicated if a replica is not in sync. The list ends after 20 partitions, the worst first.
+    """
+    from oncelog.cli.replication import show_summary, summarize
+
     with open_admin(bootstrap) as admin:
         found = admin.describe_cluster()
         brokers: list[dict[str, Any]] = [
@@ -44,13 +50,15 @@ def describe(configs: bool, bootstrap: str, form: str) -> None:
         ]
         for item in brokers if configs else ():
             item["configs"] = admin.describe_configs("broker", item["id"])
+        health = summarize(admin.describe_replication(), [item["id"] for item in brokers])
     if form == "json":
         data = {"cluster_id": found.cluster_id, "controller": found.controller_id, "features": found.features}
-        show({**data, "brokers": brokers}, form)
+        show({**data, "brokers": brokers, **health}, form)
         return
     click.echo(f"cluster {found.cluster_id}")
     click.echo("features " + " ".join(f"{name}={level}" for name, level in sorted(found.features.items())))
     show(brokers, form, ("id", "host", "port", "rack", "controller"))
+    show_summary(health)
     for item in brokers if configs else ():
         click.echo(f"\nbroker {item['id']}")
         for name, value in item["configs"].items():

@@ -96,19 +96,48 @@ def list_topics(internal: bool, bootstrap: str, form: str) -> None:
     show(rows, form, ("name", "partitions", "replication_factor"))
 
 
-@click.command()
+@click.command(epilog=examples("oncelog topic describe orders", "oncelog topic describe --under-replicated"))
 @click.argument("names", nargs=-1)
+@click.option(
+    *("--unavailable-partitions", "--unavailable"),
+    is_flag=True,
+    help="Show only partitions without a leader.",
+)
+@click.option(
+    *("--under-min-isr-partitions", "--under-min-isr"),
+    is_flag=True,
+    help="Show only partitions with fewer in-sync replicas than min.insync.replicas.",
+)
+@click.option(
+    *("--under-replicated-partitions", "--under-replicated"),
+    is_flag=True,
+    help="Show only partitions of which a replica is not in sync.",
+)
 @connected
 @formatted
-def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
+def describe(
+    names: tuple[str, ...],
+    unavailable_partitions: bool,
+    under_min_isr_partitions: bool,
+    under_replicated_partitions: bool,
+    bootstrap: str,
+    form: str,
+) -> None:
     """Show each partition's leader, replicas, in-sync replicas and offsets. Without NAMES, describe all topics.
 
     START is the first offset and LEO the log end offset. Consumers with read_committed read up to LSO (the last stable
     offset), other consumers up to HW (the high watermark). A further line names each open transaction that holds back
     a partition's LSO.
+
+    --unavailable, --under-min-isr and --under-replicated list the partitions to which one of them applies, without
+    offsets, also those of internal topics. kafka-topics.sh has the same options.
     """
     from oncelog.cli.holders import sentence
 
+    filters = (unavailable_partitions, under_min_isr_partitions, under_replicated_partitions)
+    if any(filters):
+        _list_problems(names, filters, bootstrap, form)
+        return
     with open_admin(bootstrap) as admin:
         wanted = names or sorted(admin.list_topics())
         found = [_describe(admin, name) for name in wanted]
@@ -156,6 +185,20 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
             for item in known.partitions
         ],
     }
+
+
+def _list_problems(names: tuple[str, ...], filters: tuple[bool, ...], bootstrap: str, form: str) -> None:
+    """Show the partitions that have one of the problems. `filters` says for each of `PROBLEMS` whether it is one."""
+    from oncelog.cli.replication import COLUMNS, PROBLEMS, replication_row
+
+    wanted = {problem for problem, is_wanted in zip(PROBLEMS, filters, strict=True) if is_wanted}
+    with open_admin(bootstrap) as admin:
+        found = [] if names else admin.describe_replication()
+        for name in names:
+            with existing(name):
+                found += admin.describe_replication(name)
+    rows = map(replication_row, found)
+    show([row for row in rows if not wanted.isdisjoint(row["problems"])], form, COLUMNS)
 
 
 def _known(offset: int) -> int | None:

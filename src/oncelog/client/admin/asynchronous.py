@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from oncelog.client.admin import configs, features, group_descriptions, groups, log_dirs, transactions
+from oncelog.client.admin import configs, features, group_descriptions, groups, log_dirs, replication, transactions
 from oncelog.client.admin import topics as topic_calls
 from oncelog.client.admin._shared import AdminBase, admin_options
 from oncelog.client.blocking import name_wrapped_methods
@@ -83,6 +83,7 @@ class Admin(AdminBase):
 
     # -- cluster ----------------------------------------------------------------------------------------------
     describe_cluster = _asked(topic_calls.describe_cluster)
+    describe_replication = _asked(replication.describe_replication)
     describe_log_dirs = _asked(log_dirs.describe_log_dirs)
     describe_features = _asked(features.describe_features)
     update_features = _asked(features.update_features)
