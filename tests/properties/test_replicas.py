@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.replica_mutations import SEEDS, Patch, can_be_patched, violation
+from support.checked_patch import CheckedPatch, Patch, can_be_patched
+from support.replica_mutations import SEEDS, violation
 from support.replica_world import ReplicaWorld
 
 MUTATIONS = list(filter(can_be_patched, SEEDS))
@@ -31,5 +32,5 @@ def test_replicas_keep_the_invariants(first: int) -> None:
 def test_each_mutation_violates_an_invariant(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     seed, invariant = SEEDS[mutation]
     assert violation(seed) is None
-    mutation(monkeypatch)
+    mutation(CheckedPatch(monkeypatch))
     assert violation(seed) == invariant

@@ -30,25 +30,24 @@ from oncelog.log.log import Log
 from oncelog.log.producer_state import ProducerEntry, ProducerState
 from oncelog.protocol.errors import ErrorCode
 from support import replica_mutations as pure
+from support.checked_patch import CheckedPatch, Patch, Patching, StalePatchError
 from support.cluster_plans import expand
 from support.cluster_world import run_plan
 from support.replica_invariants import InvariantError
 
-Patch = pure.Patch
 
-
-def answer_before_replication(patch: pytest.MonkeyPatch) -> None:
+def answer_before_replication(patch: Patching) -> None:
     def when_committed(_replica: Replica, _offset: int, callback: Any, _term: Any = None) -> None:
         callback(ErrorCode.NONE)
 
     patch.setattr(Replica, "when_committed", when_committed)
 
 
-def min_isr_is_one(patch: pytest.MonkeyPatch) -> None:
+def min_isr_is_one(patch: Patching) -> None:
     patch.setattr(Roles, "min_insync_replicas", lambda _self, _topic: 1)
 
 
-def joining_unchecked(patch: pytest.MonkeyPatch) -> None:
+def joining_unchecked(patch: Patching) -> None:
     def write(proposed: Any) -> StateWrite:
         return original(proposed._replace(proposal=proposed.proposal._replace(joining=())))
 
@@ -56,7 +55,7 @@ def joining_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replication_isr._Proposed, "write", write)
 
 
-def joins_without_fetching(patch: pytest.MonkeyPatch) -> None:
+def joins_without_fetching(patch: Patching) -> None:
     def may_join(term: Term, follower: Any) -> bool:
         before, follower.fetched_ms = follower.fetched_ms, term._now_ms
         try:
@@ -68,12 +67,12 @@ def joins_without_fetching(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "_may_join", may_join)
 
 
-def lost_data_is_ignored(patch: pytest.MonkeyPatch) -> None:
+def lost_data_is_ignored(patch: Patching) -> None:
     original = Registration._register
     patch.setattr(Registration, "_register", lambda self, info, _clean: original(self, info, True))
 
 
-def controller_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
+def controller_epoch_unchecked(patch: Patching) -> None:
     def write(*arguments: Any) -> StateWrite:
         found = original(*arguments)
         return found._replace(operations=found.operations[1:])
@@ -82,7 +81,7 @@ def controller_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconcile, "_write", write)
 
 
-def session_unchecked(patch: pytest.MonkeyPatch) -> None:
+def session_unchecked(patch: Patching) -> None:
     def write(log: ChangeLog, operations: Any, *touched: str, session: int | None = None) -> None:
         del session
         original(log, operations, *touched)
@@ -91,11 +90,11 @@ def session_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChangeLog, "write", write)
 
 
-def restarted_process_leads_unelected(patch: pytest.MonkeyPatch) -> None:
+def restarted_process_leads_unelected(patch: Patching) -> None:
     patch.setattr(Roles, "_is_leader", lambda self, info: bool(info.leader == self.node_id))
 
 
-def older_state_is_applied(patch: pytest.MonkeyPatch) -> None:
+def older_state_is_applied(patch: Patching) -> None:
     def apply(roles: Roles, replica: Replica) -> None:
         replica.state_version = -1
         original(roles, replica)
@@ -104,7 +103,7 @@ def older_state_is_applied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roles, "apply", apply)
 
 
-def response_of_a_former_leader_counts(patch: pytest.MonkeyPatch) -> None:
+def response_of_a_former_leader_counts(patch: Patching) -> None:
     def received(following: Following, asked: Any, response: Any) -> Any:
         following._asked = asked
         return original(following, asked, response)
@@ -114,11 +113,11 @@ def response_of_a_former_leader_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Followed, "is_current", property(lambda self: self.replica.term is None))
 
 
-def verifications_outlive_their_term(patch: pytest.MonkeyPatch) -> None:
+def verifications_outlive_their_term(patch: Patching) -> None:
     patch.setattr(Log, "void_verifications", lambda _self: None)
 
 
-def coordinator_outlives_its_term(patch: pytest.MonkeyPatch) -> None:
+def coordinator_outlives_its_term(patch: Patching) -> None:
     patch.setattr(CoordinatorShell, "resign", lambda _self, _partition, _epoch=None: None)
     patch.setattr(CoordinatorShell, "_replica", _any_replica)
 
@@ -127,14 +126,14 @@ def _any_replica(shell: Any, term: Any) -> Any:
     return shell._partitions.get(shell.topic, term.partition)
 
 
-def replies_of_lost_records_are_sent(patch: pytest.MonkeyPatch) -> None:
+def replies_of_lost_records_are_sent(patch: Patching) -> None:
     def deliver(shell: Any, _replica: Any, _term: Any, effects: Any) -> None:
         shell._deliver(effects)
 
     patch.setattr(CoordinatorShell, "_deliver_later", deliver)
 
 
-def unsent_marker_counts_as_written(patch: pytest.MonkeyPatch) -> None:
+def unsent_marker_counts_as_written(patch: Patching) -> None:
     def results(markers: Any, found: Any) -> Any:
         original(markers, found)
         return dict.fromkeys(markers.partitions, ErrorCode.NONE)
@@ -143,11 +142,11 @@ def unsent_marker_counts_as_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(marker_outbox, "_results", results)
 
 
-def retry_is_written_again(patch: pytest.MonkeyPatch) -> None:
+def retry_is_written_again(patch: Patching) -> None:
     patch.setattr(ProducerEntry, "find_duplicate", lambda _self, _header: None)
 
 
-def truncation_keeps_producers(patch: pytest.MonkeyPatch) -> None:
+def truncation_keeps_producers(patch: Patching) -> None:
     def replace(state: ProducerState, rebuilt: ProducerState) -> None:
         state._verifications.clear()
         state.end_offset = rebuilt.end_offset
@@ -155,7 +154,7 @@ def truncation_keeps_producers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerState, "replace", replace)
 
 
-def sequences_start_anew(patch: pytest.MonkeyPatch) -> None:
+def sequences_start_anew(patch: Patching) -> None:
     """A new leader forgets the producers."""
 
     def lead(replica: Replica, *arguments: Any, **options: Any) -> Term:
@@ -166,11 +165,11 @@ def sequences_start_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "lead", lead)
 
 
-def dead_member_is_kept(patch: pytest.MonkeyPatch) -> None:
+def dead_member_is_kept(patch: Patching) -> None:
     patch.setattr(Term, "_lags", lambda _self, _member: False)
 
 
-def offline_leader_stays(patch: pytest.MonkeyPatch) -> None:
+def offline_leader_stays(patch: Patching) -> None:
     def wanted(view: Any, partition: Any, prefer: bool) -> Any:
         found = original(view, partition, prefer)
         return None if found is not None and partition.state.leader not in view.brokers else found
@@ -179,7 +178,7 @@ def offline_leader_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconcile, "_wanted", wanted)
 
 
-def elected_without_isr(patch: pytest.MonkeyPatch) -> None:
+def elected_without_isr(patch: Patching) -> None:
     def elected(view: Any, partition: Any) -> Any:
         everyone = replace(partition.state, isr=partition.replicas)
         return original(view, replace(partition, state=everyone))
@@ -240,10 +239,14 @@ def violation(seed: int) -> str | None:
 
 
 def first_found(mutation: Patch, seeds: range) -> tuple[int, str] | None:
-    """Return the first seed that finds a bug, and what it finds."""
+    """Return the first seed that finds a bug, and what it finds. Raises StalePatchError if the bug was never reached."""
     with pytest.MonkeyPatch.context() as patch:
-        mutation(patch)
-        return next(_findings(seeds), None)
+        checked = CheckedPatch(patch)
+        mutation(checked)
+        found = next(_findings(seeds), None)
+    if checked.unused:
+        raise StalePatchError(f"{mutation.__name__}: no world has called {', '.join(checked.unused)}")
+    return found
 
 
 def _findings(seeds: range) -> Iterator[tuple[int, str]]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from inspect import getclosurevars
 from typing import Any
 
 import pytest
@@ -24,19 +22,12 @@ from oncelog.cluster.state_writes import StateWrite
 from oncelog.cluster.store import ANY, Set
 from oncelog.cluster.waits import Outcome, Waits
 from oncelog.protocol.errors import ProtocolError
-from oncelog.version import build
+from support.checked_patch import CheckedPatch, Patch, Patching
 from support.replica_invariants import InvariantError
 from support.replica_world import ReplicaWorld
 
-Patch = Callable[[pytest.MonkeyPatch], None]
 
-
-def can_be_patched(mutation: Patch) -> bool:
-    """Return whether a mutation works in this build: a compiled class, such as `Term`, cannot be patched."""
-    return build() != "compiled" or "Term" not in getclosurevars(mutation).globals
-
-
-def high_watermark_is_log_end(patch: pytest.MonkeyPatch) -> None:
+def high_watermark_is_log_end(patch: Patching) -> None:
     def advance(term: Term) -> bool:
         followers, term._followers = term._followers, {}
         try:
@@ -48,7 +39,7 @@ def high_watermark_is_log_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "_advance", advance)
 
 
-def answer_before_replication(patch: pytest.MonkeyPatch) -> None:
+def answer_before_replication(patch: Patching) -> None:
     def produce(world: ReplicaWorld, process: Any) -> None:
         original(world, process)
         if process.term is not None:
@@ -59,11 +50,11 @@ def answer_before_replication(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaWorld, "produce", produce)
 
 
-def no_truncation(patch: pytest.MonkeyPatch) -> None:
+def no_truncation(patch: Patching) -> None:
     patch.setattr(Following, "_truncate", lambda _self, _diverging: Signal.RETRY)
 
 
-def divergence_unchecked(patch: pytest.MonkeyPatch) -> None:
+def divergence_unchecked(patch: Patching) -> None:
     def check(term: Term, log: Any, **fetch: int) -> Any:
         return original(term, log, **{**fetch, "last_fetched_epoch": -1})
 
@@ -71,7 +62,7 @@ def divergence_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "check_fetch", check)
 
 
-def truncation_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
+def truncation_by_high_watermark(patch: Patching) -> None:
     def init(following: Following, leader: int, epoch: int, log: Any) -> None:
         original(following, leader, epoch, log)
         log.truncate_to(log.high_watermark, 0)
@@ -80,7 +71,7 @@ def truncation_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Following, "__init__", init)
 
 
-def truncation_to_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
+def truncation_to_the_leaders_end(patch: Patching) -> None:
     def truncate(following: Following, diverging: Any) -> Any:
         end = following._log.log_end_offset
         return Truncate(diverging.end_offset) if diverging.end_offset < end else Signal.RETRY
@@ -88,7 +79,7 @@ def truncation_to_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Following, "_truncate", truncate)
 
 
-def joins_before_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+def joins_before_the_start_of_the_epoch(patch: Patching) -> None:
     def may_join(term: Term, follower: Any) -> bool:
         start, term.epoch_start = term.epoch_start, 0
         try:
@@ -100,7 +91,7 @@ def joins_before_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "_may_join", may_join)
 
 
-def joining_unchecked(patch: pytest.MonkeyPatch) -> None:
+def joining_unchecked(patch: Patching) -> None:
     def write(world: ReplicaWorld, process: Any, incarnation: int, term: Term, proposal: IsrProposal) -> None:
         original(world, process, incarnation, term, proposal._replace(joining=()))
 
@@ -108,18 +99,18 @@ def joining_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaWorld, "write_isr", write)
 
 
-def old_isr_does_not_count(patch: pytest.MonkeyPatch) -> None:
+def old_isr_does_not_count(patch: Patching) -> None:
     def count(term: Term) -> None:
         term._maximal = term._pending or term.isr
 
     patch.setattr(Term, "_count", count)
 
 
-def unknown_outcome_is_failure(patch: pytest.MonkeyPatch) -> None:
+def unknown_outcome_is_failure(patch: Patching) -> None:
     patch.setattr(Term, "unknown", Term.refused)
 
 
-def diverging_fetch_counts(patch: pytest.MonkeyPatch) -> None:
+def diverging_fetch_counts(patch: Patching) -> None:
     def check(term: Term, log: Any, **fetch: int) -> Any:
         diverging = original(term, log, **fetch)
         if diverging is not None:
@@ -132,11 +123,11 @@ def diverging_fetch_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "check_fetch", check)
 
 
-def fetch_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
+def fetch_epoch_unchecked(patch: Patching) -> None:
     patch.setattr(Term, "_check_epoch", lambda _self, _epoch: None)
 
 
-def waits_outlive_their_term(patch: pytest.MonkeyPatch) -> None:
+def waits_outlive_their_term(patch: Patching) -> None:
     def end(term: Term) -> None:
         term.over = True
         kept[term.broker] = term.waits
@@ -151,7 +142,7 @@ def waits_outlive_their_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "__init__", init)
 
 
-def any_replica_is_elected(patch: pytest.MonkeyPatch) -> None:
+def any_replica_is_elected(patch: Patching) -> None:
     def elected(view: Any, partition: Any) -> Any:
         return original(view, replace(partition, unclean=True))
 
@@ -159,7 +150,7 @@ def any_replica_is_elected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconcile, "_elected", elected)
 
 
-def restarted_leader_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
+def restarted_leader_keeps_its_epoch(patch: Patching) -> None:
     def next_state(view: Any, state: Any) -> Any:
         wanted = original(view, state)
         again = [broker.epoch for number, broker in view.brokers.items() if number == state.leader]
@@ -169,7 +160,7 @@ def restarted_leader_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconcile, "_next", next_state)
 
 
-def lost_data_is_ignored(patch: pytest.MonkeyPatch) -> None:
+def lost_data_is_ignored(patch: Patching) -> None:
     def live(world: ReplicaWorld) -> Any:
         return {number: replace(broker, lost_unsynced=False) for number, broker in original(world).items()}
 
@@ -177,7 +168,7 @@ def lost_data_is_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaWorld, "live", live)
 
 
-def replaced_process_counts(patch: pytest.MonkeyPatch) -> None:
+def replaced_process_counts(patch: Patching) -> None:
     def fetched(term: Term, broker: int, broker_epoch: int, offset: int, **options: int) -> bool:
         return original(term, broker, max(broker_epoch, term._live.get(broker, -1)), offset, **options)
 
@@ -189,11 +180,11 @@ def replaced_process_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "check_follower", check_follower)
 
 
-def epoch_is_not_incremented(patch: pytest.MonkeyPatch) -> None:
+def epoch_is_not_incremented(patch: Patching) -> None:
     patch.setattr(reconcile, "_next", lambda _view, state: state)
 
 
-def state_version_is_ignored(patch: pytest.MonkeyPatch) -> None:
+def state_version_is_ignored(patch: Patching) -> None:
     def write(*arguments: Any) -> StateWrite:
         found = original(*arguments)
         *checks, change = found.operations
@@ -242,7 +233,7 @@ def main(count: int) -> None:
     logging.disable()
     for mutation in (*SEEDS, *RARE):
         with pytest.MonkeyPatch.context() as patch:
-            mutation(patch)
+            mutation(CheckedPatch(patch))
             found = ((seed, violation(seed)) for seed in range(count))
             print(mutation.__name__, next((pair for pair in found if pair[1] is not None), None), flush=True)
 

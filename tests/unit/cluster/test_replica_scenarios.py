@@ -10,10 +10,9 @@ import pytest
 from oncelog.cluster.partition_state import encode_state
 from oncelog.cluster.waits import Outcome
 from oncelog.protocol.errors import ErrorCode
+from support.checked_patch import CheckedPatch, Patch, can_be_patched
 from support.logs import NOW, batch, values
 from support.replica_mutations import (
-    Patch,
-    can_be_patched,
     joining_unchecked,
     joins_before_the_start_of_the_epoch,
     replaced_process_counts,
@@ -240,6 +239,6 @@ MUTATIONS = [
 def test_scenario_catches_the_mutation(
     mutation: Patch, scenario: Callable[[Cluster], None], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mutation(monkeypatch)
+    mutation(CheckedPatch(monkeypatch))
     with pytest.raises(AssertionError):
         scenario(cluster)
