@@ -47,6 +47,7 @@ EDGES = {
     "cluster/leases.py": WORLD,
     "columns/native.py": frozenset({"os"}),
     "broker/process.py": WORLD,
+    "broker/log_lines.py": frozenset({"os", "threading"}),
     "broker/resources.py": frozenset({"time"}),
     "broker/broker.py": frozenset({"asyncio", "random"}),
     "broker/*": frozenset({"asyncio"}),

@@ -30,6 +30,7 @@ import msgspec
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
+from oncelog.broker.log_lines import STDERR
 from oncelog.broker.resources import allow_many_files, descriptor_limit, limit_garbage_collection, share_descriptors
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ JOIN_WAIT_S = 60.0
 SHORT_JOIN_WAIT_S = 5.0
 """The same if the cluster exists. One of its brokers may be unable to start, and the others have copies."""
 JOIN_POLL_S = 0.02
+LAST_LINES_S = 1.0
+"""How long a process that ends waits until its last lines are written to stderr."""
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 """A terminal sends these to all processes that it runs."""
 STOP_SIGNALS = (signal.SIGTERM, *TERMINAL_SIGNALS)
@@ -191,15 +194,15 @@ def stop_signals() -> list[signal.Signals]:
 def say(line: str) -> None:
     """Print a line on stderr with one write, because other processes write there, too.
 
-    A full disk or a closed pipe loses the line, but it must not end a broker or its supervisor.
+    A full disk or a closed pipe loses the line, but it must not end a broker or its supervisor. Neither waits for the
+    reader of a pipe.
     """
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+    STDERR.write(f"{line}\n")
 
 
 def drop_unwritten_output() -> None:
-    """Discard the rest of stderr if it cannot be written. Otherwise, Python would end with status 120."""
+    """Write the rest of stderr, or discard it if it cannot be written. Otherwise, Python would end with status 120."""
+    STDERR.drain(LAST_LINES_S)
     try:
         sys.stderr.flush()
     except OSError:
@@ -210,6 +213,13 @@ def run(launch: Launch) -> int:
     """Run a broker until a signal or its supervisor stops it, or it fails. Return the exit status."""
     log = _start_logging()
     allow_many_files()
+    try:
+        return _run_locked(launch, log)
+    finally:
+        STDERR.drain(LAST_LINES_S)
+
+
+def _run_locked(launch: Launch, log: logging.Logger) -> int:
     try:
         config = _with_host_names(load(launch.settings))
         for warning in config.warnings:
@@ -459,7 +469,7 @@ def _write_pid(path: str) -> None:
 def _start_logging() -> logging.Logger:
     import logging
 
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(STDERR)
     formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -18,7 +18,9 @@ import msgspec
 
 from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
+from oncelog.broker.log_lines import STDERR
 from oncelog.broker.process import (
+    LAST_LINES_S,
     SHORT_JOIN_WAIT_S,
     STOP_SIGNALS,
     Launch,
@@ -165,6 +167,7 @@ class Supervisor:
         folder, logs = os.path.dirname(first.metadata), first.settings["log.dirs"]
         elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f"; the logs are in {logs}"
         _say(f"the data is in {folder}{elsewhere}")
+        STDERR.drain(LAST_LINES_S)  # before the line on stdout
         addresses = (broker.ready.advertised for broker in self._brokers if broker.ready is not None)
         print(f"BROKERS={','.join(addresses)}", flush=True)
 
