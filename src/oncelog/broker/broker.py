@@ -461,7 +461,7 @@ class Broker:
             for partition in range(topic.partition_count):
                 if partition % ITEMS_A_TURN == 0:
                     some = range(partition, min(partition + ITEMS_A_TURN, topic.partition_count))
-                    await self.workers.offload(self.partitions.prefetch, topic.name, some)
+                    await self.workers.offload(self.directories.prefetch, topic.name, some)
                 await self.partitions.open_all([(topic.name, partition)])
 
     # -- changes ----------------------------------------------------------------------------------------------------

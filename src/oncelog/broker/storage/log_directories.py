@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.broker.storage.log_dir_registry import Known
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.topics import TopicInfo, topic_id_text
-from oncelog.log.disk import Disk
+from oncelog.log.checkpoint import PARTITION_METADATA
+from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -189,6 +191,17 @@ class LogDirectories:
     def find(self, topic: str, partition: int) -> DataDirectory | None:
         """Return the directory of a partition, or None if it has no directory yet."""
         return self._by_partition.get((topic, partition))
+
+    def prefetch(self, topic: str, partitions: Iterable[int]) -> None:
+        """List the files of some logs and read their sizes, so that opening them is fast later. Blocks."""
+        for partition in partitions:
+            log_dir = self.find(topic, partition)
+            if log_dir is not None:
+                folder = log_dir.folder(topic, partition)
+                with suppress(OSError):  # opening the log reports the error
+                    for name in log_dir.disk.listdir(folder):
+                        log_dir.disk.size(f"{folder}/{name}")
+                    read_if_exists(log_dir.disk, f"{folder}/{PARTITION_METADATA}")
 
     def place(self, topic: str, partition: int) -> DataDirectory:
         """Return the directory of a partition. A new partition gets the online directory with the fewest partitions.

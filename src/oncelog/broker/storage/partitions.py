@@ -9,30 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import log_config
 from oncelog.broker.storage.checkpoints import Checkpoints
-from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory, LogOffsets
+from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets
 from oncelog.broker.storage.deletions import Deletion, Deletions
 from oncelog.broker.storage.flusher import Flusher, close_logs
 from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.log_opener import LogOpener
 from oncelog.broker.storage.roles import Roles
 from oncelog.broker.storage.unlinker import Unlinker
-from oncelog.broker.turns import Turns, in_turns, soon
+from oncelog.broker.turns import Turns, in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
 from oncelog.cluster.waits import Wait
-from oncelog.log.checkpoint import PARTITION_METADATA
-from oncelog.log.config import LogConfig
-from oncelog.log.disk import read_if_exists
-from oncelog.log.log import AppendResult, Log
+from oncelog.log.log import AppendResult
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
@@ -62,7 +59,7 @@ class Partitions:
         self._cache = cache
         self._config = config
         self._directories = directories
-        self._flusher = flusher
+        self._opener = LogOpener(cache, config, directories, flusher, unlinker, now_ms=now_ms, logger=logger)
         self._unlinker = unlinker
         self._workers = workers
         self._node_id = node_id
@@ -128,17 +125,6 @@ class Partitions:
             self._workers.spawn(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the broker is still recovering {topic}-{partition}")
 
-    def prefetch(self, topic: str, partitions: Iterable[int]) -> None:
-        """List the files of some logs and read their sizes, so that opening them is fast later. Blocks."""
-        for partition in partitions:
-            log_dir = self._directories.find(topic, partition)
-            if log_dir is not None:
-                folder = log_dir.folder(topic, partition)
-                with suppress(OSError):  # opening the log reports the error
-                    for name in log_dir.disk.listdir(folder):
-                        log_dir.disk.size(f"{folder}/{name}")
-                    read_if_exists(log_dir.disk, f"{folder}/{PARTITION_METADATA}")
-
     def _take_step(self) -> None:
         if self._steps_left == STEPS_A_TURN:
             asyncio.get_running_loop().call_soon(self._begin_turn)
@@ -199,67 +185,14 @@ class Partitions:
         yield from self._replicas.values()
 
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
-        info = self._cache.image.topic(topic)
-        assert info is not None
-        renewed = self._deletions.complete((topic, partition))
-        log_dir = self._directories.place(topic, partition)
-        renewed |= not self._is_own_folder(log_dir, info, partition) and log_dir.forget_offsets(topic, partition)
-        log = yield from Log.opening(
-            log_dir.disk,
-            log_dir.folder(topic, partition),
-            topic,
-            partition,
-            self._log_config(info),
-            self._now_ms(),
-            topic_id=info.topic_id,
-            recovery_point=log_dir.recovery_points.get((topic, partition), 0),
-            clean=log_dir.clean,
-            log_start_offset=log_dir.start_offsets.get((topic, partition), 0),
-            high_watermark=(
-                log_dir.high_watermarks.get((topic, partition), 0)
-                if len(info.partitions[partition].replicas) > 1
-                else None
-            ),
-            unlink=partial(self._unlinker.files, log_dir.disk),
-        )
-        info = self._cache.image.topic(topic) or info
-        config = self._log_config(info)
-        if config != log.config:  # settings of the topic or the broker have changed in the meantime
-            log.reconfigure(config)
-        replica = Replica(
-            topic,
-            partition,
-            info.topic_id,
-            log,
-            flush=self._flusher,
-            later=soon,
-        )
-        self._replicas[topic, partition] = replica
+        key = topic, partition
+        renewed = self._deletions.complete(key)
+        replica, forgotten = yield from self._opener.open(topic, partition)
+        self._replicas[key] = replica
         self.roles.apply(replica)
-        if renewed:
+        if renewed or forgotten:
             self.checkpoints.write_now()
         return replica
-
-    def _is_own_folder(self, log_dir: DataDirectory, topic: TopicInfo, partition: int) -> bool:
-        """Return whether the directory holds this topic's log. Set aside the log of a former topic of the same name.
-
-        An interrupted deletion leaves such a log. It is kept, as in Kafka: if the metadata was lost, it may be the only
-        copy of the records. Raises KAFKA_STORAGE_ERROR.
-        """
-        folder = log_dir.folder(topic.name, partition)
-        try:
-            if not log_dir.disk.exists(folder):
-                return False
-            found = log_dir.topic_id(topic.name, partition)
-            if found is None:  # lost in a power failure, or an older Kafka has never written it
-                log_dir.write_topic_id(topic.name, partition, topic.topic_id)
-            if found in (None, topic.topic_id):
-                return True
-            aside = self._directories.set_aside(log_dir, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
-        except OSError as error:
-            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {folder}: {error}") from error
-        self._logger.warning("moved the log of another topic of the same name from %s to %s", folder, aside)
-        return False
 
     def append_marker(
         self,
@@ -446,15 +379,12 @@ class Partitions:
 
     def _reconfigure(self, topic: TopicInfo) -> None:
         """Apply the current settings of a topic to its open logs, without a pause."""
-        config, least = self._log_config(topic), self.roles.min_insync_replicas(topic)
+        config, least = log_config(self._config.current, topic.configs), self.roles.min_insync_replicas(topic)
         for partition in range(topic.partition_count):
             replica = self._replicas.get((topic.name, partition))
             if replica is not None:
                 replica.log.reconfigure(config)
                 self.roles.reconfigure(replica, least)
-
-    def _log_config(self, topic: TopicInfo) -> LogConfig:
-        return log_config(self._config.current, topic.configs)
 
     async def close(self) -> list[DataDirectory]:
         """Close all open logs. Return the online directories whose logs need no recovery at the next start.

@@ -1,0 +1,103 @@
+"""Open the log of one partition, in the log directory that holds it.
+
+Opening is a generator of short steps, because recovery may have to read the whole log. The caller spreads the steps
+over turns of the event loop (`Partitions`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.topics import log_config
+from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
+from oncelog.broker.storage.flusher import Flusher
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.unlinker import Unlinker
+from oncelog.broker.turns import soon
+from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.topics import TopicInfo
+from oncelog.log.log import Log
+from oncelog.log.steps import Steps
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+
+class LogOpener:
+    """Opens logs with the newest settings of their topics."""
+
+    def __init__(
+        self,
+        cache: MetadataCache,
+        config: DynamicConfig,
+        directories: LogDirectories,
+        flusher: Flusher,
+        unlinker: Unlinker,
+        *,
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        self._cache = cache
+        self._config = config
+        self._directories = directories
+        self._flusher = flusher
+        self._unlinker = unlinker
+        self._now_ms = now_ms
+        self._logger = logger
+
+    def open(self, topic: str, partition: int) -> Steps[tuple[Replica, bool]]:
+        """Return the steps that open a log. Their result is its replica, which neither leads nor follows yet.
+
+        The second result says whether offsets of a former log were forgotten. The caller must then write the
+        checkpoints. Raises KAFKA_STORAGE_ERROR.
+        """
+        info = self._cache.image.topic(topic)
+        assert info is not None
+        log_dir = self._directories.place(topic, partition)
+        forgotten = not self._is_own_folder(log_dir, info, partition) and log_dir.forget_offsets(topic, partition)
+        log = yield from Log.opening(
+            log_dir.disk,
+            log_dir.folder(topic, partition),
+            topic,
+            partition,
+            log_config(self._config.current, info.configs),
+            self._now_ms(),
+            topic_id=info.topic_id,
+            recovery_point=log_dir.recovery_points.get((topic, partition), 0),
+            clean=log_dir.clean,
+            log_start_offset=log_dir.start_offsets.get((topic, partition), 0),
+            high_watermark=(
+                log_dir.high_watermarks.get((topic, partition), 0)
+                if len(info.partitions[partition].replicas) > 1
+                else None
+            ),
+            unlink=partial(self._unlinker.files, log_dir.disk),
+        )
+        info = self._cache.image.topic(topic) or info
+        config = log_config(self._config.current, info.configs)
+        if config != log.config:  # settings of the topic or the broker have changed in the meantime
+            log.reconfigure(config)
+        return Replica(topic, partition, info.topic_id, log, flush=self._flusher, later=soon), forgotten
+
+    def _is_own_folder(self, log_dir: DataDirectory, topic: TopicInfo, partition: int) -> bool:
+        """Return whether the directory holds this topic's log. Set aside the log of a former topic of the same name.
+
+        An interrupted deletion leaves such a log. It is kept, as in Kafka: if the metadata was lost, it may be the only
+        copy of the records. Raises KAFKA_STORAGE_ERROR.
+        """
+        folder = log_dir.folder(topic.name, partition)
+        try:
+            if not log_dir.disk.exists(folder):
+                return False
+            found = log_dir.topic_id(topic.name, partition)
+            if found is None:  # lost in a power failure, or an older Kafka has never written it
+                log_dir.write_topic_id(topic.name, partition, topic.topic_id)
+            if found in (None, topic.topic_id):
+                return True
+            aside = self._directories.set_aside(log_dir, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
+        except OSError as error:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {folder}: {error}") from error
+        self._logger.warning("moved the log of another topic of the same name from %s to %s", folder, aside)
+        return False
