@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,8 @@ class Shop:
                 return rows
         import sqlite3
 
-        connection = sqlite3.connect(self.database)
-        try:
-            return connection.execute(sql).fetchall()
-        finally:
-            connection.close()
+        with closing(sqlite3.connect(self.database)) as opened:
+            return opened.execute(sql).fetchall()
 
     def shipped(self) -> tuple[int, int]:
         """Return (lost, duplicated) of the table `shipped`."""

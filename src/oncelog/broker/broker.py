@@ -12,7 +12,6 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
@@ -20,12 +19,12 @@ from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.metadata.cluster_entry import ClusterEntry
 from oncelog.broker.metadata.controller import Controller, led_elsewhere
-from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged
 from oncelog.broker.metadata.loader import SHARED_POLL_S, MetadataLoader
 from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import SettingsAdministration
-from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
+from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.peers import Peers
 from oncelog.broker.replication import Replication
 from oncelog.broker.replication_isr import InSyncReplicas
@@ -34,32 +33,25 @@ from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING
 from oncelog.broker.requests.parts import Parts
-from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.storage.disk_failures import DiskFailures
 from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.housekeeping import Housekeeping
 from oncelog.broker.storage.log_cleaner import LogCleaner
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.broker.storage.lost_directories import open_directories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.broker.workers import Offload, Workers
-from oncelog.cluster import features
-from oncelog.cluster.brokers import BROKER_EPOCHS, Endpoint
-from oncelog.cluster.features import TRANSACTION_VERSION
+from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataCache, MetadataDelta
-from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.store import MetadataStore, NodeExistsError, StoreError
+from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.log.disk import Disk
 from oncelog.net.server import Address, Handler, Limits, Server
 from oncelog.net.stalls import StallWatch
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
-FOUNDER = "/oncelog/founder"
-"""The ephemeral node of the broker that creates the cluster."""
-FOUNDING_POLL_S = 0.02
 HANDOVER_POLLS = 100
 """How often a broker that stops looks whether others lead its partitions: for 5 s."""
 
@@ -98,18 +90,16 @@ class Broker:
         """Done when the broker cannot continue. The result is the reason, and the caller must stop the broker."""
         self.store = store
         self._rng = rng or random.SystemRandom()
-        self._metadata_dir = metadata_dir
         self._most_clients = most_clients
         self._listeners = {listener.name: listener for listener in config.client_listeners}
         self._server: Server | None = None
         self._stalls: StallWatch | None = None
-        self._loop: asyncio.AbstractEventLoop
 
         self.config = DynamicConfig(config)
         self.workers = Workers(offload, self.log)
         self.metadata = MetadataCache()
         self._make_metadata(config, boot_id, offload_renewal)
-        self._make_storage(config, disk)
+        self._make_storage(config, disk, metadata_dir)
         self._make_coordinators(config)
         self.departed = DepartedBrokers(config.broker_session_timeout_ms)
         self.fetch_sessions = FetchSessions(
@@ -160,9 +150,21 @@ class Broker:
             self.loader, self.metadata, self.config, self.workers, node_id=self.node_id, logger=self.log
         )
 
-    def _make_storage(self, config: BrokerConfig, disk: Disk) -> None:
+    def _make_storage(self, config: BrokerConfig, disk: Disk, metadata_dir: str | None) -> None:
         workers, logger = self.workers, self.log
-        self.directories = LogDirectories(disk, config.log_dirs, self.node_id, logger, self._on_disk_failure)
+        self.directories = LogDirectories(
+            disk, config.log_dirs, self.node_id, logger, lambda *failure: self.disk_failures.report(*failure)
+        )
+        self.entry = ClusterEntry(
+            self.store,
+            self.registration,
+            self.directories,
+            config,
+            disk,
+            workers,
+            random_bits=self._rng.getrandbits,
+            logger=logger,
+        )
         self.flusher = Flusher(self.directories, workers, logger)
         self.unlinker = Unlinker(workers, logger)
         self.new_logs = NewLogs(self.directories, self.unlinker, workers, self.now_ms)
@@ -175,6 +177,15 @@ class Broker:
             workers,
             node_id=self.node_id,
             now_ms=self.now_ms,
+            logger=logger,
+        )
+        self.disk_failures = DiskFailures(
+            self.directories,
+            self.partitions,
+            self.registration,
+            workers,
+            metadata_dir=metadata_dir,
+            on_term_ended=self._term_ended,
             logger=logger,
         )
         self.checkpoints = self.partitions.checkpoints
@@ -279,13 +290,14 @@ class Broker:
 
         `prepare` runs when the other brokers know this one, and before it accepts requests.
         """
-        self._loop = asyncio.get_running_loop()
-        self.failed = self._loop.create_future()
+        self.failed = self.disk_failures.start()
         await self.workers.offload(self.registration.open)
         self.registration.start()
-        self.cluster_id: str = await self._enter_cluster()
+        self.cluster_id = await self.entry.enter()
         await self.workers.offload(self._load_metadata)
-        await self.workers.offload(self._open_directories)
+        self.registration.lost = await self.workers.offload(
+            self.entry.open_directories, self.cluster_id, self.metadata.image
+        )
         self.loader.start()
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
@@ -398,60 +410,11 @@ class Broker:
         except StoreError as error:
             self.log.error("cannot hand over the partitions of this broker: %r", error)
 
-    async def _enter_cluster(self) -> str:
-        """Create the cluster if it does not exist. Return its id.
-
-        If several brokers start at the same time, one of them creates it, and the others wait.
-        """
-        while True:
-            found: str | None = await self.workers.offload(self._find_cluster)
-            if found is not None:
-                return found
-            await asyncio.sleep(FOUNDING_POLL_S)
-
-    def _find_cluster(self) -> str | None:
-        """Return the cluster's id, or None if another broker creates the cluster now. Blocks."""
-        store, static = self.store, self.config.static
-        prepare(store)
-        levels = {TRANSACTION_VERSION: static.initial_transaction_version}
-        if is_new(store):
-            try:
-                store.create(FOUNDER, session=self.registration.session)
-            except NodeExistsError:
-                return None
-            if is_new(store):
-                levels = LogDirectoryImport(self.directories, store, static, self._new_topic_id, self.log).run()
-        features.initialize(store, levels)
-        return cluster_id(store, self.directories.cluster_id() or new_cluster_id(self._rng.getrandbits))
-
     def _load_metadata(self) -> None:
         """Read the metadata. Before anything changes, check that the log directories belong to it. Blocks."""
-        for directory in self.directories:
-            directory.check(self.cluster_id)
-        check_all_unchanged(self.directories, self.store)
+        self.entry.check_directories(self.cluster_id)
         self.loader.load()
         self._admit_settings()
-
-    def _open_directories(self) -> None:
-        """Open the log directories. Store which ones this broker has, and which logs it has lost. Blocks."""
-        image = self.metadata.image
-        lost = open_directories(
-            self.directories,
-            self.disk,
-            self.store,
-            image,
-            self.config.static,
-            self.cluster_id,
-            self._new_topic_id,
-            self.log,
-        )
-        self.registration.lost = lost
-        if len(self.store.children(BROKER_EPOCHS)) > 1:  # a broker that was always alone has already deleted these logs
-            self.directories.set_strays_aside(image, self.node_id)
-        self.directories.locate(image)
-
-    def _new_topic_id(self) -> UUID:
-        return new_topic_id(self._rng.getrandbits)
 
     async def _warm_up(self) -> None:
         """Load the coordinators first, because clients wait for them. Then open all other logs."""
@@ -477,35 +440,6 @@ class Broker:
             self._admit_settings()
             most = min(self.config.current.max_connections, self._most_clients)
             self.server.limits = replace(self.server.limits, max_connections=most)
-
-    def _on_disk_failure(self, directory: DataDirectory, error: OSError) -> None:
-        """Schedule `_take_offline`. The failed operation calls this, perhaps in a worker thread."""
-        self._loop.call_soon_threadsafe(self._take_offline, directory, error)
-
-    async def _tell_offline(self) -> None:
-        try:
-            await self.registration.update()
-        except StoreError as error:  # the next renewal repeats it
-            self.log.error(
-                "cannot write which partitions are offline, so other brokers do not take them over yet: %r. Retrying",
-                error,
-            )
-
-    def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
-        """Fail the partitions of a directory, and resign their coordinators.
-
-        If all directories have failed, or the one with the metadata, set `failed`.
-        """
-        self.log.error("log directory %s has failed and is offline: %s", directory.path, error)
-        if not self.failed.done():
-            if not self.directories.online:
-                paths = ", ".join(each.path for each in self.directories)
-                self.failed.set_result(f"all log directories have failed: {paths}: {error}")
-            elif directory.path == self._metadata_dir:
-                self.failed.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
-        for topic, partition in self.partitions.fail(directory):
-            self._term_ended(topic, partition)
-        self.workers.spawn(self._tell_offline(), "tell the controller which partitions are offline")
 
     def _term_ended(self, topic: str, partition: int) -> None:
         """Resign the coordinator of a partition that this broker no longer leads."""

@@ -1,0 +1,127 @@
+"""Enter the cluster: create it if it does not exist, and open the log directories that belong to it.
+
+A broker calls `enter`, `check_directories` and `open_directories`, in this order, before it reads or changes anything
+else of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+from oncelog.broker.config.settings import BrokerConfig
+from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
+from oncelog.broker.metadata.registration import Registration
+from oncelog.broker.metadata.topics import new_cluster_id, new_topic_id
+from oncelog.broker.storage import log_dir_registry
+from oncelog.broker.storage.log_dir_registry import Lost
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.workers import Workers
+from oncelog.cluster import features
+from oncelog.cluster.brokers import BROKER_EPOCHS
+from oncelog.cluster.features import TRANSACTION_VERSION
+from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
+from oncelog.cluster.store import MetadataStore, NodeExistsError
+from oncelog.log.disk import Disk
+
+FOUNDER = "/oncelog/founder"
+"""The ephemeral node of the broker that creates the cluster."""
+FOUNDING_POLL_S = 0.02
+
+
+class ClusterEntry:
+    """The start of one broker in its cluster. Its session must be open."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        registration: Registration,
+        directories: LogDirectories,
+        config: BrokerConfig,
+        disk: Disk,
+        workers: Workers,
+        *,
+        random_bits: Callable[[int], int],
+        logger: logging.Logger,
+    ) -> None:
+        self._store = store
+        self._registration = registration
+        self._directories = directories
+        self._config = config
+        self._disk = disk
+        self._workers = workers
+        self._random_bits = random_bits
+        self._logger = logger
+
+    async def enter(self) -> str:
+        """Create the cluster if it does not exist. Return its id.
+
+        If several brokers start at the same time, one of them creates it, and the others wait.
+        """
+        while True:
+            found: str | None = await self._workers.offload(self._find)
+            if found is not None:
+                return found
+            await asyncio.sleep(FOUNDING_POLL_S)
+
+    def _find(self) -> str | None:
+        """Return the cluster's id, or None if another broker creates the cluster now. Blocks."""
+        store = self._store
+        prepare(store)
+        levels = {TRANSACTION_VERSION: self._config.initial_transaction_version}
+        if is_new(store):
+            try:
+                store.create(FOUNDER, session=self._registration.session)
+            except NodeExistsError:
+                return None
+            if is_new(store):
+                levels = LogDirectoryImport(
+                    self._directories, store, self._config, self._new_topic_id, self._logger
+                ).run()
+        features.initialize(store, levels)
+        return cluster_id(store, self._directories.cluster_id() or new_cluster_id(self._random_bits))
+
+    def check_directories(self, cluster_id: str) -> None:
+        """Check that the log directories belong to the cluster, and that Kafka has not changed them. Blocks."""
+        for directory in self._directories:
+            directory.check(cluster_id)
+        check_all_unchanged(self._directories, self._store)
+
+    def open_directories(self, cluster_id: str, image: MetadataImage) -> Lost:
+        """Open the log directories. Store which ones this broker has, and which logs it has lost. Blocks.
+
+        Return the lost logs that the broker may not replace yet.
+
+        A path in `lost.log.dirs` counts once: if it stays there, and the new disk is not mounted at a later start, the
+        partitions of that disk must not start empty. A start without the path ends that, even if it fails.
+        For the errors, see `LogDirectories.open`.
+        """
+        store, node_id, directories = self._store, self._config.node_id, self._directories
+        named = frozenset(map(self._disk.absolute, self._config.lost_log_dirs))
+        before = log_dir_registry.read(store, node_id)
+        lost = noted = log_dir_registry.read_lost(store, node_id)
+        given_up = log_dir_registry.read_given_up(store, node_id)
+        if given_up - named:
+            log_dir_registry.write(store, node_id, before, lost, given_up & named)
+        for path in sorted(given_up & named):
+            self._logger.warning(
+                "lost.log.dirs has no effect on %s, which an earlier start has given up. Remove it", path
+            )
+        known = {key: path for key, path in before.items() if path not in named - given_up}
+        now = directories.open(cluster_id, self._new_topic_id, known)
+        mark_imported(store, directories.online)
+        for key in before.keys() - now.keys():
+            self._logger.warning("log directory %s is lost; its partitions start without records", before[key])
+            lost |= log_dir_registry.lost_logs(image, node_id, directories.holds)
+        if (now, lost, given_up & named) != (before, noted, named):
+            log_dir_registry.write(store, node_id, now, lost, named)
+        if len(store.children(BROKER_EPOCHS)) > 1:  # a broker that was always alone has already deleted these logs
+            directories.set_strays_aside(image, node_id)
+        directories.locate(image)
+        return lost
+
+    def _new_topic_id(self) -> UUID:
+        return new_topic_id(self._random_bits)

@@ -1,0 +1,78 @@
+"""Take failed log directories offline, and decide whether the broker can continue without them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from oncelog.broker.metadata.registration import Registration
+from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.workers import Workers
+from oncelog.cluster.store import StoreError
+
+
+class DiskFailures:
+    """The failures of this broker's log directories. `start` comes before the first call of `report`."""
+
+    def __init__(
+        self,
+        directories: LogDirectories,
+        partitions: Partitions,
+        registration: Registration,
+        workers: Workers,
+        *,
+        metadata_dir: str | None,
+        on_term_ended: Callable[[str, int], None],
+        logger: logging.Logger,
+    ) -> None:
+        """`on_term_ended(topic, partition)` is called for each open partition of a directory that has failed.
+
+        `metadata_dir` is the log directory that holds the tree, if any.
+        """
+        self._directories = directories
+        self._partitions = partitions
+        self._registration = registration
+        self._workers = workers
+        self._metadata_dir = metadata_dir
+        self._on_term_ended = on_term_ended
+        self._logger = logger
+        self._loop: asyncio.AbstractEventLoop
+        self._fatal: asyncio.Future[str]
+
+    def start(self) -> asyncio.Future[str]:
+        """Take directories offline on the running event loop.
+
+        The returned future is done when the broker cannot continue. Its result is the reason.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._fatal = self._loop.create_future()
+        return self._fatal
+
+    def report(self, directory: DataDirectory, error: OSError) -> None:
+        """Schedule `_take_offline`. The failed operation calls this, perhaps in a worker thread."""
+        self._loop.call_soon_threadsafe(self._take_offline, directory, error)
+
+    def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
+        """Fail the partitions of a directory. If all have failed, or the one with the metadata, end `_fatal`."""
+        self._logger.error("log directory %s has failed and is offline: %s", directory.path, error)
+        if not self._fatal.done():
+            if not self._directories.online:
+                paths = ", ".join(each.path for each in self._directories)
+                self._fatal.set_result(f"all log directories have failed: {paths}: {error}")
+            elif directory.path == self._metadata_dir:
+                self._fatal.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
+        for topic, partition in self._partitions.fail(directory):
+            self._on_term_ended(topic, partition)
+        self._workers.spawn(self._tell_offline(), "tell the controller which partitions are offline")
+
+    async def _tell_offline(self) -> None:
+        try:
+            await self._registration.update()
+        except StoreError as error:  # the next renewal repeats it
+            self._logger.error(
+                "cannot write which partitions are offline, so other brokers do not take them over yet: %r. Retrying",
+                error,
+            )
