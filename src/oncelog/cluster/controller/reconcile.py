@@ -79,13 +79,8 @@ def unbalanced(view: ClusterView, percentage: int) -> list[tuple[str, int]]:
 def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionState | None:
     """Return the state that the partition should have, or None if it has it."""
     state = partition.state
-    stays = _may_stay(view, partition, state.leader)
-    leader = _preferred(view, partition) if prefer and stays else None
-    if leader is None or leader == state.leader:
-        leader = state.leader if stays else _elected(view, partition)
-    if leader is None and state.leader != NO_LEADER and _still_leads(view, partition):
-        leader = state.leader  # no other broker can lead, so a leader that is shutting down continues
-    if leader is None:
+    leader = _leader(view, partition, prefer)
+    if leader == NO_LEADER:
         isr = _without_lost(view, partition, None)
         if state.leader == NO_LEADER and isr == state.isr:
             return None
@@ -98,6 +93,35 @@ def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionS
     isr = tuple(member for member in isr if member == leader or _is_online(view, partition, member))
     isr = _without_lost(view, replace(partition, state=replace(state, isr=isr)), leader)
     return replace(_next(view, state), leader=leader, isr=isr, leader_broker_epoch=registration)
+
+
+def _leader(view: ClusterView, partition: Partition, prefer: bool) -> int:
+    """Return the broker that should lead, or NO_LEADER. The first rule that applies decides.
+
+    1. The present leader may continue: the preferred leader if it is wanted and can lead, else the present one.
+    2. A member of the ISR can lead: the first of them, in the order of the replicas.
+    3. The present leader is shutting down: it continues, because no other broker can lead.
+    4. Unclean elections are allowed: the first replica that can start. A replica that has a log comes first.
+    """
+    leader = partition.state.leader
+    if _still_leads(view, partition) and not view.brokers[leader].shutting_down:
+        preferred = _preferred(view, partition) if prefer else None
+        return leader if preferred is None else preferred
+    return _elected(view, partition)
+
+
+def _elected(view: ClusterView, partition: Partition) -> int:
+    """Apply the rules 2 to 4 of `_leader`."""
+    state = partition.state
+    for broker in partition.replicas:
+        if broker in state.isr and _may_lead(view, partition, broker):
+            return broker
+    if _still_leads(view, partition):
+        return state.leader
+    if not partition.unclean:
+        return NO_LEADER
+    found = (broker for broker in partition.replicas if _may_start(view, partition, broker))
+    return min(found, key=lambda broker: _has_lost_log(view, partition, broker), default=NO_LEADER)
 
 
 def _next(view: ClusterView, state: PartitionState) -> PartitionState:
@@ -124,10 +148,6 @@ def _is_elected(view: ClusterView, partition: Partition) -> bool:
     return len(partition.replicas) == 1 or view.brokers[state.leader].epoch == state.leader_broker_epoch
 
 
-def _may_stay(view: ClusterView, partition: Partition, leader: int) -> bool:
-    return leader != NO_LEADER and _still_leads(view, partition) and not view.brokers[leader].shutting_down
-
-
 def _may_start(view: ClusterView, partition: Partition, broker: int) -> bool:
     """Return whether a broker is running, is not shutting down, and has the partition's directory."""
     return _is_online(view, partition, broker) and not view.brokers[broker].shutting_down
@@ -151,23 +171,6 @@ def _has_lost_log(view: ClusterView, partition: Partition, broker: int) -> bool:
 def _preferred(view: ClusterView, partition: Partition) -> int | None:
     first = partition.replicas[0]
     return first if first in partition.state.isr and _may_lead(view, partition, first) else None
-
-
-def _elected(view: ClusterView, partition: Partition) -> int | None:
-    """Return the first in-sync replica that may lead, else any replica if unclean elections are allowed, else None.
-
-    An unclean election prefers a replica that has a log.
-    """
-    isr = partition.state.isr
-    for broker in partition.replicas:
-        if broker in isr and _may_lead(view, partition, broker):
-            return broker
-    if partition.state.leader != NO_LEADER and _still_leads(view, partition):
-        return None
-    if not partition.unclean:
-        return None
-    found = (broker for broker in partition.replicas if _may_start(view, partition, broker))
-    return min(found, key=lambda broker: _has_lost_log(view, partition, broker), default=None)
 
 
 def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -> tuple[int, ...]:
