@@ -134,11 +134,6 @@ class BatchHeader(NamedTuple):
         return self.attributes & _CONTROL != 0
 
     @property
-    def has_producer(self) -> bool:
-        """Whether the batch was written by an idempotent or transactional producer."""
-        return self.producer_id >= 0
-
-    @property
     def delete_horizon_ms(self) -> int | None:
         """Time after which compaction may drop tombstones and markers of this batch (KIP-534), or None."""
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None

@@ -100,10 +100,6 @@ class Network:
             if transport.link in links:
                 transport.pump()
 
-    def is_cut(self, source: str, target: str) -> bool:
-        """Return whether bytes from one host to another are held back."""
-        return self.link(source, target).cut
-
     def reset(self, host: str | None = None) -> None:
         """End all connections, or only those of one host, with an error on both sides."""
         for transport in tuple(self._transports):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,6 @@ from oncelog.cluster.store import (
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.store_sqlite import SqliteStore
 from support.broker_sets import Clock
-
-OpenTree = Callable[[], MetadataStore]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from oncelog.cluster.leases import PAUSE_MS
 from oncelog.cluster.store import (
     BadVersionError,
     Create,
-    MetadataStore,
     OutcomeUnknownError,
     SessionExpiredError,
     SessionHeldError,
@@ -25,8 +24,6 @@ from oncelog.cluster.store import (
 )
 from oncelog.cluster.store_sqlite import SqliteStore
 from support.broker_sets import Clock
-
-OpenTree = Callable[[], MetadataStore]
 
 
 def test_sqlite_persists_nodes(tmp_path: Path) -> None:
