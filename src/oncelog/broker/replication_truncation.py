@@ -87,9 +87,11 @@ class Truncations:
             if log.recovery_point < recovery_point or log.high_watermark < high_watermark:
                 await self._checkpoint(replica)
             replica.truncating = False
-            self._partitions.roles.apply(replica)
-            replica.wake()
-            self._truncated(replica)
+            try:
+                self._partitions.roles.apply(replica)
+            finally:
+                replica.wake()
+                self._truncated(replica)
 
     async def _checkpoint(self, replica: Replica) -> None:
         """Write the lowered offsets, and repeat it until they are on the device or the log is offline or closed."""
