@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -65,6 +66,13 @@ def test_a_killed_broker_returns_on_its_port_and_the_others_keep_running(three: 
     three.wait_ready()
     assert {broker: three.broker_pid(broker) == pid for broker, pid in pids.items()} == {1: True, 2: False, 3: True}
     wait_until(lambda: sorted(metadata(three.bootstrap).brokers) == [1, 2, 3], "the broker is registered again")
+
+
+def test_each_log_line_names_its_broker(three: OncelogCluster) -> None:
+    lines = [line for line in three.process.stderr_path.read_text().splitlines() if "oncelog.broker: " in line]
+    assert len(lines) >= 3
+    for line in lines:
+        assert re.match(r"\S+ \S+ \[Broker id=[123]\] INFO oncelog\.broker: ", line), line
 
 
 def test_partitions_of_a_dead_broker_are_described(new_cluster: NewCluster) -> None:

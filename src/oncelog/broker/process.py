@@ -211,17 +211,17 @@ def drop_unwritten_output() -> None:
 
 def run(launch: Launch) -> int:
     """Run a broker until a signal or its supervisor stops it, or it fails. Return the exit status."""
-    log = _start_logging()
     allow_many_files()
     try:
-        return _run_locked(launch, log)
+        return _run_locked(launch)
     finally:
         STDERR.drain(LAST_LINES_S)
 
 
-def _run_locked(launch: Launch, log: logging.Logger) -> int:
+def _run_locked(launch: Launch) -> int:
     try:
         config = _with_host_names(load(launch.settings))
+        log = _start_logging(config.node_id)
         for warning in config.warnings:
             log.warning("%s", warning)
         with _locked(config.log_dirs, LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0, log) as usable:
@@ -404,6 +404,12 @@ async def _create_topics(broker: Broker, topics: Sequence[TopicSpec]) -> None:
 
     for topic in topics:
         if broker.metadata.image.topic(topic.name) is None:
+            collides = broker.metadata.image.colliding(topic.name)
+            if collides is not None:
+                raise StartError(
+                    f"cannot create topic {topic.name}: it collides with {collides}, because names must differ in more "
+                    "than '.' and '_'"
+                )
             try:
                 await broker.topics.create(
                     topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor
@@ -466,11 +472,13 @@ def _write_pid(path: str) -> None:
         raise StartError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _start_logging() -> logging.Logger:
+def _start_logging(node_id: int) -> logging.Logger:
+    """Log to stderr. Each line names the broker, because several brokers of `oncelog up` write to the same stream."""
     import logging
 
     handler = logging.StreamHandler(STDERR)
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
+    line = f"%(asctime)s.%(msecs)03d [Broker id={node_id}] %(levelname)s %(name)s: %(message)s"
+    formatter = logging.Formatter(line, "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     return logging.getLogger("oncelog.process")

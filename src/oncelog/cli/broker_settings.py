@@ -89,22 +89,47 @@ def _advertised(text: str) -> str:
     return f"{bracketed(host.strip('[]'))}:{number}"
 
 
-def topic_spec(text: str, brokers: int) -> TopicSpec:
-    """Parse `NAME[:PARTITIONS[:RF]]` of `--topic`. Raises UsageError."""
+def topic_specs(texts: Sequence[str], brokers: int) -> tuple[TopicSpec, ...]:
+    """Parse the values of `--topic`. Raises UsageError, also for two names that are or look the same in metrics."""
+    from oncelog.cluster.topics import MAX_NEW_PARTITIONS
+
+    found: dict[str, TopicSpec] = {}
+    for text in texts:
+        spec = _topic_spec(text, brokers)
+        folded = spec.name.replace(".", "_")
+        if folded in found:
+            other = found[folded].name
+            if other == spec.name:
+                raise click.UsageError(f"--topic {text}: topic {other!r} is named twice")
+            raise click.UsageError(
+                f"--topic {text}: topic {spec.name!r} collides with {other!r}: names must differ in more than '.' "
+                "and '_'"
+            )
+        found[folded] = spec
+    partitions = sum(spec.partitions for spec in found.values())
+    if partitions > MAX_NEW_PARTITIONS:
+        raise click.UsageError(
+            f"--topic names {partitions} partitions, but at most {MAX_NEW_PARTITIONS} are created at once"
+        )
+    return tuple(found.values())
+
+
+def _topic_spec(text: str, brokers: int) -> TopicSpec:
+    """Parse `NAME[:PARTITIONS[:RF]]`. Raises UsageError."""
     from oncelog.cluster.topics import check_topic_name
     from oncelog.protocol.errors import ProtocolError
 
     name, *numbers = text.split(":")
-    if len(numbers) > 2 or not all(number.isdigit() and int(number) > 0 for number in numbers):
+    if len(numbers) > 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
         raise click.UsageError(f"--topic takes NAME[:PARTITIONS[:REPLICATION-FACTOR]], not {text!r}")
-    partitions, replication_factor = (*map(int, numbers), 1, 1)[:2] if len(numbers) < 2 else map(int, numbers)
+    partitions, replication_factor = (*map(int, numbers), 1, 1)[:2]
     try:
         check_topic_name(name)
     except ProtocolError as error:
-        raise click.UsageError(f"--topic {text}: {error}") from error
+        raise click.UsageError(f"--topic {text!r}: {error}") from error
     if replication_factor > brokers:
         raise click.UsageError(
-            f"--topic {text}: replication factor {replication_factor} needs {replication_factor} brokers, but there is "
-            f"{brokers}"
+            f"--topic {text}: replication factor {replication_factor} needs {replication_factor} brokers, but "
+            f"--brokers is {brokers}"
         )
     return TopicSpec(name, partitions, replication_factor)

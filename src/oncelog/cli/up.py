@@ -6,14 +6,14 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from oncelog.broker.config.settings import set_option
 from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError, TopicSpec
-from oncelog.cli.broker_settings import gather, of_broker, topic_spec, with_address, with_settings
+from oncelog.cli.broker_settings import gather, of_broker, topic_specs, with_address, with_settings
 from oncelog.cli.lazy import examples
 from oncelog.cli.supervisor import Supervisor
 
@@ -24,14 +24,17 @@ DEFAULT_DATA = ".oncelog"
 LOG_DIR_PREFIX = "broker-"
 """The log directory of broker 1 is `broker-1` in the data directory, unless `log.dirs` is set."""
 
+MOST_BROKERS = 64
+"""One broker uses a CPU core. A larger number is a mistake, and its processes would make the machine unusable."""
+
 
 @click.command(epilog=examples("oncelog up --topic orders:6", "oncelog up --ephemeral --port 0"))
 @click.option(
     "--brokers",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_BROKERS),
     default=1,
     metavar="N",
-    help="Number of brokers, one process each. Default: 1.",
+    help=f"Number of brokers, one process each, at most {MOST_BROKERS}. Default: 1.",
 )
 @click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients connect to. Default: that of --host.")
@@ -80,16 +83,14 @@ def up(
     parent = os.getppid() if exit_with_parent and parent_pid is None else parent_pid
     if ephemeral and data is not None:
         raise click.UsageError("--data and --ephemeral cannot be used together; omit one of them")
-    specs = tuple(topic_spec(text, brokers) for text in topics)
+    specs = topic_specs(topics, brokers)
+    chosen = _own_log_dirs(dict(set_option(text) for text in assignments), brokers)
     settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
     folder = tempfile.mkdtemp(prefix="oncelog-") if ephemeral else os.path.abspath(data or DEFAULT_DATA)
     if data is None and not ephemeral:
         _mention_data_above(folder)
     try:
         lock = FolderLock(folder)
-        chosen = dict(set_option(text) for text in assignments).get("log.dirs")
-        if chosen is not None and brokers > 1:
-            raise click.UsageError("log.dirs cannot be set for several brokers; use --data")
         _check_existing_data(folder, brokers, settings.get("lost.log.dirs", "").split(","))
         launches = [
             _launch(folder, of_broker(settings, number), number, brokers, specs, log_dirs=chosen)
@@ -103,6 +104,20 @@ def up(
         if ephemeral:
             shutil.rmtree(folder, ignore_errors=True)
     return status
+
+
+def _own_log_dirs(assigned: Mapping[str, str], brokers: int) -> str | None:
+    """Return the `log.dirs` of `--set`, if any. Raises UsageError for settings that `oncelog up` chooses itself."""
+    for key in ("node.id", "broker.id"):
+        if key in assigned:
+            raise click.UsageError(
+                f"--set {key} has no effect: `oncelog up` numbers its brokers from 1. To run one broker with another "
+                "id, use `oncelog broker --config FILE`"
+            )
+    for key in ("log.dirs", "log.dir"):
+        if key in assigned and brokers > 1:
+            raise click.UsageError(f"{key} cannot be set for several brokers; use --data")
+    return assigned.get("log.dirs")
 
 
 def _launch(

@@ -261,14 +261,23 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
     ("arguments", "status", "message"),
     [
         (["--brokers", "3", "--set", "log.dirs=x"], 2, "log.dirs cannot be set for several brokers; use --data"),
-        (["--brokers", "2", "--topic", "t:1:3"], 2, "replication factor 3 needs 3 brokers, but there is 2"),
+        (["--brokers", "2", "--topic", "t:1:3"], 2, "replication factor 3 needs 3 brokers, but --brokers is 2"),
+        (["--brokers", "0"], 2, "0 is not in the range 1<=x<=64"),
+        (["--brokers", "1000"], 2, "1000 is not in the range 1<=x<=64"),
+        (["--brokers", "x"], 2, "'x' is not a valid integer"),
+        (["--brokers", "3", "--set", "node.id=7"], 2, "--set node.id has no effect: `oncelog up` numbers its brokers"),
+        (["--set", "broker.id=7"], 2, "--set broker.id has no effect: `oncelog up` numbers its brokers"),
+        (["--brokers", "3", "--set", "log.dir=x"], 2, "log.dir cannot be set for several brokers; use --data"),
+        (["--topic", "a", "--topic", "a:2"], 2, "--topic a:2: topic 'a' is named twice"),
+        (["--topic", "a.b", "--topic", "a_b"], 2, "--topic a_b: topic 'a_b' collides with 'a.b'"),
+        (["--topic", "a:6000", "--topic", "b:4001"], 2, "--topic names 10001 partitions, but at most 10000 are"),
         (["--set", "num.partitions=x"], 1, "oncelog: num.partitions must be a whole number, not 'x'\n"),
         (["--set", "nonsense"], 1, "oncelog: --set takes KEY=VALUE, not 'nonsense'\n"),
         (["--host", "not-a-host.invalid"], 1, "oncelog: cannot listen on 'not-a-host.invalid': "),
         (["--data", "/proc/nowhere"], 1, "oncelog: cannot use directory /proc/nowhere: "),
         (["--port", "70000"], 2, "70000 is not in the range"),
         (["--topic", "a:0"], 2, "--topic takes NAME[:PARTITIONS[:REPLICATION-FACTOR]], not 'a:0'"),
-        (["--topic", "a:1:2"], 2, "replication factor 2 needs 2 brokers, but there is 1"),
+        (["--topic", "a:1:2"], 2, "replication factor 2 needs 2 brokers, but --brokers is 1"),
         (["--topic", "a/b"], 2, "topic name 'a/b' may contain only"),
         (["--ephemeral", "--data", "x"], 2, "--data and --ephemeral cannot be used together"),
         (["--no-such-flag"], 2, "No such option"),
@@ -279,6 +288,7 @@ def test_errors_are_one_sentence(tmp_path: Path, arguments: list[str], status: i
     assert (got, out) == (status, "")
     assert message in err
     assert "Traceback" not in err
+    assert not (tmp_path / ".oncelog" / "broker-1").exists()
     if status == 1:
         assert err.count("\n") == 1
 
