@@ -60,6 +60,8 @@ JOIN_WAIT_S = 60.0
 SHORT_JOIN_WAIT_S = 5.0
 """The same if the cluster exists. One of its brokers may be unable to start, and the others have copies."""
 JOIN_POLL_S = 0.02
+OTHER_THREADS = 2
+"""Worker threads for work that neither computes nor waits for a log directory or the metadata."""
 LAST_LINES_S = 1.0
 """How long a process that ends waits until its last lines are written to stderr."""
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
@@ -276,6 +278,14 @@ def _locked(folders: Sequence[str], wait_s: float, log: logging.Logger) -> Itera
         yield usable
 
 
+def worker_threads(log_dirs: int) -> int:
+    """Return the number of worker threads of a broker: enough for all other work while all its directories hang."""
+    from oncelog.broker import workers
+
+    metadata = workers.READING_THREADS + workers.WRITING_THREADS
+    return OTHER_THREADS + workers.COMPUTING_THREADS + metadata + workers.DISK_THREADS * log_dirs
+
+
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine as `asyncio.run` does, on uvloop if it is installed."""
     import asyncio
@@ -340,6 +350,8 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
     from oncelog.log.disk import OsDisk
     from oncelog.protocol.errors import ErrorCode, ProtocolError
 
+    pool = ThreadPoolExecutor(worker_threads(len(config.log_dirs)), "oncelog-worker")
+    asyncio.get_running_loop().set_default_executor(pool)
     with contextlib.ExitStack() as stack:
         try:
             home = None if launch.metadata else config.log_dirs[0]

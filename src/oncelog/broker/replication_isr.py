@@ -167,7 +167,7 @@ class InSyncReplicas:
                 else:
                     each.term.refused()
         if unwritten:
-            newest = await self._workers.offload(lambda: [self._newest(each.replica) for each in unwritten])
+            newest = await self._workers.read(lambda: [self._newest(each.replica) for each in unwritten])
             for each, state in zip(unwritten, newest, strict=True):
                 self._rejected(each, state)
         if failed:

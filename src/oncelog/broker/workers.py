@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -14,6 +14,10 @@ Offload = Callable[..., Awaitable[Any]]
 """`offload(fn, *args)` runs blocking code in another thread and returns its result."""
 COMPUTING_THREADS = 1
 """The number of worker threads that may compute for requests at the same time."""
+DISK_THREADS = 2
+"""The number of worker threads that may wait for one log directory at the same time."""
+READING_THREADS = 3
+"""The number of worker threads that may read the metadata store at the same time."""
 WRITING_THREADS = 2
 """The number of worker threads that may write to the metadata store at the same time. A write may wait for seconds."""
 
@@ -28,6 +32,8 @@ class Workers:
         self._logger = logger
         self._computing = asyncio.Semaphore(COMPUTING_THREADS)
         self._writing = asyncio.Semaphore(WRITING_THREADS)
+        self._reading = asyncio.Semaphore(READING_THREADS)
+        self._disks: dict[Hashable, asyncio.Semaphore] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
@@ -68,9 +74,28 @@ class Workers:
         At most `WRITING_THREADS` calls run at a time. Others wait in order. If another process blocks the store,
         threads remain for disks. If the caller is cancelled, the work continues.
         """
-        await self._writing.acquire()
+        return await self._within(self._writing, work, *arguments)
+
+    async def read(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work that reads the metadata store in a worker thread. At most `READING_THREADS` calls run at a time."""
+        return await self._within(self._reading, work, *arguments)
+
+    async def on_disk(self, disk: Hashable, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work that waits for the device of one log directory in a worker thread.
+
+        At most `DISK_THREADS` calls for the same `disk` run at a time. Others wait in order. If the device hangs,
+        threads remain for other directories and for the metadata. If the caller is cancelled, the work continues.
+        """
+        slots = self._disks.get(disk)
+        if slots is None:
+            slots = self._disks[disk] = asyncio.Semaphore(DISK_THREADS)
+        return await self._within(slots, work, *arguments)
+
+    async def _within(self, slots: asyncio.Semaphore, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work in a worker thread, and hold one of the slots until the thread has returned."""
+        await slots.acquire()
         future = asyncio.ensure_future(self.offload(work, *arguments))
-        future.add_done_callback(lambda _: self._writing.release())
+        future.add_done_callback(lambda _: slots.release())
         result: T = await asyncio.shield(future)
         return result
 

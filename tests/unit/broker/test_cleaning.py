@@ -393,7 +393,7 @@ def test_cleaner_continues_after_a_checkpoint_that_failed(
         fill(replica)
         with monkeypatch.context() as patch:
 
-            async def write() -> None:
+            async def write(_: object) -> None:
                 raise RuntimeError("can't start new thread")
 
             patch.setattr(broker.checkpoints, "write", write)

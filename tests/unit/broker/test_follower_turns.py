@@ -243,7 +243,7 @@ class Held:
         self.released = asyncio.Event()
         self.work = work
 
-    async def run(self) -> Written:
+    async def run(self, *_: object) -> Written:
         self.reached.set()
         await self.released.wait()
         return await self.work()

@@ -94,7 +94,7 @@ def test_failed_round_is_logged_and_the_next_one_runs(
                 raise RuntimeError("an unexpected error")
             return 0
 
-        async def checkpoint() -> Written:
+        async def checkpoint(_: object = None) -> Written:
             written.append(len(written))
             if len(written) == 1:
                 raise RuntimeError("nor of this")

@@ -101,7 +101,7 @@ async def _delete_all(
     if not deleted:
         return response, []
     # The periodic write would be too late: a crash before it would undo the deletion.
-    written = await partitions.checkpoints.write()
+    written = await partitions.checkpoints.write({each for _, _, each in deleted if each is not None})
     done: _Deleted = []
     unwritten = RefusedItems()
     for replica, answer, log_dir in deleted:

@@ -29,6 +29,9 @@ from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
+SPACE_WAIT_S = 10.0
+"""How long to wait for the size of a file system, whose device may hang."""
+
 ByTopic = dict[str, list[DescribeLogDirsPartition]]
 """The described partitions of each topic."""
 
@@ -55,8 +58,9 @@ class DescribeLogDirs:
 
     async def _directory(self, directory: DataDirectory, found: ByTopic) -> DescribeLogDirsResult:
         try:
-            total, usable = await self.workers.offload(directory.disk.space, directory.path)
-        except OSError:
+            asked = self.workers.on_disk(directory.disk, directory.disk.space, directory.path)
+            total, usable = await asyncio.wait_for(asked, SPACE_WAIT_S)
+        except (OSError, TimeoutError):
             return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.absolute_path)
         return DescribeLogDirsResult(
             log_dir=directory.absolute_path,

@@ -164,7 +164,7 @@ class Controller:
             return
         async with self._writing:
             image, touched, self._touched = self._cache.image, self._touched, {}
-            writes = await self._workers.offload(self._decide, image, claim, touched)
+            writes = await self._workers.read(self._decide, image, claim, touched)
             if not writes:
                 return
             done = await self._workers.write(self._write, claim, writes)
@@ -179,7 +179,7 @@ class Controller:
                 claim = self._current()
                 if claim is None:
                     continue
-                keys = await self._workers.offload(self._unbalanced, self._cache.image, claim)
+                keys = await self._workers.read(self._unbalanced, self._cache.image, claim)
                 for first in range(0, len(keys), BATCH):
                     await self.elect(keys[first : first + BATCH], unclean=False)
             except Exception as error:  # noqa: BLE001 - the next check tries again

@@ -159,7 +159,7 @@ class TopicAdministration:
         """
         try:
             await self._loader.catch_up()
-            registered = len(await self._workers.offload(self._store.children, BROKER_EPOCHS))
+            registered = len(await self._workers.read(self._store.children, BROKER_EPOCHS))
         except StoreError as error:
             raise cannot_write("metadata", error) from error
         config = self._config.current

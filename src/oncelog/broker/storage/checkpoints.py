@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -25,8 +25,20 @@ Written = frozenset[DataDirectory]
 """The directories whose checkpoints are on the device."""
 
 
+class _Rounds:
+    """The rounds of one directory. A directory that hangs does not keep those of the others waiting."""
+
+    __slots__ = ("asked", "done", "lock", "written")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.asked = 0
+        self.done = 0
+        self.written = False
+
+
 class Checkpoints:
-    """Write checkpoints in rounds. All callers that arrive during one round share the next one."""
+    """Write checkpoints in rounds of a directory. All callers that arrive during one round share the next one."""
 
     def __init__(
         self,
@@ -40,35 +52,38 @@ class Checkpoints:
         self._offsets = offsets
         self._workers = workers
         self._logger = logger
-        self._lock = asyncio.Lock()
-        self._asked = 0
-        self._done = 0
-        self._written: Written = frozenset()
+        self._rounds: dict[DataDirectory, _Rounds] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def write(self) -> Written:
+    async def write(self, directories: Iterable[DataDirectory] | None = None) -> Written:
         """Write the recovery point, log start offset and high watermark of each log, and wait for the device.
 
-        Return the directories that were written. A disk error takes its directory offline and is logged. If the process
-        has no free file descriptor for some seconds, the directory stays online, and the next round retries.
+        `directories` are those to write, or None for all. Offline directories are skipped. Return the directories that
+        were written. A disk error takes its directory offline and is logged. If the process has no free file descriptor
+        for some seconds, the directory stays online, and the next round retries.
         """
-        return await asyncio.shield(self.start())
+        return await asyncio.shield(self.start(directories))
 
     async def write_for(self, log_path: str) -> bool:
-        """Write the checkpoints as `write` does. Return whether those of this log's directory are on the device."""
-        return self._directories.holding(log_path) in await self.write()
+        """Write the checkpoints of this log's directory, as `write` does. Return whether they are on the device."""
+        return bool(await self.write([self._directories.holding(log_path)]))
 
-    def start(self) -> asyncio.Task[Written]:
+    def start(self, directories: Iterable[DataDirectory] | None = None) -> asyncio.Task[Written]:
         """Start a round and return its task. Do not cancel the task: its worker thread would continue."""
-        self._asked += 1
-        return self._task(self._round(self._asked))
+        asked: list[tuple[DataDirectory, int]] = []
+        for directory in self._directories if directories is None else directories:
+            if directory.online:
+                rounds = self._rounds.setdefault(directory, _Rounds())
+                rounds.asked += 1
+                asked.append((directory, rounds.asked))
+        return self._task(self._write_all(asked))
 
-    async def write_high_watermarks(self) -> None:
-        """Write only the high watermarks, in each directory in which they have changed, and wait for the device.
+    async def write_high_watermarks(self, directory: DataDirectory) -> None:
+        """Write only the high watermarks of a directory, if they have changed, and wait for the device.
 
         Errors are those of `write`. Source: Kafka's ``ReplicaManager.checkpointHighWatermarks``.
         """
-        await asyncio.shield(self._task(self._round_of_high_watermarks()))
+        await asyncio.shield(self._task(self._round_of_high_watermarks(directory)))
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work, name="write checkpoints")
@@ -93,33 +108,37 @@ class Checkpoints:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._logger.error("cannot write the checkpoints", exc_info=error)
 
-    async def _round(self, number: int) -> Written:
-        async with self._lock:
-            if self._done < number:  # otherwise, a round that began after this call has covered it
-                covered = self._asked
-                waits = islice(pauses(), PAUSES)
-                online = self._directories.online
-                self._written = frozenset([each for each in online if await self._write_directory(each, waits)])
-                self._done = covered
-            return self._written
+    async def _write_all(self, asked: Sequence[tuple[DataDirectory, int]]) -> Written:
+        if len(asked) == 1:  # a task for each directory would only cost
+            written = [await self._round(*asked[0])]
+        else:
+            written = await asyncio.gather(*(self._round(*each) for each in asked))
+        return frozenset(directory for (directory, _), done in zip(asked, written, strict=True) if done)
 
-    async def _round_of_high_watermarks(self) -> None:
-        async with self._lock:
-            waits = islice(pauses(), PAUSES)
-            for directory in self._directories.online:
-                await self._write_directory(directory, waits, DataDirectory.changed_high_watermarks)
+    async def _round(self, directory: DataDirectory, number: int) -> bool:
+        rounds = self._rounds[directory]
+        async with rounds.lock:
+            if rounds.done < number:  # otherwise, a round that began after this call has covered it
+                covered = rounds.asked
+                rounds.written = directory.online and await self._write_directory(directory)
+                rounds.done = covered
+            return rounds.written
+
+    async def _round_of_high_watermarks(self, directory: DataDirectory) -> None:
+        async with self._rounds.setdefault(directory, _Rounds()).lock:
+            if directory.online:
+                await self._write_directory(directory, DataDirectory.changed_high_watermarks)
 
     async def _write_directory(
         self,
         directory: DataDirectory,
-        waits: Iterator[float],
         choose: Callable[[DataDirectory, LogOffsets], dict[str, Offsets]] = DataDirectory.checkpoints,
     ) -> bool:
         """Write the checkpoints of one directory, and return whether they are on the device.
 
         `choose` returns the content of the files to write. If the process has no free file descriptor, wait and retry.
-        All directories of a round share the ``waits``.
         """
+        waits = islice(pauses(), PAUSES)
         while True:
             try:
                 await self._write(directory, choose)
@@ -139,8 +158,8 @@ class Checkpoints:
             checkpoints = choose(directory, self._offsets(directory))
             if not checkpoints:
                 return
-            await self._workers.offload(directory.write_aside, checkpoints)
+            await self._workers.on_disk(directory.disk, directory.write_aside, checkpoints)
             if version == directory.checkpoint_version:
                 break  # no other code has written newer content in the meantime
         directory.put_in_place(checkpoints)
-        await self._workers.offload(directory.disk.sync, directory.path)
+        await self._workers.on_disk(directory.disk, directory.disk.sync, directory.path)

@@ -76,7 +76,7 @@ class Flusher:
         try:
             while paths := self._written.pop(disk, None):
                 try:
-                    await self._workers.offload(_sync_each, disk, list(paths))
+                    await self._workers.on_disk(disk, _sync_each, disk, list(paths))
                     waits = pauses()
                     continue
                 except OSError as error:
@@ -119,7 +119,7 @@ class Flusher:
         ]
         paths = [self._paths(replica) for replica in replicas]
         try:
-            missing = await self._workers.offload(_sync_all, disk, paths)
+            missing = await self._workers.on_disk(disk, _sync_all, disk, paths)
         except OSError as error:
             self._logger.error("cannot sync logs: %s", error)
             return error.errno not in TOO_MANY_OPEN  # any other error takes the directory offline

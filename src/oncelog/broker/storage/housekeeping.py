@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.storage.checkpoints import Checkpoints
+from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
@@ -48,26 +49,32 @@ class Housekeeping:
 
     def start(self, config: BrokerConfig) -> None:
         """Start the periodic rounds. They end when the broker stops."""
-        rounds: list[tuple[str, int, Callable[[Replica], Awaitable[None]], Callable[[], Awaitable[object]]]] = [
-            ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, self._sync, self._checkpoints.write),
-            ("retention", config.log_retention_check_interval_ms, self._retain, _do_nothing),
-            ("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire, _do_nothing),
+        checkpoint_ms = config.log_flush_offset_checkpoint_interval_ms
+        watermarks_ms = config.replica_high_watermark_checkpoint_interval_ms
+        for directory in self._directories:  # a directory that hangs must not stop the rounds of the others
+            self._workers.spawn(self._run_every(checkpoint_ms, self._sync, directory), "checkpoint")
+            watermarks = self._checkpoint_high_watermarks(watermarks_ms, directory)
+            self._workers.spawn(watermarks, "checkpoint of high watermarks")
+            self._workers.spawn(self._check_presence(directory), "presence of a log directory")
+        rounds: list[tuple[str, int, Callable[[Replica], Awaitable[None]]]] = [
+            ("retention", config.log_retention_check_interval_ms, self._retain),
+            ("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire),
         ]
-        for name, interval_ms, work, after in rounds:
-            self._workers.spawn(self._run_every(interval_ms, work, after), name)
-        interval_ms = config.replica_high_watermark_checkpoint_interval_ms
-        self._workers.spawn(self._checkpoint_high_watermarks(interval_ms), "checkpoint of high watermarks")
-        self._workers.spawn(self._check_directories(), "presence of log directories")
+        for name, interval_ms, work in rounds:
+            self._workers.spawn(self._run_every(interval_ms, work), name)
 
     async def _run_every(
         self,
         interval_ms: int,
         work: Callable[[Replica], Awaitable[None]],
-        after: Callable[[], Awaitable[object]],
+        directory: DataDirectory | None = None,
     ) -> None:
+        """Work on each open log. With a `directory`, only on its logs, and then write its checkpoints."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             for replica in tuple(self._partitions.opened()):
+                if directory is not None and not replica.log.directory.startswith(f"{directory.path}/"):
+                    continue
                 try:
                     if not (replica.log.closed or replica.offline):
                         await work(replica)
@@ -78,30 +85,30 @@ class Housekeeping:
                     self._logger.exception("housekeeping of %r failed", replica)
                 await asyncio.sleep(0)
             try:
-                await after()
+                if directory is not None:
+                    await self._checkpoints.write([directory])
             except Exception:
                 self._logger.exception("housekeeping failed")
 
-    async def _checkpoint_high_watermarks(self, interval_ms: int) -> None:
+    async def _checkpoint_high_watermarks(self, interval_ms: int, directory: DataDirectory) -> None:
         """Write the high watermarks, if any partition has followers: without followers, a start does not need them."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             if any(map(_is_replicated, self._partitions.opened())):
                 try:
-                    await self._checkpoints.write_high_watermarks()
+                    await self._checkpoints.write_high_watermarks(directory)
                 except Exception:
-                    self._logger.exception("cannot write the high watermarks")
+                    self._logger.exception("cannot write the high watermarks of %s", directory.path)
 
-    async def _check_directories(self) -> None:
-        while True:
+    async def _check_presence(self, directory: DataDirectory) -> None:
+        while directory.online:
             await asyncio.sleep(DIRECTORY_CHECK_MS / 1000)
-            for directory in self._directories.online:
-                try:
-                    await self._workers.offload(directory.check_exists)
-                except OSError as error:  # the error takes the directory offline
-                    self._logger.error("cannot check log directory %s: %s", directory.path, error)
-                except Exception:  # for example, no new thread can be started
-                    self._logger.exception("cannot check log directory %s", directory.path)
+            try:
+                await self._workers.on_disk(directory.disk, directory.check_exists)
+            except OSError as error:  # the error takes the directory offline
+                self._logger.error("cannot check log directory %s: %s", directory.path, error)
+            except Exception:  # for example, no new thread can be started
+                self._logger.exception("cannot check log directory %s", directory.path)
 
     async def _sync(self, replica: Replica) -> None:
         """Sync full segments, so that recovery need not read them. As in Kafka, leave the active one to the system.
@@ -112,7 +119,7 @@ class Housekeeping:
         truncations = replica.log.truncations
         disk = self._directories.disk_of(replica.log.directory)
         for path in paths:
-            await self._workers.offload(disk.sync, path)
+            await self._workers.on_disk(disk, disk.sync, path)
         if paths and truncations == replica.log.truncations:
             replica.log.mark_synced(offset)
         if replica.log.unsynced:
@@ -130,7 +137,3 @@ class Housekeeping:
 def _is_replicated(replica: Replica) -> bool:
     term = replica.term
     return replica.leader >= 0 if term is None else len(term.replicas) > 1
-
-
-async def _do_nothing() -> None:
-    """Do nothing after the round."""

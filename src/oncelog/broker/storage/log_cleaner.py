@@ -19,6 +19,7 @@ from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
 from oncelog.log.disk import TOO_MANY_OPEN
+from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ProtocolError
@@ -98,9 +99,10 @@ class LogCleaner:
         log = plan.log
         config = self._config.current
         keys = int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor) // BYTES_PER_KEY
-        cleaning = Cleaning(plan, self._directories.disk_of(log.directory), self._now_ms(), max_keys=max(1, keys))
+        disk = self._directories.disk_of(log.directory)
+        cleaning = Cleaning(plan, disk, self._now_ms(), max_keys=max(1, keys))
         try:
-            await self._carry_out(cleaning)
+            await self._carry_out(cleaning, disk)
         except CleaningAbortedError as error:
             self._logger.info("%s", error)
             return False
@@ -114,7 +116,7 @@ class LogCleaner:
             return False  # it was truncated in the last pause, or a new topic of its name is not clean
         result = cleaning.result
         self._directories.holding(log.directory).note_cleaned(log.topic, log.partition, result.end)
-        await self._checkpoints.write()
+        await self._checkpoints.write_for(log.directory)
         self._logger.info(
             "compacted %r up to %d: %d keys, %d bytes became %d",
             log, result.end, result.keys, result.bytes_read, result.bytes_written,
@@ -139,13 +141,13 @@ class LogCleaner:
             self._uncleanable.add(log)
             self._logger.error("cannot compact %r; not retrying until the next start", log, exc_info=error)
 
-    async def _carry_out(self, cleaning: Cleaning) -> None:
+    async def _carry_out(self, cleaning: Cleaning, disk: GuardedDisk) -> None:
         limit = self._config.current.log_cleaner_io_max_bytes_per_second
         steps = cleaning.run()
         try:
             for step in steps:
                 if step.slow:
-                    await self._workers.offload(step.run)
+                    await self._workers.on_disk(disk, step.run)
                 else:
                     step.run()
                 self._owed_s += step.io_bytes / limit

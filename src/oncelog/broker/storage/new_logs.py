@@ -18,6 +18,7 @@ from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS
 from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
+from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ProtocolError
 
 FEW = ITEMS_A_TURN // NEW_LOG_ITEMS
@@ -37,7 +38,7 @@ class NewLogs:
         self._workers = workers
         self._now_ms = now_ms
         self._numbers = count()
-        self._creating = asyncio.Lock()
+        self._creating: dict[GuardedDisk, asyncio.Lock] = {}
 
     async def create(self, replicas: Iterable[Replica]) -> None:
         """Create the files of the logs that have none, unless at most `FEW` logs have none.
@@ -53,22 +54,30 @@ class NewLogs:
 
     async def _create(self, replicas: Sequence[Replica], done: asyncio.Future[None]) -> None:
         try:
-            for first in range(0, len(replicas), LOGS_A_JOB):
-                if done.done():  # the caller was cancelled
-                    return
-                await self._create_some(replicas[first : first + LOGS_A_JOB])
+            by_disk: dict[GuardedDisk, list[Replica]] = {}
+            for replica in replicas:
+                by_disk.setdefault(self._directories.disk_of(replica.log.directory), []).append(replica)
+            jobs = [self._create_on(disk, each, done) for disk, each in by_disk.items()]
+            await (asyncio.gather(*jobs) if len(jobs) > 1 else jobs[0])
         finally:
             if not done.done():
                 done.set_result(None)
 
-    async def _create_some(self, replicas: Sequence[Replica]) -> None:
+    async def _create_on(self, disk: GuardedDisk, replicas: Sequence[Replica], done: asyncio.Future[None]) -> None:
+        for first in range(0, len(replicas), LOGS_A_JOB):
+            if done.done():  # the caller was cancelled
+                return
+            await self._create_some(disk, replicas[first : first + LOGS_A_JOB])
+
+    async def _create_some(self, disk: GuardedDisk, replicas: Sequence[Replica]) -> None:
         new = [(replica, self._temporary(replica)) for replica in replicas if not replica.log.closed]
         works = [replica.log.creation(folder) for replica, folder in new]
-        async with self._creating:  # one job at a time, because other work needs the worker threads too
-            created = await self._workers.offload(_create_each, works)
+        creating = self._creating.setdefault(disk, asyncio.Lock())
+        async with creating:  # one job at a time, because other work needs the threads of this directory too
+            created = await self._workers.on_disk(disk, _create_each, works)
         for number, (replica, folder) in enumerate(new[: created + 1]):
             if number == created or not _take(replica, folder):
-                self._unlinker.folders(self._directories.disk_of(folder), [folder], 0)
+                self._unlinker.folders(disk, [folder], 0)
 
     def _temporary(self, replica: Replica) -> str:
         """Return a path that no other directory has or had."""

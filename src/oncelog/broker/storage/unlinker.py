@@ -24,7 +24,7 @@ class Unlinker:
         self._workers = workers
         self._logger = logger
         self._timers: set[asyncio.TimerHandle] = set()
-        self._removing = asyncio.Lock()
+        self._removing: dict[GuardedDisk, asyncio.Lock] = {}
 
     def files(self, disk: GuardedDisk, paths: Sequence[str], delay_ms: int) -> None:
         """Unlink these files after the delay."""
@@ -53,14 +53,15 @@ class Unlinker:
     async def _remove(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str]) -> None:
         for path in paths:
             waits = pauses()
-            while disk.failure is None and not await self._remove_one(remove, path):
+            while disk.failure is None and not await self._remove_one(disk, remove, path):
                 await asyncio.sleep(next(waits))
 
-    async def _remove_one(self, remove: Callable[[str], None], path: str) -> bool:
+    async def _remove_one(self, disk: GuardedDisk, remove: Callable[[str], None], path: str) -> bool:
         """Remove one file or directory. Return False if the caller must retry, because too many files are open."""
         try:
-            async with self._removing:  # one at a time, because other work needs the worker threads too
-                await self._workers.offload(remove, path)
+            removing = self._removing.setdefault(disk, asyncio.Lock())
+            async with removing:  # one at a time, because other work needs the threads of this directory too
+                await self._workers.on_disk(disk, remove, path)
         except OSError as error:
             self._logger.error("cannot delete %s: %s", path, error)
             return error.errno not in TOO_MANY_OPEN
