@@ -23,6 +23,8 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
 
 TRANSACTIONS_A_REQUEST = 200
 """The maximum number of transactions in one request."""
+MOST_WAITING = 5000
+"""The maximum number of transactions that wait for one broker. Further ones must be retried."""
 TIMEOUT_MS = 30_000
 """The maximum time for a request (Kafka's `request.timeout.ms`)."""
 
@@ -38,7 +40,10 @@ class _Question(NamedTuple):
 
 
 class RemoteCoordinators:
-    """The transactions that wait for the coordinators of other brokers. Each has a request that waits for it."""
+    """The transactions that wait for the coordinators of other brokers. Each has a request that waits for it.
+
+    If a request fails, all transactions that wait for its broker fail with it. Clients retry.
+    """
 
     def __init__(self, peers: Peers, workers: Workers) -> None:
         self._peers = peers
@@ -69,6 +74,8 @@ class RemoteCoordinators:
         )
         question = _Question(transaction, asyncio.get_running_loop().create_future())
         waiting = self._waiting.get(broker)
+        if waiting is not None and len(waiting) >= MOST_WAITING:
+            return _same(question, ErrorCode.NETWORK_EXCEPTION)
         if waiting is None:
             waiting = self._waiting[broker] = []
             self._workers.spawn(self._drain(broker, waiting), f"transactions for broker {broker}")
@@ -85,6 +92,12 @@ class RemoteCoordinators:
                     broker, Purpose.TRANSACTIONS, request, AddPartitionsToTxnResponse, TIMEOUT_MS
                 )
                 _answer(batch, response)
+                if isinstance(response, Failure):  # the others have waited as long, and must not wait once more
+                    batch = []
+                    for _ in range(0, len(waiting), TRANSACTIONS_A_REQUEST):
+                        batch, waiting[:] = waiting[:TRANSACTIONS_A_REQUEST], waiting[TRANSACTIONS_A_REQUEST:]
+                        _answer(batch, response)
+                        await asyncio.sleep(0)
         finally:
             del self._waiting[broker]
             for question in (*batch, *waiting):  # after an error, or if the broker stops
