@@ -20,6 +20,7 @@ from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from oncelog.protocol.records import pack_batch
@@ -28,6 +29,8 @@ from support.wire import Wire, batch
 
 SMALLEST = b"\x0c\x00\x00\x00\x01\x01\x00"
 """A record without key, value and headers, whose deltas are 0."""
+WAITED = 5000
+"""The partitions of one Fetch that waits."""
 KEPT_S = 60.0
 """How long the disk may take to become free."""
 
@@ -145,6 +148,27 @@ def waiting_joins(target: Target) -> None:
             )
             send_raw(target, frame(request, 3))
     time.sleep(1)
+
+
+def make_waited(target: Target) -> None:
+    with target.wire() as wire:
+        wire.create_topic("waited", WAITED)
+
+
+def waiting_fetches(target: Target) -> None:
+    """Each Fetch waits for records in 5,000 partitions. Half of the clients also begin a session."""
+    with target.wire() as wire:
+        (found,) = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name="waited")]), 12).topics
+    topic = found.topic_id
+    wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=MB) for index in range(WAITED)]
+    topics = [FetchTopic(topic_id=topic, partitions=wanted)]
+    frames = [
+        frame(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=MB, session_epoch=epoch, topics=topics), 16)
+        for epoch in (0, -1)
+    ]
+    for number in range(200):
+        send_raw(target, frames[number % 2])
+    time.sleep(20)  # the broker has handled most of them, and the first 20 still wait
 
 
 def failed_group_writes(target: Target) -> None:

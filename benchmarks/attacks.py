@@ -68,6 +68,8 @@ ATTACKS = (
     Attack("slow-small-reads", "30 clients that do not read 1,000 batches of 50 KB",
            resources.slow_readers_of_small_batches),
     Attack("waiting-joins", "1,500 JoinGroups of 4.2 KB that wait", resources.waiting_joins),
+    Attack("waiting-fetches", "200 Fetches of 5,000 partitions that wait", resources.waiting_fetches, 200,
+           before=resources.make_waited),
     Attack("failed-group-writes", "200 assignments of 2 MB that do not fit", resources.failed_group_writes),
     Attack("half-frames", "300 connections that announce 100 MB", resources.half_frames),
     Attack("deleted-topic", "deletion of a topic of 1 GiB", resources.deleted_topic, settings=NO_DELAY),

@@ -239,7 +239,7 @@ def violation(seed: int) -> str | None:
 
 
 def first_found(mutation: Patch, seeds: range) -> tuple[int, str] | None:
-    """Return the first seed that finds a bug, and what it finds. Raises StalePatchError if the bug was never reached."""
+    """Return the first seed that finds a bug, and what it finds. Raises StalePatchError if no world calls the patch."""
     with pytest.MonkeyPatch.context() as patch:
         checked = CheckedPatch(patch)
         mutation(checked)

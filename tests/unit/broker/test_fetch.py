@@ -11,6 +11,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.fetch import bind
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_WAITING
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.net.unsent import LEAST
@@ -291,6 +292,48 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
         broker.partitions.find("again", 0).append(memoryview(batch), now_ms=10**12)
         response = await asyncio.wait_for(fetch, 30)
         assert len(response.responses[0].partitions[0].records) == len(batch)
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_fetch_of_many_partitions_is_answered_at_once_while_too_many_wait(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
+        await broker.start()
+        await broker.topics.create("t", partitions=300)
+        handle = bind(broker.parts)
+
+        def fetch(partitions: int) -> Any:
+            indexes = range(partitions)
+            wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=10) for index in indexes]
+            topics = [FetchTopic(topic="t", partitions=wanted)]
+            request = FetchRequest(session_epoch=-1, max_wait_ms=600_000, min_bytes=1, topics=topics)
+            result = handle(request, CONTEXT)
+            return result if isinstance(result, FetchResponse) else asyncio.ensure_future(result)
+
+        waiting = fetch(300)
+        while handle._waiting.count < 300:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        handle._waiting.count = MOST_WAITING  # type: ignore[attr-defined]
+        for partitions in (ALWAYS_WAITS + 1, 300):
+            answer = fetch(partitions)
+            if not isinstance(answer, FetchResponse):
+                answer = await asyncio.wait_for(answer, 30)
+            assert len(answer.responses[0].partitions) == partitions
+        small = fetch(ALWAYS_WAITS)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        large = fetch(300 - ALWAYS_WAITS)
+        while handle._waiting.count < MOST_WAITING:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        assert not large.done()
+        assert not small.done()
+        for each in (small, large):
+            each.cancel()
+        await asyncio.gather(small, large, return_exceptions=True)
+        assert handle._waiting.count == MOST_WAITING - 300  # type: ignore[attr-defined]
         await broker.stop()
 
     asyncio.run(run())

@@ -2,6 +2,7 @@ from uuid import UUID
 
 from oncelog.broker.requests.fetch_sessions import (
     EVICTION_MS,
+    MOST_IN_ALL_SESSIONS,
     MOST_IN_SESSION,
     FetchContext,
     FetchPosition,
@@ -22,9 +23,9 @@ def key(partition: int) -> Key:
 
 
 class Cache:
-    def __init__(self, slots: int = 2) -> None:
+    def __init__(self, slots: int = 2, most_partitions: int = MOST_IN_ALL_SESSIONS) -> None:
         ids = iter(range(1, 100))
-        self.sessions = FetchSessions(slots, lambda: next(ids))
+        self.sessions = FetchSessions(slots, lambda: next(ids), most_partitions)
         self.now_ms = 0
 
     def begin(
@@ -173,3 +174,22 @@ def test_partition_dropped_while_a_fetch_waits_is_still_served() -> None:
     cache.begin(first.session_id, 2, forget=(0,))
     waiting.served(waiting.positions[0])
     assert partitions(cache.begin(first.session_id, 3)) == [1]
+
+
+def test_sessions_have_a_limited_number_of_partitions_together() -> None:
+    cache = Cache(slots=100, most_partitions=10)
+    many = [position(number) for number in range(6)]
+    assert cache.begin(0, 0, *many).session_id == 1
+    refused = cache.begin(0, 0, *many)
+    assert (refused.session_id, len(refused.positions)) == (0, 6)
+    assert cache.begin(0, 0, *many[:4]).session_id == 2
+    assert cache.begin(2, 1, position(7)).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # it would grow
+    assert cache.begin(1, 1, many[0], forget=(4, 5)).error == ErrorCode.NONE
+    assert cache.begin(0, 0, *many).session_id == 3  # 4 + 6
+    assert cache.begin(1, -1).error == ErrorCode.NONE
+    assert cache.begin(0, 0, *many[:4], follower=True).session_id == 4
+    assert cache.begin(0, 0, *many, follower=True).session_id == 5  # instead of session 3
+    assert cache.begin(3, 1).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    cache.now_ms += EVICTION_MS + 1
+    assert cache.begin(0, 0, *many, *(position(number) for number in range(6, 10))).session_id == 6
+    assert len(cache.sessions) == 1

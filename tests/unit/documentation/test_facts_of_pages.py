@@ -9,7 +9,8 @@ import pytest
 
 from oncelog.broker.config.alterations import MOST_SETTINGS
 from oncelog.broker.handlers.groups import MOST_PROTOCOLS
-from oncelog.broker.requests.fetch_sessions import MOST_IN_SESSION
+from oncelog.broker.requests.delayed import MOST_WAITING
+from oncelog.broker.requests.fetch_sessions import MOST_IN_ALL_SESSIONS, MOST_IN_SESSION
 from oncelog.broker.requests.large_messages import MOST_ITEMS
 from oncelog.log.validate import MOST_NAMED
 from support.docs_blocks import ROOT
@@ -59,6 +60,8 @@ def test_compatibility_page_has_the_limits_of_the_code() -> None:
     shown = {name: limit for name, limit, _ in rows(COMPATIBILITY, "## Limits")}
     assert shown["array elements in one request (topics, partitions, keys)"] == f"{MOST_ITEMS:,}"
     assert shown["partitions in a Fetch with a session"] == f"{MOST_IN_SESSION:,}"
+    assert shown["partitions in all fetch sessions of a broker"] == f"{MOST_IN_ALL_SESSIONS:,}"
+    assert shown["partitions for which all Fetches of a broker wait"] == f"{MOST_WAITING:,}"
     assert shown["protocols in a JoinGroup"] == f"{MOST_PROTOCOLS:,}"
     assert shown["settings of one resource in an AlterConfigs"] == f"{MOST_SETTINGS:,}"
     assert f"names at most {MOST_NAMED:,} invalid records" in COMPATIBILITY

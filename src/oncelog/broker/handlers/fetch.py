@@ -13,7 +13,7 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.delayed import wait_until
+from oncelog.broker.requests.delayed import WaitingPartitions, wait_until
 from oncelog.broker.requests.fetch_reads import (
     HIGH_WATERMARK_WAIT_S,
     DelayedFetch,
@@ -52,6 +52,7 @@ from oncelog.protocol.messages.fetch import (
     PartitionData,
 )
 from oncelog.protocol.records import iter_batches
+from oncelog.protocol.schema import Message
 
 _WITH_RACKS = 11
 """From this version on, consumers may read from followers."""
@@ -65,8 +66,13 @@ def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool
     return len(topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in topics)
 
 
-def _can_answer(request: FetchRequest, context: FetchContext, reads: list[PartitionRead]) -> bool:
-    return request.max_wait_ms <= 0 or not context.positions or is_enough(reads, request.min_bytes)
+def _can_answer(
+    request: FetchRequest, context: FetchContext, reads: list[PartitionRead], waiting: WaitingPartitions
+) -> bool:
+    if request.max_wait_ms <= 0 or not context.positions or is_enough(reads, request.min_bytes):
+        return True
+    partitions = len(context.positions)
+    return partitions > MOST_IN_SESSION or not waiting.admits(partitions)
 
 
 def _forgotten(request: FetchRequest) -> Iterator[Key]:
@@ -172,6 +178,7 @@ class FetchHandler:
         self._config = config
         self._unsent = unsent
         self._now_ms = now_ms
+        self._waiting = WaitingPartitions()
 
     def __call__(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
         """Wait up to `max_wait_ms` for `min_bytes` of records. If a partition has an error, answer at once."""
@@ -186,7 +193,7 @@ class FetchHandler:
         if len(context.positions) > ITEMS_A_TURN:
             return self._in_turns(request, ctx, context)
         reads = at_once(self._read_all(request, ctx, context))
-        if _can_answer(request, context, reads):
+        if _can_answer(request, context, reads, self._waiting):
             return at_once(_response(context, reads))
         return self._wait_then_read(
             request, ctx, context, DelayedFetch(request, reads, in_session=context.session is not None)
@@ -194,8 +201,9 @@ class FetchHandler:
 
     async def _handle_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
         """Answer a request that names many partitions, and let the loop serve other requests in between."""
-        by_name = await by_key(await listed(self._positions(request, ctx.api_version)), lambda each: each.key)
-        context = self._begin(request, ctx, list(by_name.values()), await listed(_forgotten(request)))
+        positions = await listed(self._positions(request, ctx.api_version))
+        positions = list((await by_key(positions, lambda each: each.key)).values())
+        context = self._begin(request, ctx, positions, await listed(_forgotten(request)))
         if context.error is not ErrorCode.NONE:
             return FetchResponse(error_code=context.error)
         return await self._in_turns(request, ctx, context)
@@ -220,7 +228,7 @@ class FetchHandler:
     async def _in_turns(self, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
         """Answer a request for many partitions, and let the loop serve other requests in between."""
         reads = await in_turns(self._read_all(request, ctx, context))
-        if _can_answer(request, context, reads):
+        if _can_answer(request, context, reads, self._waiting):
             return await in_turns(_response(context, reads))
         missing = DelayedFetch(request, reads, in_session=context.session is not None)
         del reads  # the wait may be long
@@ -394,6 +402,22 @@ class FetchHandler:
         self, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: DelayedFetch
     ) -> FetchResponse:
         self._unsent().drop_draft(ctx.connection_id)
+        if ctx.on_wait is not None:
+            named = FetchRequest(topics=request.topics, forgotten_topics_data=request.forgotten_topics_data)
+            request.topics, request.forgotten_topics_data = [], []  # the context has the partitions
+            holder: list[Message | None] = [named]
+            del named
+            ctx.on_wait(holder)
+        partitions = len(context.positions)
+        self._waiting.count += partitions
+        try:
+            return await self._wait(request, ctx, context, missing)
+        finally:
+            self._waiting.count -= partitions
+
+    async def _wait(
+        self, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: DelayedFetch
+    ) -> FetchResponse:
         # Not the wall clock: if it is set back, the response would be late.
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + request.max_wait_ms / 1000

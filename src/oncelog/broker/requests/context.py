@@ -18,11 +18,12 @@ from oncelog.broker.requests.operations import (
 )
 from oncelog.net.server import DEFAULT_LISTENER
 from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.schema import Message
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that would take a microsecond for each request
 class RequestContext:
-    """The header fields of one request, and its connection. No code changes them."""
+    """The header fields of one request, and its connection. Only the dispatcher changes them."""
 
     api_key: int
     api_version: int
@@ -37,6 +38,11 @@ class RequestContext:
     authorizer: Authorizer = field(default=ALLOW_EVERYTHING, repr=False)
     principal: str = ANONYMOUS
     """The client, as the authorizer knows it."""
+    on_wait: Callable[[list[Message | None]], None] | None = field(default=None, repr=False)
+    """The handler of a large Fetch calls it before a long wait, so that the next large Fetch is decoded.
+
+    The argument holds the part of the request that it no longer needs. A worker thread frees it.
+    """
 
     def authorize(self, operation: Operation, resource: Resource, name: str) -> None:
         """Raise the resource's AUTHORIZATION_FAILED error if the client may not do the operation."""

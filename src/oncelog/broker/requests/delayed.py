@@ -5,7 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.cluster.replica import Replica
+
+MOST_WAITING = 100_000
+"""The partitions that all delayed operations may wait for together. Each takes about 1 KB."""
+ALWAYS_WAITS = 10
+"""An operation on at most this many partitions may always wait."""
+
+
+class WaitingPartitions:
+    """Count the partitions that delayed operations wait for. A stranger may send many with thousands of partitions."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def admits(self, partitions: int) -> bool:
+        """Return whether an operation on this many partitions may wait. Otherwise, it must be answered at once."""
+        return partitions <= ALWAYS_WAITS or self.count + partitions <= MOST_WAITING
 
 
 async def wait_until(
@@ -19,31 +38,43 @@ async def wait_until(
     Each replica is checked once, and again after each append or sync, and when it fails or is closed. Return False if
     the wait times out or the client disconnects.
     """
-    if any(map(ready, replicas)):
-        return True
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bool] = loop.create_future()
-
-    def watcher(replica: Replica) -> Callable[[], None]:
-        def progress() -> None:
-            if not done.done() and ready(replica):
-                done.set_result(True)
-
-        return progress
 
     def expire() -> None:
         if not done.done():
             done.set_result(False)
 
-    watchers = [(replica, watcher(replica)) for replica in dict.fromkeys(replicas)]
-    for replica, progress in watchers:
-        replica.watch(progress)
     on_disconnect.append(expire)
     timer = loop.call_later(timeout_ms / 1000, expire)
+    watchers: list[_Watcher] = []
     try:
+        for replica in dict.fromkeys(replicas):
+            watcher = _Watcher(replica, ready, done)
+            replica.watch(watcher)  # before the check, so that no event is missed
+            watchers.append(watcher)
+            if ready(replica):
+                return True
+            if len(watchers) % ITEMS_A_TURN == 0:
+                await asyncio.sleep(0)
         return await done
     finally:
         timer.cancel()
         on_disconnect.remove(expire)
-        for replica, progress in watchers:
-            replica.unwatch(progress)
+        for watcher in watchers:
+            watcher.replica.unwatch(watcher)
+
+
+class _Watcher:
+    """Check one replica after each of its events. A Fetch may have thousands of them, so they are small."""
+
+    __slots__ = ("_done", "_ready", "replica")
+
+    def __init__(self, replica: Replica, ready: Callable[[Replica], bool], done: asyncio.Future[bool]) -> None:
+        self.replica = replica
+        self._ready = ready
+        self._done = done
+
+    def __call__(self) -> None:
+        if not self._done.done() and self._ready(self.replica):
+            self._done.set_result(True)

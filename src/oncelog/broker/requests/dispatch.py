@@ -5,9 +5,11 @@ The decoder and the handler of each (API, version) are looked up once and cached
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
@@ -30,6 +32,10 @@ from oncelog.protocol.codec import TooManyItemsError, codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.schema import DecodeError, Message
+
+LARGE_FETCHES = 4
+"""The number of Fetches with many partitions that the broker handles at the same time. Those that wait do not count."""
+Decode = Callable[[], Awaitable[tuple[Message, int]]]
 
 
 class BadRequestError(BadFrameError):
@@ -66,6 +72,7 @@ class Dispatcher:
         self._logger: logging.Logger = parts.logger
         self._authorizer = parts.authorizer
         self._routes: dict[tuple[int, int], _Route] = {}
+        self._large_fetches = asyncio.Semaphore(LARGE_FETCHES)
 
     def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | Pending | None:
         """Answer one frame. Raises BadFrameError if it has no response; the server then closes the connection."""
@@ -125,16 +132,35 @@ class Dispatcher:
     ) -> Awaitable[Chunks | None] | Holds:
         produce = context.api_key == ApiKey.PRODUCE  # its records refer to the frame
         kept = frame if produce else _copied(frame)
-        decoded = self._workers.compute(route.decode_at_most, kept, position, MOST_ITEMS)
-        answer = self._answer_decoded(route, decoded, context)
+        decode: list[Decode] = [partial(self._workers.compute, route.decode_at_most, kept, position, MOST_ITEMS)]
+        if context.api_key == ApiKey.FETCH:
+            return self._answer_large_fetch(route, decode, context)
+        answer = self._answer_decoded(route, decode, context)
         return Holds(answer) if produce else answer
 
-    async def _answer_decoded(
-        self, route: _Route, decoded: Awaitable[tuple[Message, int]], context: RequestContext
-    ) -> Chunks | None:
+    async def _answer_large_fetch(self, route: _Route, decode: list[Decode], context: RequestContext) -> Chunks | None:
+        """Decode and handle at most `LARGE_FETCHES` at a time, because each takes about 1 KB for a partition."""
+        await self._large_fetches.acquire()
+        held = [self._large_fetches]
+
+        def release() -> None:
+            if held:
+                held.pop().release()
+
+        def waits(holder: list[Message | None]) -> None:
+            release()
+            self._workers.spawn(self._workers.compute(free, holder), "free a request")
+
+        context.on_wait = waits
+        try:
+            return await self._answer_decoded(route, decode, context)
+        finally:
+            release()
+
+    async def _answer_decoded(self, route: _Route, decode: list[Decode], context: RequestContext) -> Chunks | None:
         """Answer a request that a worker thread decodes. Nothing else holds its frame, because the wait may be long."""
         try:
-            request, _ = await decoded
+            request, _ = await decode.pop()()
         except (DecodeError, ProtocolError) as error:
             raise BadRequestError(f"{ApiKey(context.api_key).name} v{context.api_version}: {error}") from error
         answer = await self._later(self._handled(route, request, context), request, context)

@@ -16,6 +16,8 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MOST_IN_SESSION = 20_000
 """The maximum number of partitions of one session. One step of some 10 ms processes them, while other clients wait."""
+MOST_IN_ALL_SESSIONS = 200_000
+"""The maximum number of partitions of all sessions together, which take about 60 MB."""
 _MAX_EPOCH = 2**31 - 1
 EVICTION_MS = 120_000
 """If the cache is full, a new session replaces one that was not used for this long."""
@@ -99,11 +101,14 @@ class FetchContext:
 class FetchSessions:
     """The cache of all sessions of a broker (`max.incremental.fetch.session.cache.slots`)."""
 
-    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
-        """`new_id()` returns a random positive int32."""
+    def __init__(self, slots: int, new_id: Callable[[], int], most_partitions: int = MOST_IN_ALL_SESSIONS) -> None:
+        """`new_id()` returns a random positive int32. `most_partitions` bounds all sessions together."""
         self._slots = slots
+        self._most_partitions = most_partitions
         self._new_id = new_id
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partitions = 0
+        """The partitions of all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -121,12 +126,13 @@ class FetchSessions:
     ) -> FetchContext:
         """Return the context of a Fetch: full, incremental, or an error code.
 
-        If the cache is full, a follower's session (`privileged`) replaces the one that clients used least recently.
+        If the cache is full, a follower's session (`privileged`) replaces those that clients used least recently. The
+        cache is also full if its sessions have MOST_IN_ALL_SESSIONS partitions.
         A Fetch of more than MOST_IN_SESSION partitions gets no session, as if the cache were full. A session that
         grows beyond that, or forgets more partitions in one Fetch, ends, and the client begins again.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             if epoch == FINAL_EPOCH or not positions or len(positions) > MOST_IN_SESSION:
                 return FetchContext(positions=positions)
             return self._full(positions, uses_topic_ids, now_ms, privileged)
@@ -138,13 +144,18 @@ class FetchSessions:
         if session.uses_topic_ids != uses_topic_ids:
             return FetchContext(error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         named = max(len(positions), len(forgotten))
+        grown = 0
         if named <= MOST_IN_SESSION:
+            grown = -len(session.positions)
             self._update(session, positions, forgotten)
-        if max(named, len(session.positions)) > MOST_IN_SESSION:
-            del self._sessions[session_id]
+            grown += len(session.positions)
+            self._partitions += grown
+        is_full = grown > 0 and self._partitions > self._most_partitions
+        if max(named, len(session.positions)) > MOST_IN_SESSION or is_full:
+            self._drop(session_id)
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.positions:
-            del self._sessions[session_id]
+            self._drop(session_id)
             return FetchContext()
         session.epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
         session.last_used_ms = now_ms
@@ -152,7 +163,7 @@ class FetchSessions:
         return FetchContext(ErrorCode.NONE, session_id, True, list(session.positions.values()), session)
 
     def _full(self, asked: list[FetchPosition], uses_topic_ids: bool, now_ms: int, privileged: bool) -> FetchContext:
-        if not self._make_slot(now_ms, privileged):
+        if not self._make_slot(len(asked), now_ms, privileged):
             return FetchContext(positions=asked)
         session_id = self._new_id()
         while session_id in self._sessions or session_id == 0:
@@ -161,19 +172,24 @@ class FetchSessions:
             session_id, uses_topic_ids, OrderedDict((p.key, p) for p in asked), INITIAL_EPOCH + 1, now_ms, privileged
         )
         self._sessions[session_id] = session
+        self._partitions += len(session.positions)
         return FetchContext(session_id=session_id, positions=asked, session=session)
 
-    def _make_slot(self, now_ms: int, privileged: bool) -> bool:
-        if len(self._sessions) < self._slots:
-            return True
-        found = next(iter(self._sessions.values()), None)
-        if found is not None and now_ms - found.last_used_ms <= EVICTION_MS:
-            clients = (session for session in self._sessions.values() if not session.privileged)
-            found = next(clients, None) if privileged else None
-        if found is None:
-            return False
-        del self._sessions[found.session_id]
+    def _make_slot(self, partitions: int, now_ms: int, privileged: bool) -> bool:
+        while len(self._sessions) >= self._slots or self._partitions + partitions > self._most_partitions:
+            found = next(iter(self._sessions.values()), None)
+            if found is not None and now_ms - found.last_used_ms <= EVICTION_MS:
+                clients = (session for session in self._sessions.values() if not session.privileged)
+                found = next(clients, None) if privileged else None
+            if found is None:
+                return False
+            self._drop(found.session_id)
         return True
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.positions)
 
     @staticmethod
     def _update(session: FetchSession, positions: Iterable[FetchPosition], forgotten: Iterable[Key]) -> None:
