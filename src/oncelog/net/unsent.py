@@ -64,7 +64,7 @@ class Unsent:
         self.bytes += size
         if self.too_much:
             for other, unread in tuple(self._unread.items()):
-                if unread > LEAST_AT_ONCE and self.too_much:
+                if unread > LEAST and self.too_much:
                     other.abort_unread(unread)
 
     def all_read(self, connection: SlowReader) -> None:
@@ -73,7 +73,11 @@ class Unsent:
 
     @property
     def too_much(self) -> bool:
-        """Whether responses take more than twice the limit. Fetches cannot cause this: they check `available` first."""
+        """Whether responses take more than twice the limit.
+
+        Fetches of consumers cannot cause this, because they check `available` first. Followers get copies of up to
+        `LEAST_AT_ONCE`.
+        """
         return 0 <= 2 * self._limit < self.bytes
 
     def taken_by(self, piece: Piece) -> int:

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from oncelog.net.server import Peer
-from oncelog.net.unsent import LEAST, Unsent
+from oncelog.net.unsent import LEAST, LEAST_AT_ONCE, Unsent
 from support.sockets import Client, both_loops, framed, run, serving, until
 
 MB = 1 << 20
@@ -43,6 +43,32 @@ def test_concurrent_answers_share_the_budget() -> None:
     for connection_id in made:
         unsent.drop_draft(connection_id)
     assert (unsent.bytes, unsent.drafts) == (0, {})
+
+
+class Reader:
+    """A client that reads nothing."""
+
+    def __init__(self, unsent: Unsent) -> None:
+        self.unsent = unsent
+        self.aborted = False
+
+    def abort_unread(self, size: int) -> None:
+        self.aborted = True
+        self.unsent.all_read(self)
+
+
+def test_copies_of_the_size_that_a_fetch_may_always_read_count_towards_the_limit() -> None:
+    """A follower's Fetch gets a copy of up to 1 MiB, however much is unread. A stranger can pretend to be one."""
+    unsent = Unsent(64 * MB, copies=False)
+    small = Reader(unsent)
+    unsent.add_unread(small, LEAST)
+    readers = [Reader(unsent) for _ in range(300)]
+    for reader in readers:
+        unsent.add_unread(reader, LEAST_AT_ONCE)
+        assert unsent.bytes <= 2 * 64 * MB + LEAST_AT_ONCE
+    assert not small.aborted
+    assert not any(reader.aborted for reader in readers[-100:])
+    assert [reader.aborted for reader in readers] == sorted((reader.aborted for reader in readers), reverse=True)
 
 
 def test_pages_of_files_take_no_memory_unless_they_are_copied() -> None:
