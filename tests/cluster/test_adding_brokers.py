@@ -47,3 +47,23 @@ def test_moved_data_gets_more_brokers(new_cluster: NewCluster, tmp_path: Path) -
     moved = OncelogCluster(tmp_path, arguments=("--data", str(tmp_path / "moved"), "--brokers", "2"))
     assert moved.bootstrap.count(",") == 1
     assert moved.stop() == 0
+
+
+def test_swapped_directories_are_refused(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(arguments=("--brokers", "3", "--topic", "t:3:3"))
+    assert cluster.stop() == 0
+    first, second = cluster.data / "broker-1", cluster.data / "broker-2"
+    aside = cluster.data / "aside"
+
+    def swap() -> None:
+        first.rename(aside)
+        second.rename(first)
+        aside.rename(second)
+
+    swap()
+    told = refusal(cluster, "--brokers", "3")
+    assert f"{first} is the log directory of broker 2, but broker 1 would use it. Move the data back" in told
+    started = cluster.process.stderr_path.read_text().count("[KafkaServer id=")
+    assert started == 3, "a broker that starts would remove the others from the ISR"
+    swap()
+    cluster.start()

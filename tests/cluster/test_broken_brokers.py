@@ -103,7 +103,7 @@ def replace_by_file(folder: Path) -> None:
 
 
 def damage(folder: Path) -> None:
-    folder.joinpath("meta.properties").write_text("version=1\ncluster.id=another\nnode.id=2\n")
+    folder.joinpath("meta.properties").write_text(f"version=1\ncluster.id=another\nnode.id={folder.name[-1]}\n")
 
 
 def put_back(folder: Path) -> None:

@@ -106,6 +106,8 @@ def test_partitions_of_a_dead_broker_are_described(new_cluster: NewCluster) -> N
         reduced = tool.json("topic", "describe", "--under-replicated", "triple")
         assert [sorted(row["isr"]) for row in reduced] == [[1, 3], [1, 3]]
         assert "broker 2 is not running; it has 3 replicas" in tool("cluster", "describe")
+        said = cluster.process.stderr_path.read_text()
+        assert re.search(r"running brokers: 1, 3(\n| \(gone: 2\))", said), said
     finally:
         os.kill(cluster.process.pid, signal.SIGCONT)
     wait_until(
@@ -120,6 +122,7 @@ def test_one_signal_stops_all_brokers_and_leaves_nothing(three: OncelogCluster, 
     three.process.popen.send_signal(number)
     assert three.process.popen.wait(60) == 0
     assert all(gone(pid) for pid in pids)
+    assert "cannot fetch from" not in three.process.stderr_path.read_text()
     assert not list(three.data.glob("broker-*/broker.pid"))
     store = SqliteStore(str(three.data / "metadata.sqlite"))
     topic = read_image(store).topics_by_name["triple"]

@@ -333,7 +333,7 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
             together = bool(closed) or not received.isdisjoint(TERMINAL_SIGNALS)
         await broker.stop(together=together)
         if broker.failed.done():
-            raise DiskFailureError(f"stopped the broker: {broker.failed.result()}")
+            raise DiskFailureError(f"stopped broker {config.node_id}: {broker.failed.result()}")
 
 
 @contextlib.asynccontextmanager
@@ -374,7 +374,7 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
         except Exception as error:
             if os.environ.get(TRACE_VARIABLE):
                 raise
-            message = f"cannot start the broker: {_describe(error)}"
+            message = f"cannot start broker {config.node_id}: {_describe(error)}"
             if isinstance(error, ProtocolError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
                 raise DiskFailureError(message) from error
             raise StartError(message) from error
@@ -401,7 +401,10 @@ async def _join(broker: Broker, launch: Launch, stop: asyncio.Event) -> None:
     wait_s = SHORT_JOIN_WAIT_S if launch.cluster_exists else JOIN_WAIT_S
     complete = await wait(lambda image: len(image.brokers) >= launch.brokers, wait_s)
     if not complete and not launch.cluster_exists:
-        raise StartError(f"after {wait_s:g} s, fewer than {launch.brokers} brokers run")
+        running = len(broker.metadata.image.brokers)
+        raise StartError(
+            f"only {running} of {launch.brokers} brokers run after {wait_s:g} s. See the messages of the others"
+        )
     if broker.node_id == max(broker.metadata.image.brokers, default=broker.node_id) and not stop.is_set():
         await _create_topics(broker, launch.topics)
     names = {topic.name for topic in launch.topics}

@@ -43,9 +43,21 @@ from oncelog.protocol.messages.list_offsets import (
 
 MIN_BACKOFF_MS = 20
 """The first pause after an error. The pause doubles up to `replica.fetch.backoff.ms`."""
+WARN_AFTER_S = 1.0
+"""How long fetches from a broker fail before this is logged."""
 SYNC_WAIT_MS = 20
 """How long a Fetch waits for partitions whose records are being synced. The leader does not count unsynced records."""
 _LATEST, _EARLIEST = -1, -2
+_ROLES_CHANGE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Errors for each partition in an election, until both brokers know the new leader."""
 _FIRST = 0
 """The session epoch of a Fetch that names all partitions and begins a session."""
 
@@ -198,7 +210,9 @@ class _Fetcher:
         """The partitions that the next Fetch may ask for in another way than the last one, or not any more."""
         self._session = _Session()
         self._wake = asyncio.Event()
-        self._failed = False
+        self._failing_since: float | None = None
+        """The loop's time of the first of the failed fetches, or None."""
+        self._warned = False
 
     def add(self, replica: Replica) -> None:
         """Fetch for this replica."""
@@ -340,11 +354,9 @@ class _Fetcher:
         problem = response.reason if isinstance(response, Failure) else ErrorCode.of(response.error_code).name
         if isinstance(response, Failure) or response.error_code:
             self._session.begin_again()
-            if not self._failed:
-                parts.logger.warning("cannot fetch from broker %d: %s", self._leader, problem)
-            self._failed = True
+            self._report(problem)
             return False
-        self._failed = False
+        self._failing_since, self._warned = None, False
         session.answered(response.session_id)
         pace = Pace(BATCHES_A_STEP)
         for topic in response.responses:
@@ -358,6 +370,20 @@ class _Fetcher:
                     if pace.is_due(1):
                         await asyncio.sleep(0)
         return True
+
+    def _report(self, problem: str) -> None:
+        """Log a problem that continues for WARN_AFTER_S. Another broker leads before that if this one has stopped."""
+        now = asyncio.get_running_loop().time()
+        if self._failing_since is None:
+            self._failing_since = now
+        if not self._warned and now >= self._failing_since + WARN_AFTER_S:
+            self._warned = True
+            self._parts.logger.warning(
+                "cannot fetch from broker %d for %.0f s: %s. Check that it runs and is not overloaded",
+                self._leader,
+                now - self._failing_since,
+                problem,
+            )
 
     async def _received(self, followed: _Followed, data: PartitionData, pace: Pace) -> None:
         """Process the response for one partition."""
@@ -388,11 +414,14 @@ class _Fetcher:
         except Exception as error:  # the other partitions of the leader do not depend on this one
             if followed.is_new(repr(error)):
                 trace = not isinstance(error, ProtocolError)
-                self._parts.logger.error("cannot replicate %r: %s", replica, error, exc_info=trace)
+                name = f"{replica.topic}-{replica.partition}"
+                self._parts.logger.error("cannot replicate %s: %s", name, error, exc_info=trace)
             action = Signal.IGNORE
         if isinstance(action, Signal):
             if action is not Signal.IGNORE and followed.is_new(fetched.error.name):
-                self._parts.logger.info("%r: broker %d answered %s", replica, self._leader, fetched.error.name)
+                level = logging.DEBUG if fetched.error in _ROLES_CHANGE else logging.INFO
+                name, error_name = f"{replica.topic}-{replica.partition}", fetched.error.name
+                self._parts.logger.log(level, "cannot fetch %s from broker %d: %s", name, self._leader, error_name)
             self._delay([followed])
 
     async def _append(self, followed: _Followed, action: Append, pace: Pace) -> None:

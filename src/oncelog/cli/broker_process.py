@@ -178,14 +178,15 @@ class BrokerProcess:
             return True
         wait_s = 0.0
         if not self._restart_wanted:
-            wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=self._accepts)
+            is_usable = self._accepts and status != NO_LOG_DIRECTORY  # on a full disk, a broker starts and fails again
+            wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=is_usable)
         self._restart_wanted = False
         when = f"in {wait_s:g} s" if wait_s else "now"
         text = f"{what}; restarting {when}"
         if status == NO_LOG_DIRECTORY:
             text = (
-                f"{self.name} cannot use any of its log directories, and serves no clients until it can. "
-                f"Retrying {when}; press Ctrl-C to stop."
+                f"{self.name} cannot use any of its log directories, and serves no clients until it can. Free space "
+                f"on the disk of {self.launch.settings['log.dirs']}, or repair it. Retrying {when}."
             )
         self._say(text)
         self.restart_at = time.monotonic() + wait_s

@@ -96,6 +96,8 @@ def up(
             _launch(folder, of_broker(settings, number), number, brokers, specs, log_dirs=chosen)
             for number in range(1, brokers + 1)
         ]
+        for launch in launches:
+            _check_owner(launch)
         status = Supervisor(launches, restart=not no_restart, parent=parent, faults=fault_signals).run()
         lock.release()
     except StartError as error:
@@ -189,19 +191,42 @@ def _stored_log_dirs(folder: str) -> dict[int, dict[UUID, str]]:
         return {}
 
 
+def _check_owner(launch: Launch) -> None:
+    """Raise StartError if a log directory has the data of another broker, for example because two were swapped."""
+    number = launch.settings["node.id"]
+    for path in launch.settings["log.dirs"].split(","):
+        owner = _identity(path.strip()).get("node.id", number)
+        if owner != number:
+            raise StartError(
+                f"{path.strip()} is the log directory of broker {owner}, but broker {number} would use it. Move the "
+                f"data back, so that {LOG_DIR_PREFIX}N is that of broker N, or run it as broker {owner} with "
+                "`oncelog broker --config FILE`"
+            )
+
+
 def _directory_id(path: str) -> UUID | None:
     """Return the directory.id of a log directory, or None if it has none."""
+    from oncelog.cluster.topics import parse_topic_id
+
+    with contextlib.suppress(ValueError):
+        if found := _identity(path).get("directory.id"):
+            return parse_topic_id(found)
+    return None
+
+
+def _identity(path: str) -> dict[str, str]:
+    """Return the entries of a log directory's meta.properties, or none if it cannot be read: the broker reports it."""
     import logging
 
     from oncelog.broker.storage.data_directory import DataDirectory
-    from oncelog.cluster.topics import parse_topic_id
     from oncelog.log.disk import OsDisk
 
+    if not os.path.isdir(path):
+        return {}
     directory = DataDirectory(OsDisk(), path, 1, logging.getLogger("oncelog.up"), lambda _directory, _error: None)
-    with contextlib.suppress(OSError, ValueError):
-        if found := directory.identity().get("directory.id"):
-            return parse_topic_id(found)
-    return None
+    with contextlib.suppress(OSError):
+        return directory.identity()
+    return {}
 
 
 def _mention_data_above(folder: str) -> None:

@@ -8,10 +8,12 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from oncelog.cli.broker_process import Restarts
+from oncelog.broker.process import NO_LOG_DIRECTORY, Launch, Ready
+from oncelog.cli.broker_process import BrokerProcess, Restarts
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -37,7 +39,7 @@ def test_broker_without_a_disk_exits_with_the_reason(new_cluster: NewCluster) ->
     wait_until(lambda: gone(pid), "the broker ends")
     cluster.process.wait_for(lambda: "Retrying" in cluster.process.output(), "the supervisor reports it")
     output = cluster.process.output()
-    assert "oncelog: stopped the broker: all log directories have failed" in output
+    assert "oncelog: stopped broker 1: all log directories have failed" in output
     assert "oncelog: broker 1 cannot use any of its log directories, and serves no clients until it can." in output
     assert "Traceback" not in output
     cluster.process.wait_for(lambda: output_count(cluster, "started") >= 2, "another broker serves")
@@ -110,3 +112,20 @@ def test_metadata_of_a_newer_version_is_rejected(new_cluster: NewCluster) -> Non
     with pytest.raises(AssertionError, match="was written by a newer oncelog"):
         cluster.start()
     assert "Traceback" not in cluster.process.output()
+
+
+def test_restarts_slow_down_while_a_disk_is_full(tmp_path: Path) -> None:
+    """A broker on a full disk starts, serves some requests, and fails again."""
+    metadata = tmp_path / "metadata.sqlite"
+    metadata.touch()
+    said: list[str] = []
+    broker = BrokerProcess(Launch({"node.id": "2", "log.dirs": "/disk2"}, str(metadata)), restart=True, say=said.append)
+    broker.ready = Ready("127.0.0.1", 9093, "127.0.0.1:9093")
+    broker._accepts = True
+    for wait in ("0.05", "0.1", "0.2"):
+        broker.process = SimpleNamespace(returncode=NO_LOG_DIRECTORY)  # type: ignore[assignment]
+        assert broker.died()
+        assert said.pop() == (
+            "broker 2 cannot use any of its log directories, and serves no clients until it can. Free space on the "
+            f"disk of /disk2, or repair it. Retrying in {wait} s."
+        )

@@ -246,14 +246,14 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
     identity.write_text(re.sub("cluster.id=.*", "cluster.id=another", text))
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
     assert (status, out) == (1, "")
-    assert err.startswith("oncelog: cannot start the broker: ")
+    assert err.startswith("oncelog: cannot start broker 1: ")
     assert "has cluster.id=another, but this broker's metadata has" in err
     assert err.count("\n") == 1
     identity.write_text(text)
     (cluster.data / "metadata.sqlite").write_bytes(b"no database" * 1000)
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
     assert (status, out) == (1, "")
-    assert err.startswith("oncelog: cannot start the broker: DatabaseError: ")
+    assert err.startswith("oncelog: cannot start broker 1: DatabaseError: ")
     assert err.count("\n") == 1
 
 

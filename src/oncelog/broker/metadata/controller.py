@@ -98,6 +98,12 @@ class Controller:
 
         If a broker or a broker setting has changed, reconcile all partitions.
         """
+        if delta.brokers_changed and self._current() is not None:
+            before, after = delta.before.brokers.keys(), delta.after.brokers.keys()
+            what = [(name, brokers) for name, brokers in (("new", after - before), ("gone", before - after)) if brokers]
+            changed = "; ".join(f"{name}: {_listed(brokers)}" for name, brokers in what)
+            if changed:
+                self._logger.info("running brokers: %s (%s)", _listed(after), changed)
         if delta.brokers_changed or delta.before.broker_configs != delta.after.broker_configs:
             self._touched = None
         elif self._touched is not None:
@@ -137,7 +143,9 @@ class Controller:
                 await self._turn()
             except Exception as error:  # noqa: BLE001 - if this loop ends, the cluster elects no leaders
                 if not failing:
-                    self._logger.error("the controller cannot use the metadata store: %r", error)
+                    self._logger.error(
+                        "the controller cannot elect leaders, because the metadata store fails: %r. Retrying", error
+                    )
                 failing = True
                 self._touched = None
                 self._wake.set()
@@ -168,7 +176,7 @@ class Controller:
             if not writes:
                 return
             done = await self._workers.write(self._write, claim, writes)
-        self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
+        self._logger.info("partitions that got another leader or other in-sync replicas: %d", len(done))
         await self._loader.refresh()
 
     async def _balance(self) -> None:
@@ -183,7 +191,7 @@ class Controller:
                 for first in range(0, len(keys), BATCH):
                     await self.elect(keys[first : first + BATCH], unclean=False)
             except Exception as error:  # noqa: BLE001 - the next check tries again
-                self._logger.warning("cannot elect preferred leaders: %r", error)
+                self._logger.warning("cannot elect preferred leaders: %r. Retrying at the next check", error)
             else:
                 if keys:
                     self._logger.info("elected the preferred leaders of up to %d partitions", len(keys))
@@ -200,7 +208,10 @@ class Controller:
         self._claim = await self._workers.write(self._stand_now, self._registration.session)
         if self._claim is not None:
             self._touched = None
-            self._logger.info("this broker is the controller, with epoch %d", self._claim.epoch)
+            running = _listed(self._cache.image.brokers)
+            self._logger.info(
+                "this broker is the controller, with epoch %d; running brokers: %s", self._claim.epoch, running
+            )
 
     # -- blocking ---------------------------------------------------------------------------------------------------
 
@@ -266,7 +277,7 @@ class Controller:
                 done.append(write)
             elif isinstance(error, SessionExpiredError) or error.path == CONTROLLER_EPOCH:
                 if self._claim is claim:  # not for other writes that waited meanwhile, and not after a new election
-                    self._logger.warning("this broker is the controller no more")
+                    self._logger.warning("this broker is no longer the controller")
                     self._claim = None
                 break
             elif not isinstance(error, REJECTED):
@@ -279,6 +290,10 @@ def led_elsewhere(image: MetadataImage, broker: int) -> int:
     others = {other for other, info in image.brokers.items() if other != broker and not info.shutting_down}
     led = (info for topic in image.topics() for info in topic.partitions if info.leader == broker)
     return sum(not others.isdisjoint(info.isr) for info in led)
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(brokers)))
 
 
 def _view(image: MetadataImage, claim: Claim, partitions: Iterable[Partition]) -> ClusterView:
