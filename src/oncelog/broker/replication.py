@@ -409,7 +409,11 @@ class _Fetcher:
                 followed.backoff_ms = MIN_BACKOFF_MS
                 followed.problem = ""
             elif isinstance(action, Truncate | Restart):
-                self._parts.logger.info("%r: %r, as broker %d requires", replica, action, self._leader)
+                name = f"{replica.topic}-{replica.partition}"
+                how = "truncating it to" if isinstance(action, Truncate) else "deleting its records, and beginning at"
+                text = "%s ends at offset %d, and differs from the log of its leader, broker %d: %s offset %d"
+                end = replica.log.log_end_offset
+                self._parts.logger.info(text, name, end, self._leader, how, action.offset)
                 self._parts.truncations.start(replica, action)
         except Exception as error:  # the other partitions of the leader do not depend on this one
             if followed.is_new(repr(error)):

@@ -238,6 +238,17 @@ def test_port_in_use(tmp_path: Path) -> None:
     assert err == f"oncelog: cannot listen on 127.0.0.1:{port}, because the port is in use; {hint}\n"
 
 
+def test_port_in_use_for_one_of_three_brokers_starts_none(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, out, err = run("up", "--brokers", "3", "--port", str(port - 2), "--data", tmp_path / "data")
+    assert (status, out) == (1, "")
+    assert re.fullmatch(r"oncelog: cannot listen on 127\.0\.0\.1:\d+, because the port is in use; choose .*\n", err), (
+        err
+    )
+    assert not list((tmp_path / "data").glob("broker-*"))
+
+
 def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     cluster.stop()

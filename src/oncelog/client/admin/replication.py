@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -64,7 +63,7 @@ async def describe_replication(
         wanted = names(topics)
         for name in wanted:
             cluster.topology.forget(name)
-        found = {topic.name: topic for topic in await asyncio.gather(*map(cluster.topic, wanted))}
+        found = {name: await cluster.topic(name) for name in wanted}
     minimums = await _min_isr(cluster, sorted(found))
     return [
         PartitionReplication(name, index, partition.leader, partition.replicas, partition.isr, minimums.get(name))
