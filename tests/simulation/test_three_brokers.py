@@ -30,7 +30,7 @@ def test_followers_get_the_leaders_records() -> None:
 
 
 def test_a_new_leader_has_all_acknowledged_records_and_the_old_one_truncates() -> None:
-    """`fast_failover`: the old leader has a record that no follower has, and must drop it."""
+    """The old leader has a record that no follower has, and must drop it."""
 
     async def scenario(cluster: ReplicaCluster) -> None:
         await cluster.create("t", ALL, least=2)
@@ -143,29 +143,6 @@ def test_a_follower_restarts_where_the_leaders_log_starts() -> None:
         await cluster.eventually(lambda: cluster.state("t").isr == (1, 2))
 
     ReplicaCluster.run(scenario, replica_lag_time_max_ms=2000)
-
-
-def test_followers_follow_the_same_leader_in_its_next_epoch() -> None:
-    """`same_leader_new_epoch` (KAFKA-7164): waits of the former epoch fail, and the records remain."""
-
-    async def scenario(cluster: ReplicaCluster) -> None:
-        await cluster.create("t", ALL, least=2)
-        await cluster.append(1, "t", b"0")
-        for other in ("broker-2", "broker-3"):
-            cluster.world.network.cut("broker-1", other)
-        waiting = asyncio.ensure_future(cluster.append(1, "t", b"1"))
-        await asyncio.sleep(0.1)
-        await cluster.elect("t", 1, ALL)
-        assert await waiting is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        cluster.world.network.heal()
-        assert await cluster.append(1, "t", b"2") is ErrorCode.NONE
-        await cluster.agree("t", ALL)
-        follower = cluster.replica(2, "t")
-        assert follower is not None
-        assert values(follower.log) == [b"0", b"1", b"2"]
-        assert [follower.log.epoch_at(offset) for offset in range(3)] == [0, 0, 1]
-
-    ReplicaCluster.run(scenario)
 
 
 def test_an_unclean_truncation_drops_unsent_responses() -> None:

@@ -61,7 +61,13 @@ class ReplicaCluster:
         self._connections: dict[int, ClientConnection] = {}
 
     @staticmethod
-    def run(scenario: Callable[[ReplicaCluster], Coroutine[Any, Any, None]], *, seed: int = 1, **settings: Any) -> None:
+    def run(
+        scenario: Callable[[ReplicaCluster], Coroutine[Any, Any, None]],
+        *,
+        seed: int = 1,
+        store_latency_s: tuple[float, float] = (0.0, 0.0),
+        **settings: Any,
+    ) -> None:
         """Run a scenario with brokers 1, 2 and 3, which stop at the end."""
 
         async def main(world: World) -> None:
@@ -74,7 +80,7 @@ class ReplicaCluster:
                 if machine.alive:
                     await machine.stop()
 
-        World(seed).run(main, limit_s=3600)
+        World(seed, store_latency_s=store_latency_s).run(main, limit_s=3600)
 
     def broker(self, number: int) -> Broker:
         """Return the broker that runs on a machine."""
