@@ -5,10 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from oncelog.cluster.partition_state import decode_state, state_path
+from oncelog.cluster.store import NoNodeError
+from oncelog.cluster.topic_nodes import read_topic
 from oncelog.coordinator.partitioning import partition_for
+from oncelog.net.connection import ConnectionLostError
+from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -16,6 +22,11 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
 )
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
@@ -28,7 +39,13 @@ from support.raw_client import RefusedError
 TOPIC = "t"
 COORDINATORS = 2
 """Partitions of each internal topic."""
-ANYWHERE = CreateTopicsRequest, FindCoordinatorRequest, MetadataRequest
+ANYWHERE = (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+)
 """Requests that each broker can answer."""
 
 
@@ -46,6 +63,17 @@ class Routes:
     def coordinator(self, topic: str, key: str) -> int:
         """Return the coordinator of a group or a transactional id."""
         return self.leader(topic, partition_for(key, COORDINATORS))
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """Return the id of a topic, or None if it does not exist."""
+        try:
+            return read_topic(self._world.store, topic).topic_id
+        except NoNodeError:
+            return None
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """Return whether a partition exists."""
+        return self._world.store.exists(state_path(topic, partition))
 
     def any(self) -> int:
         """Return any broker."""
@@ -85,6 +113,30 @@ class Client(RoutedWriter):
         topics = [OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])]
         request = OffsetCommitRequest(group_id=group, topics=topics)
         await self.call(request, lambda r: r.topics[0].partitions[0].error_code, 9)
+
+    async def offset_at(self, broker: int, group: str, topic: str) -> int | None:
+        """Return a group's offset of partition 0 as a broker has it, or None if that is not the coordinator."""
+        wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
+        try:
+            response = await (await self.connection(broker)).call(request, 9)
+        except ConnectionLostError:
+            return None
+        (found,) = response.groups
+        return None if found.error_code else int(found.topics[0].partitions[0].committed_offset)
+
+    async def try_write(self, broker: int, topic_id: Any, partition: int, value: bytes, now_ms: int) -> bool:
+        """Write a record with acks=1 to a broker, once. Return whether the broker has acknowledged it."""
+        batch = build_batch([Record(0, now_ms, None, value)])
+        data = TopicProduceData(
+            topic_id=topic_id, partition_data=[PartitionProduceData(index=partition, records=bytes(batch))]
+        )
+        request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data])
+        try:
+            response = await (await self.connection(broker)).call(request)
+        except ConnectionLostError:
+            return False
+        return not response.responses[0].partition_responses[0].error_code
 
 
 class Producer(Client):

@@ -18,11 +18,10 @@ from oncelog.broker import replication_isr
 from oncelog.broker.coordinators import marker_outbox
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.metadata.registration import Registration
-from oncelog.broker.replication import _Followed
+from oncelog.broker.replication import Replication, _Followed
 from oncelog.broker.storage.roles import Roles
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.controller import reconcile
-from oncelog.cluster.follower import Following
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.state_writes import StateWrite
@@ -53,6 +52,32 @@ def joining_unchecked(patch: Patching) -> None:
 
     original = replication_isr._Proposed.write
     patch.setattr(replication_isr._Proposed, "write", write)
+
+
+def joins_at_the_high_watermark(patch: Patching) -> None:
+    """A follower joins with all records before the leader's high watermark, which may be too low (KAFKA-7128).
+
+    Two other rules would hide that: the high watermark counts a follower that has caught up but has not joined yet, and
+    under min ISR, a follower joins only at the end of the log.
+    """
+
+    def may_join(term: Term, follower: Any) -> bool:
+        return (
+            follower.broker not in term.isr
+            and term._is_eligible(follower)
+            and bool(follower.log_end >= term.high_watermark)
+        )
+
+    def advance(term: Term) -> bool:
+        live, term._live = term._live, {}
+        try:
+            return original(term)
+        finally:
+            term._live = live
+
+    original = Term._advance
+    patch.setattr(Term, "_may_join", may_join)
+    patch.setattr(Term, "_advance", advance)
 
 
 def joins_without_fetching(patch: Patching) -> None:
@@ -94,22 +119,16 @@ def restarted_process_leads_unelected(patch: Patching) -> None:
     patch.setattr(Roles, "_is_leader", lambda self, info: bool(info.leader == self.node_id))
 
 
-def older_state_is_applied(patch: Patching) -> None:
-    def apply(roles: Roles, replica: Replica) -> None:
-        replica.state_version = -1
-        original(roles, replica)
+def former_leader_is_followed(patch: Patching) -> None:
+    """A follower still appends what a former leader sends, under the epoch in which it has led."""
 
-    original = Roles.apply
-    patch.setattr(Roles, "apply", apply)
+    def role_changed(replication: Replication, replica: Replica) -> None:
+        fetchers, replication._fetchers = replication._fetchers, {}
+        original(replication, replica)
+        replication._fetchers = fetchers | replication._fetchers
 
-
-def response_of_a_former_leader_counts(patch: Patching) -> None:
-    def received(following: Following, asked: Any, response: Any) -> Any:
-        following._asked = asked
-        return original(following, asked, response)
-
-    original = Following.received
-    patch.setattr(Following, "received", received)
+    original = Replication.role_changed
+    patch.setattr(Replication, "role_changed", role_changed)
     patch.setattr(_Followed, "is_current", property(lambda self: self.replica.term is None))
 
 
@@ -196,12 +215,10 @@ MUTATIONS: tuple[Patch, ...] = (
     pure.truncation_by_high_watermark,
     pure.truncation_to_the_leaders_end,
     pure.diverging_fetch_counts,
-    response_of_a_former_leader_counts,
-    pure.fetch_epoch_unchecked,
+    former_leader_is_followed,
     pure.waits_outlive_their_term,
     restarted_process_leads_unelected,
-    older_state_is_applied,
-    pure.joins_before_the_start_of_the_epoch,
+    joins_at_the_high_watermark,
     joining_unchecked,
     joins_without_fetching,
     pure.old_isr_does_not_count,
@@ -239,12 +256,12 @@ def violation(seed: int) -> str | None:
 
 
 def first_found(mutation: Patch, seeds: range) -> tuple[int, str] | None:
-    """Return the first seed that finds a bug, and what it finds. Raises StalePatchError if no world calls the patch."""
+    """Return the first seed that finds a bug, and what it finds. Raises StalePatchError if no world reaches the bug."""
     with pytest.MonkeyPatch.context() as patch:
         checked = CheckedPatch(patch)
         mutation(checked)
         found = next(_findings(seeds), None)
-    if checked.unused:
+    if found is None and checked.unused:
         raise StalePatchError(f"{mutation.__name__}: no world has called {', '.join(checked.unused)}")
     return found
 

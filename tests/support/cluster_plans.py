@@ -40,8 +40,8 @@ FAULTS = (10, 14)
 SECONDS = 12.0
 """In virtual time, before the faults end."""
 TIMEOUTS_MS = (1000, 60_000)
-KINDS = ("kill", "crash", "die", "pause", "cut", "one way", "slow", "limit", "reset")
-STORE_KINDS = ("requests", "answers", "lose", "expire")
+KINDS = ("kill", "crash", "die", "pause", "cut", "one way", "slow", "limit", "reset", "isolate")
+STORE_KINDS = ("requests", "answers", "lose", "expire", "failover", "unknown")
 
 Index = Annotated[int, msgspec.Meta(ge=0, lt=3)]
 Pause_s = Annotated[float, msgspec.Meta(ge=0, le=60)]
@@ -51,6 +51,17 @@ class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     """An idempotent producer writes `count` more numbers to its partition, with acks=all."""
 
     producer: Index
+    count: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    pause_s: Pause_s
+
+
+class Loose(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="loose"):
+    """A producer without an id writes `count` records with acks=1, each once, also to a former leader.
+
+    So leaders have records that their followers lack. They may be lost.
+    """
+
+    partition: Index
     count: Annotated[int, msgspec.Meta(ge=1, le=1000)]
     pause_s: Pause_s
 
@@ -75,7 +86,25 @@ class Commits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     pause_s: Pause_s
 
 
-Work = Numbers | Transaction | Commits
+class Elect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="elect"):
+    """The preferred leaders of some partitions are elected."""
+
+    partitions: list[Index]
+    pause_s: Pause_s
+
+
+class Recreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="recreate"):
+    """A topic is deleted, created again with the same name, and gets records."""
+
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=3)]
+    added: Annotated[int, msgspec.Meta(ge=0, le=3)]
+    """How many partitions are added later."""
+    count: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    """The number of records for each partition."""
+    pause_s: Pause_s
+
+
+Work = Numbers | Loose | Transaction | Commits | Elect | Recreate
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,7 +155,7 @@ def expand(seed: int) -> Plan:
         seed=seed,
         seconds=SECONDS,
         settings=msgspec.to_builtins(settings),
-        workload=[msgspec.to_builtins(each) for each in _workload(rng)],
+        workload=[msgspec.to_builtins(each) for each in (*_workload(rng), *_administration(seed))],
         faults=_faults(rng),
     )
 
@@ -135,10 +164,22 @@ def _workload(rng: random.Random) -> list[Work]:
     work: list[Work] = []
     for index in range(PRODUCERS):
         work += [Numbers(index, rng.randrange(1, 10), rng.uniform(0, 0.4)) for _ in range(15)]
+    for index in range(PARTITIONS):
+        work += [Loose(index, rng.randrange(1, 6), rng.uniform(0, 1)) for _ in range(12)]
     for index in range(WRITERS):
         work += [_transaction(index, rng) for _ in range(30)]
     for index in range(GROUPS):
         work += [Commits(index, rng.randrange(1, 5), rng.uniform(0, 0.6)) for _ in range(15)]
+    return work
+
+
+def _administration(seed: int) -> list[Work]:
+    rng = random.Random(f"administration {seed}")
+    work: list[Work] = []
+    if rng.random() < 0.4:
+        work += [Elect(rng.sample(range(PARTITIONS), 2), rng.uniform(0, 4)) for _ in range(4)]
+    if rng.random() < 0.4:
+        work += [Recreate(rng.randrange(1, 3), rng.randrange(2), rng.randrange(4), rng.uniform(0, 3)) for _ in range(3)]
     return work
 
 
@@ -177,13 +218,38 @@ def _faults(rng: random.Random) -> list[AnyFault]:
         )
     kinds = rng.sample(KINDS, rng.randrange(3, 7)) + rng.sample(STORE_KINDS, rng.randrange(3))
     times = sorted(rng.uniform(0, SECONDS) for _ in range(rng.randint(*FAULTS)))
-    faults += [_fault(rng.choice(kinds), at, hosts, rng) for at in times]
+    for at in times:
+        faults += _fault(rng.choice(kinds), at, hosts, rng)
     if rng.random() < 0.2:
         faults.append(SetClock(at=rng.uniform(0, SECONDS), host=rng.choice(HOSTS), ms=rng.randrange(-5000, 5000)))
     return faults
 
 
-def _fault(kind: str, at: float, hosts: tuple[str, ...], rng: random.Random) -> AnyFault:
+def _fault(kind: str, at: float, hosts: tuple[str, ...], rng: random.Random) -> list[AnyFault]:
+    """Return a fault of a kind, or several that together reach what one rarely does."""
+    host = rng.choice(hosts)
+    others = [each for each in HOSTS if each != host]
+    seconds = rng.choice((0.5, 1.0, 2.5, 4.0))
+    match kind:
+        case "isolate":  # clients and the store still reach the leader
+            return [Cut(at=at, source=host, target=other, seconds=seconds) for other in others]
+        case "failover":  # two elections, before followers have fetched from the first leader
+            second = rng.choice(others)
+            cut = [Cut(at=at, source=second, target=each, seconds=0.5) for each in HOSTS if each != second]
+            later = at + rng.uniform(0, 0.4)
+            return [*cut, ExpireSessions(at=at, host=host), ExpireSessions(at=later, host=second)]
+        case "unknown":  # a leader does not learn that a follower has joined, and the follower lags again
+            follower, at = rng.choice(others), at / 4
+            return [
+                Cut(at=at, source=host, target=follower, seconds=2.5),
+                CutStore(at=at + 2.5, host=host, loses="answers", seconds=8.0),
+                Cut(at=at + rng.uniform(6, 8), source=host, target=follower, seconds=3.0),
+            ]
+        case _:
+            return [_single(kind, at, hosts, rng)]
+
+
+def _single(kind: str, at: float, hosts: tuple[str, ...], rng: random.Random) -> AnyFault:
     host, seconds = rng.choice(hosts), rng.choice((0.1, 0.5, 1.0, 2.5, 4.0))
     peer = rng.choice([each for each in (*HOSTS, "client") if each != host])
     source, target = rng.choice(((host, peer), (peer, host)))

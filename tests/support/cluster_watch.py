@@ -30,6 +30,8 @@ Partition = tuple[str, int]
 
 LOG_FILE = re.compile(r"data/(?P<topic>[^/]+)-(?P<partition>\d+)/\d{20}\.log")
 STATE_NODE = re.compile(r"/brokers/topics/(?P<topic>[^/]+)/partitions/(?P<partition>\d+)/state")
+RECREATED = "recreated"
+"""A topic that is deleted and created again. Its replicas of different topics have the same names, so skip them."""
 CHECK_S = 0.05
 MOST_WRITES = 20
 """If the state of a partition changes this often within a second, brokers write in a loop."""
@@ -70,6 +72,8 @@ class DiskWatch:
         self.ledgers: dict[Partition, Ledger] = defaultdict(Ledger)
         self.leaders: dict[Partition, dict[int, int]] = defaultdict(dict)
         """The leader of each epoch, as the tree has shown it."""
+        self.on_commit: Callable[[Partition, BatchHeader], None] = lambda _partition, _header: None
+        """Called for each batch that is newly known to be committed."""
         self._world = world
         self._files: dict[tuple[int, str], _File] = defaultdict(_File)
         self._seen: dict[int, int] = {}
@@ -82,7 +86,7 @@ class DiskWatch:
             self._seen[number] = machine.disk.changes
             for path, content in tuple(machine.disk.files.items()):
                 match = LOG_FILE.fullmatch(path)
-                if match is not None:
+                if match is not None and match["topic"] != RECREATED:
                     self._read(number, path, (match["topic"], int(match["partition"])), content.data)
 
     def _read(self, number: int, path: str, partition: Partition, content: bytearray) -> None:
@@ -99,6 +103,14 @@ class DiskWatch:
             if header.partition_leader_epoch not in self.leaders[partition]:
                 epoch = header.partition_leader_epoch
                 raise InvariantError(3, f"broker {number} has a batch of epoch {epoch} of {partition}, without leader")
+
+    def commit(self, partition: Partition, header: BatchHeader) -> None:
+        """Record that a consumer has read a batch, or that it was acknowledged. Invariant 2."""
+        ledger = self.ledgers[partition]
+        known = header.base_offset in ledger.committed
+        ledger.commit_batch(header)
+        if not known:
+            self.on_commit(partition, header)
 
     def forget(self, number: int) -> None:
         """Read the disk of a broker again at the next scan, because its content changes in a crash."""
@@ -126,8 +138,20 @@ class StateWatch:
         self._world = world
         self._disks = disks
         self._report = report
+        disks.on_commit = self._committed
         self._multi = world.store.multi
         world.store.multi = self._write  # type: ignore[method-assign]
+
+    def _committed(self, partition: Partition, header: BatchHeader) -> None:
+        """Check that each in-sync replica has a batch before the leader says that it is committed."""
+        for number in self.states[partition].isr:
+            if (partition, number) not in self._lost:
+                batches = reversed(self._disks.batches(number, partition))
+                at = next((each for each, _ in batches if each.base_offset <= header.base_offset), None)
+                if at is None or key_of(at) != key_of(header):
+                    raise InvariantError(
+                        2, f"{partition}: {key_of(header)} is committed; broker {number} of the ISR has {at}"
+                    )
 
     def crashed(self, broker: int) -> None:
         """Record that a machine may have lost records."""
@@ -150,7 +174,7 @@ class StateWatch:
         self._multi(operations, session=session)
         for operation in operations:
             match = STATE_NODE.fullmatch(operation.path) if isinstance(operation, Set | Create) else None
-            if match is None:
+            if match is None or match["topic"] == RECREATED:
                 continue
             partition = match["topic"], int(match["partition"])
             state = decode_state(self._world.store.get(operation.path))
@@ -294,13 +318,13 @@ class Consumers:
         return ListOffsetsRequest(replica_id=-1, topics=list(topics.values()))
 
     def _fetched(self, partition: Partition, data: Any) -> None:
-        ledger, reader = self._disks.ledgers[partition], self.readers[partition]
+        reader = self.readers[partition]
         if not data.last_stable_offset <= data.high_watermark:
             raise InvariantError(7, f"{partition}: LSO {data.last_stable_offset}, HW {data.high_watermark}")
         for header, view in iter_batches(data.records or b"", partial_ok=True):
             if header.next_offset > data.high_watermark:
                 raise InvariantError(7, f"{partition}: offset {header.base_offset} is read; HW {data.high_watermark}")
-            ledger.commit_batch(header)
+            self._disks.commit(partition, header)
             if header.base_offset < reader.offset:
                 continue
             if header.base_offset > reader.offset:

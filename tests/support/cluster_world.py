@@ -20,6 +20,7 @@ from oncelog.sim.faults import AnyFault, Crash, CutStore, Kill, Lasting, Pause, 
 from oncelog.sim.nemesis import Nemesis
 from oncelog.sim.plan import Plan
 from oncelog.sim.world import SimBroker, World
+from support.cluster_admin import Administration
 from support.cluster_clients import TOPIC, Client, Producer, Routes
 from support.cluster_plans import (
     BROKERS,
@@ -29,6 +30,7 @@ from support.cluster_plans import (
     PRODUCERS,
     WRITERS,
     Commits,
+    Loose,
     Numbers,
     Transaction,
     settings_of,
@@ -70,6 +72,7 @@ class ClusterWorld:
         self.states = StateWatch(world, self.disks, self.report)
         self.over = False
         self.outcomes: Counter[str] = Counter()
+        self.administration = Administration(self.routes, self.outcomes, world.now_ms)
         self.producer_ids: dict[int, str] = {}
         self.written: list[list[Written]] = [[] for _ in range(WRITERS)]
         self.acknowledged: dict[tuple[int, int], bytes] = {}
@@ -107,16 +110,20 @@ class ClusterWorld:
         background = [self._guarded(consumers.read(number)) for number in BROKERS]
         background.append(self._guarded(self._check_disks()))
         tasks = [self._guarded(self._produce(index)) for index in range(PRODUCERS)]
+        tasks += [self._guarded(self._produce_loosely(index)) for index in range(PARTITIONS)]
         tasks += [self._guarded(self._transact(index)) for index in range(WRITERS)]
         tasks += [self._guarded(self._commit(index)) for index in range(GROUPS)]
+        tasks.append(self._guarded(self.administration.elect(self.workload)))
+        tasks.append(self._guarded(self.administration.recreate(self.workload)))
         await nemesis.run()
-        self.over = True
+        self.over = self.administration.over = True
         self.outcomes["faults"] += nemesis.struck
         await self._recover(tasks, consumers)
         consumers.over = True
         for task in background[:-1]:
             await task
         await self._check_values()
+        await self.administration.check(complete=not self.states.crashes)
         background[-1].cancel()
         await self._stop(machines)
         return self.outcomes
@@ -181,6 +188,22 @@ class ClusterWorld:
                     number += 1
                 await asyncio.sleep(work.pause_s)
 
+    async def _produce_loosely(self, partition: int) -> None:
+        rng, client = self.world.stream(f"loose {partition}"), Client(self.routes, "")
+        number = 0
+        for work in self.workload:
+            if isinstance(work, Loose) and work.partition == partition:
+                for _ in range(work.count):
+                    if self.over:
+                        return
+                    leader = self.routes.leader(TOPIC, partition)
+                    broker = leader if leader >= 0 and rng.random() < 0.7 else self.routes.any()
+                    value = b"l%d-%d" % (partition, number)
+                    done = await client.try_write(broker, self.topics[TOPIC], partition, value, self.world.now_ms())
+                    self.outcomes["loose"] += done
+                    number += 1
+                await asyncio.sleep(work.pause_s)
+
     async def _send(self, producer: Producer, value: bytes) -> None:
         try:
             offset = await producer.send(value)
@@ -202,7 +225,7 @@ class ClusterWorld:
         if not found or (len(found) < MIN_ISR and not self.states.have_lost):
             raise InvariantError(5, f"{value!r} was acknowledged at {partition}:{offset}, but is on {len(found)} disks")
         newest = max(found.values(), key=lambda each: each.partition_leader_epoch)
-        self.disks.ledgers[TOPIC, partition].commit_batch(newest)
+        self.disks.commit((TOPIC, partition), newest)
 
     def _own(self, producer_id: int, name: str) -> None:
         owner = self.producer_ids.setdefault(producer_id, name)
@@ -355,6 +378,15 @@ class ClusterWorld:
             await self._check_offset(reader, index, visible)
         for index in range(GROUPS):
             await self._check_group(reader, index)
+            await self._check_former_coordinators(reader, index)
+
+    async def _check_former_coordinators(self, client: Client, index: int) -> None:
+        """Check that a broker that no longer coordinates a group does not answer with old offsets."""
+        least, most = self.commits[index]
+        for broker in self.living:
+            found = await client.offset_at(broker, f"group-{index}", TOPIC)
+            if found is not None and not least <= found <= most:
+                raise InvariantError(10, f"broker {broker} has {found} for group-{index}, instead of {least} to {most}")
 
     def _committed(self, partition: int) -> tuple[dict[int, bytes], list[bytes]]:
         """Return all records of a partition by offset, and the values of the committed ones. Invariant 8."""

@@ -146,12 +146,7 @@ class RoutedWriter(RawWriter):
         while True:
             broker = self._broker_of(request)
             try:
-                connection = self._connections.get(broker)
-                if connection is None or connection.closed:
-                    host = f"broker-{broker}"
-                    connection = await connect(host, PORT, request_timeout_ms=2000, connect_timeout_ms=500)
-                    self._connections[broker] = connection
-                response = await connection.call(request, version)
+                response = await (await self.connection(broker)).call(request, version)
             except ConnectionLostError:
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -161,6 +156,15 @@ class RoutedWriter(RawWriter):
             if code not in RETRIABLE:
                 raise RefusedError(request, code)
             await asyncio.sleep(RETRY_S)
+
+    async def connection(self, broker: int) -> ClientConnection:
+        """Return an open connection to a broker. Raises ConnectionLostError."""
+        connection = self._connections.get(broker)
+        if connection is None or connection.closed:
+            host = f"broker-{broker}"
+            connection = await connect(host, PORT, request_timeout_ms=2000, connect_timeout_ms=500)
+            self._connections[broker] = connection
+        return connection
 
     def _broker_of(self, request: Message) -> int:
         if isinstance(request, TxnOffsetCommitRequest):
