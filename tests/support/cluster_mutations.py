@@ -273,16 +273,23 @@ def _findings(seeds: range) -> Iterator[tuple[int, str]]:
             yield seed, found
 
 
-def main(seeds: int, *names: str) -> None:
-    """Print what finds each mutation, as a table."""
+def main(seeds: int, *names: str) -> int:
+    """Print what finds each mutation, as a table. Return 1 if no world has called a mutation."""
     logging.disable()
+    status = 0
     for mutation in MUTATIONS:
         if names and mutation.__name__ not in names:
             continue
-        found = first_found(mutation, range(seeds))
+        try:
+            found = first_found(mutation, range(seeds))
+        except StalePatchError as error:
+            print(f"| {error} |", flush=True)
+            status = 1
+            continue
         seed, what = ("", f"not found by {seeds} seeds") if found is None else (found[0], found[1])
         print(f"| {mutation.__name__} | {what} | {seed} |", flush=True)
+    return status
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    sys.exit(main(int(sys.argv[1]), *sys.argv[2:]))
