@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control, is_partial, iter_batches, parse_header
+from oncelog.sim.disk import Content
 from oncelog.sim.world import PORT, World
 from support.replica_invariants import InvariantError, Ledger, key_of
 
@@ -40,15 +42,28 @@ FETCH_TIMEOUT_MS = 1000
 _LATEST = -1
 
 
+@cache
+def _partition_of(path: str) -> Partition | None:
+    """Return the partition of a log file, or None for another file."""
+    match = LOG_FILE.fullmatch(path)
+    return None if match is None else (match["topic"], int(match["partition"]))
+
+
 class _File:
     """The complete batches of one log file."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[BatchHeader, bytes]] = []
         self._data = b""
+        self._file: Content | None = None
+        self._changes = 0
 
-    def read(self, content: bytearray) -> list[tuple[BatchHeader, bytes]]:
+    def read(self, file: Content) -> list[tuple[BatchHeader, bytes]]:
         """Read the file, and return the batches that are new. All are, after a truncation."""
+        if self._file is file and self._changes == file.changes:
+            return []
+        self._file, self._changes = file, file.changes
+        content = file.data
         if not content.startswith(self._data):
             self._data, self.batches = b"", []
         known, pos = len(self.batches), len(self._data)
@@ -85,11 +100,11 @@ class DiskWatch:
                 continue
             self._seen[number] = machine.disk.changes
             for path, content in tuple(machine.disk.files.items()):
-                match = LOG_FILE.fullmatch(path)
-                if match is not None and match["topic"] != RECREATED:
-                    self._read(number, path, (match["topic"], int(match["partition"])), content.data)
+                partition = _partition_of(path)
+                if partition is not None and partition[0] != RECREATED:
+                    self._read(number, path, partition, content)
 
-    def _read(self, number: int, path: str, partition: Partition, content: bytearray) -> None:
+    def _read(self, number: int, path: str, partition: Partition, content: Content) -> None:
         file = self._files[number, path]
         new = file.read(content)
         if not new:
@@ -120,7 +135,7 @@ class DiskWatch:
         """Return the batches on a disk. Call `scan` before."""
         files = self._world.brokers[number].disk.files
         folder = f"data/{partition[0]}-{partition[1]}/"
-        paths = sorted(path for path in files if path.startswith(folder) and LOG_FILE.fullmatch(path))
+        paths = sorted(path for path in files if path.startswith(folder) and _partition_of(path))
         return [batch for path in paths for batch in self._files[number, path].batches]
 
 

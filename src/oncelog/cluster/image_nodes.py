@@ -98,7 +98,7 @@ def _touched(paths: frozenset[str]) -> dict[str, set[str | int]]:
     The values say which parts: _WHOLE, ADDED, _SETTINGS, or the number of a partition whose state has changed.
     """
     found: dict[str, set[str | int]] = {}
-    for path in paths:
+    for path in sorted(paths):
         if path.startswith(f"{TOPICS}/"):
             name, *rest = path[len(TOPICS) + 1 :].split("/")
             parts: Iterable[str | int] = [_WHOLE]

@@ -30,7 +30,9 @@ class PowerFailure(ProcessDied):
 
 
 @dataclass(slots=True)
-class _Content:
+class Content:
+    """What a file contains, in memory and on the device."""
+
     data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     durable: bool = False
@@ -39,6 +41,8 @@ class _Content:
     """A sync has failed. Later syncs report success, but write nothing to the device."""
     views: list[weakref.ref[Pages]] = field(default_factory=list)
     """The mapped pages of the file that are still in use."""
+    changes: int = 0
+    """How often `data` has changed."""
 
     def view(self, size: int, pos: int) -> memoryview:
         """Map a part of the file."""
@@ -48,7 +52,8 @@ class _Content:
         return memoryview(pages).toreadonly()
 
     def changed(self) -> None:
-        """Show the changed content in all views."""
+        """Count a change, and show the content in all views."""
+        self.changes += 1
         if self.views:
             for pages in [view() for view in self.views]:
                 if pages is not None:
@@ -74,7 +79,7 @@ class SimDisk:
     def __init__(self, rng: random.Random, trace: Callable[[str], None] = lambda _: None) -> None:
         self._rng = rng
         self._trace = trace
-        self._files: dict[str, _Content] = {}
+        self._files: dict[str, Content] = {}
         self._folders: dict[str, None] = {"": None}
         self._mount: Mount | None = None
         self._until_death: int | None = None
@@ -162,6 +167,7 @@ class SimDisk:
             self._trace(f"crash leaves {len(kept)} of {len(content.data)} bytes of {path}")
             content.data, content.synced, content.durable = bytearray(kept), bytes(kept), True
             content.given_up = False
+            content.changes += 1
 
     # -- called by mounts ----------------------------------------------------------------------------------------------
 
@@ -189,7 +195,7 @@ class SimDisk:
         return self._rng.randint(0, size)
 
     @property
-    def files(self) -> dict[str, _Content]:
+    def files(self) -> dict[str, Content]:
         """All files by path."""
         return self._files
 
@@ -210,7 +216,7 @@ class Mount:
             raise PowerFailure
         return self._disk
 
-    def content(self, path: str) -> _Content:
+    def content(self, path: str) -> Content:
         """Return a file's content. Raises FileNotFoundError."""
         content = self._live().files.get(path)
         if content is None:
@@ -258,7 +264,7 @@ class Mount:
             self._check_folder(path)
             self._disk.check("write", path)
             self.change(f"create {path}")
-            files[path] = _Content()
+            files[path] = Content()
         return SimFile(self, path)
 
     def read_file(self, path: str) -> bytes:
@@ -292,7 +298,7 @@ class Mount:
         self._disk.check("write", path)
         self.change(f"replace {path} by {len(data)} bytes")
         before = self._disk.files.get(path)
-        content = self._disk.files[path] = _Content(bytearray(data))
+        content = self._disk.files[path] = Content(bytearray(data))
         if sync:
             content.synced, content.durable = bytes(data), True
         elif before is not None:

@@ -7,6 +7,7 @@ Everything that happens depends only on the seed. While a kernel runs, it replac
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import os
 import random
@@ -136,7 +137,7 @@ class Kernel:
         that poll each other forever are not detected as stalled, so only this limit ends them.
         """
         client = self.process("client")
-        with self._patched_functions():
+        with self._patched_functions(), _without_collections():
             try:
                 task = self.loop.spawn(client, asyncio.wait_for(scenario(self), limit_s))
                 result = self.loop.run_until_complete(task)
@@ -205,6 +206,18 @@ class Kernel:
             for module, name, value in originals:
                 setattr(module, name, value)
             random.setstate(state)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Disable the garbage collector, whose turns, and so finalizers, depend on what ran before the world."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _close_task(task: asyncio.Task[Any]) -> None:

@@ -22,6 +22,10 @@ STALL_LIMIT = 1_000_000
 """Rounds of the loop without a step of the clock, after which the loop counts as spinning."""
 
 
+MOST_CANCELLED = 100
+"""If there are more timers than this, and most are cancelled, the loop removes these."""
+
+
 class StalledError(RuntimeError):
     """Raised if all tasks wait and no timer is set, or if the loop spins while the clock does not move."""
 
@@ -69,6 +73,8 @@ def current_process() -> Process | None:
 class _Handle(asyncio.Handle):
     """A callback that is skipped if its process is dead, and held back while the process is paused."""
 
+    _cancelled: bool
+
     __slots__ = ("_process",)
 
     def __init__(self, callback: Callable[..., object], args: Any, loop: SimLoop, context: contextvars.Context) -> None:
@@ -86,6 +92,7 @@ class _Handle(asyncio.Handle):
 class _Timer(asyncio.TimerHandle):
     """A `_Handle` that becomes due at a time."""
 
+    _cancelled: bool
     _scheduled: bool
 
     __slots__ = ("_local", "_process")
@@ -116,14 +123,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _Selector:
-    """A selector that advances the clock instead of waiting for sockets."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        self._loop.advance(timeout)
-        return []
+    """A selector without sockets, which asyncio's loop closes at its end."""
 
     def close(self) -> None:
         """Do nothing, because there are no resources to release."""
@@ -145,16 +145,20 @@ class SimLoop(asyncio.BaseEventLoop):
     """Run callbacks in the order of their times. A program runs in the same order each time."""
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _scheduled: list[tuple[float, int, _Timer]]
+    """A heap of all timers: when each is due, and its number, so that equal times keep the order of the calls."""
+    _stopping: bool
     _check_closed: Callable[[], None]
 
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
         self._spins = 0
+        self._timers = 0
+        self._cancelled_timers = 0
         self.clocks_differ = False
         """Whether some process has a monotonic clock that does not show the world's time."""
-        self._selector = _Selector(self)
+        self._selector = _Selector()
         self.network: LoopNetwork
         self.set_task_factory(_make_task)
 
@@ -169,20 +173,47 @@ class SimLoop(asyncio.BaseEventLoop):
             return process.clock.monotonic(self._now)
         return self._now
 
-    def advance(self, timeout: float | None) -> None:
-        """Advance the clock by the time that the loop would wait.
+    def _run_once(self) -> None:
+        """Run the callbacks that are due. If there are none, advance the clock to the next timer before.
 
-        Raises StalledError if it would wait forever, or if it spins.
+        Raises StalledError if there is no timer, or if the loop spins.
         """
-        if timeout is None:
+        scheduled, ready = self._prune(), self._ready
+        if ready or self._stopping:
+            self._spins += 1
+            if self._spins > STALL_LIMIT:
+                raise StalledError(f"the loop spins at {self._now} s")
+        elif scheduled:
+            if scheduled[0][0] > self._now:
+                self._now = scheduled[0][0]
+                self._spins = 0
+        else:
             raise StalledError("all tasks wait, and no timer is scheduled")
-        if timeout > 0:
-            self._now += timeout
-            self._spins = 0
-            return
-        self._spins += 1
-        if self._spins > STALL_LIMIT:
-            raise StalledError(f"the loop spins at {self._now} s")
+        now = self._now
+        while scheduled and scheduled[0][0] <= now:
+            timer = heapq.heappop(scheduled)[2]
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle: Any = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _prune(self) -> list[tuple[float, int, _Timer]]:
+        """Remove the cancelled timers at the top of the heap, or all if most are cancelled. Return the heap."""
+        scheduled = self._scheduled
+        if len(scheduled) > MOST_CANCELLED and 2 * self._cancelled_timers > len(scheduled):
+            scheduled[:] = [each for each in scheduled if not each[2]._cancelled]
+            heapq.heapify(scheduled)
+            self._cancelled_timers = 0
+        while scheduled and scheduled[0][2]._cancelled:
+            heapq.heappop(scheduled)[2]._scheduled = False
+            self._cancelled_timers -= 1
+        return scheduled
+
+    def _timer_handle_cancelled(self, handle: _Timer) -> None:
+        """Count the cancelled timers in the heap. Called by `TimerHandle.cancel`."""
+        self._cancelled_timers += handle._scheduled
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -250,7 +281,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._check_closed()
         context = contextvars.copy_context() if context is None else context
         timer = _Timer(when, local, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
+        self._timers += 1
+        heapq.heappush(self._scheduled, (when, self._timers, timer))
         timer._scheduled = True
         return timer
 
@@ -293,13 +325,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """Connect in the simulated network."""
         return await self.network.connect(protocol_factory, host, port)
 
-    # -- abstract methods of BaseEventLoop -----------------------------------------------------------------------------
-
-    def _process_events(self, event_list: list[Any]) -> None:
-        """Do nothing, because the selector returns no events."""
-
     def _write_to_self(self) -> None:
-        """Do nothing, because the selector never blocks."""
+        """Do nothing, because no selector waits."""
 
 
 def context_of(process: Process) -> contextvars.Context:

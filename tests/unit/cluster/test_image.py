@@ -115,6 +115,20 @@ def test_each_change_of_a_topic_is_in_the_next_delta() -> None:
     assert read_changes(store, image) is None
 
 
+def test_changed_topics_are_read_in_order_of_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a simulated world, each read takes time. If their order depended on hashes, the digest would, too."""
+    store = new_store()
+    image, log = read_image(store), ChangeLog(store)
+    names = [f"t{number:02}" for number in range(20)]
+    for number, name in enumerate(names):
+        write_topic(log, topic(name, number))
+    read: list[str] = []
+    read_topic = image_nodes.read_topic
+    monkeypatch.setattr(image_nodes, "read_topic", lambda store, name: read.append(name) or read_topic(store, name))
+    assert read_changes(store, image) is not None
+    assert read == names
+
+
 def test_settings_of_brokers_are_in_the_next_delta() -> None:
     store = new_store()
     image = read_image(store)
