@@ -343,14 +343,15 @@ class Term:
 
         A dead one must not join again while the high watermark waits for another member. The follower needs all
         records before the high watermark. A new leader's high watermark may be too low, so it also needs those before
-        the epoch's start. Under min ISR, the high watermark stops, so it must also keep up.
+        the epoch's start. It must also keep up: otherwise, it would have to leave at once, and the state would change
+        with each fetch while the high watermark waits for another member or for min ISR.
         """
         return (
             follower.broker not in self.isr
             and self._is_eligible(follower)
             and self._now_ms - follower.fetched_ms <= self._max_lag_ms
             and follower.log_end >= max(self.high_watermark, self.epoch_start)
-            and (not self.under_min_isr or self._keeps_up(follower))
+            and self._keeps_up(follower)
         )
 
     def refused(self) -> bool:

@@ -159,6 +159,19 @@ def test_member_that_has_left_joins_again_only_after_a_fetch() -> None:
     assert proposal.state.isr == (1, 2, 3)
 
 
+def test_slow_follower_joins_only_after_it_has_caught_up() -> None:
+    """Otherwise, it joins and leaves with each fetch while the high watermark waits for another member."""
+    term = new_term((1, 2), high_watermark=10)
+    fetched(term, 2, 10, now_ms=LAG)
+    term.appended(20)
+    fetched(term, 3, 12, now_ms=LAG + 1)
+    assert term.proposal() is None
+    fetched(term, 3, 20, now_ms=LAG + 2)
+    proposal = term.proposal()
+    assert proposal is not None
+    assert proposal.state.isr == (1, 2, 3)
+
+
 def test_joining_member_counts_before_the_write_is_confirmed() -> None:
     term = new_term((1, 2), high_watermark=3)
     fetched(term, 3, 10)
