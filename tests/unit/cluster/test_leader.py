@@ -131,12 +131,17 @@ def test_member_that_is_dead_or_shutting_down_leaves_at_once() -> None:
 @pytest.mark.parametrize(("offset", "joins"), [(9, False), (10, True)])
 def test_member_joins_from_the_start_of_the_epoch(offset: int, joins: bool) -> None:
     """The high watermark of a new leader may be too low (KAFKA-7128)."""
-    term = new_term((1, 2), high_watermark=3)
-    fetched(term, 3, offset)
+    term = new_term(high_watermark=3)
+    term.live_changed({1: 0, 2: 0}, 0)
+    proposal = term.proposal()
+    assert proposal is not None
+    term.learned(replace(proposal.state, version=8))
+    term.live_changed({1: 0, 2: 0, 3: 1}, 0)
+    fetched(term, 3, offset, epoch=1)
     proposal = term.proposal()
     assert (proposal is not None) == joins
     if proposal is not None:
-        assert (proposal.state.isr, proposal.joining) == ((1, 2, 3), ((3, 0),))
+        assert (proposal.state.isr, proposal.joining) == ((1, 2, 3), ((3, 1),))
 
 
 def test_member_that_has_left_joins_again_only_after_a_fetch() -> None:
