@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -313,13 +314,37 @@ def test_failing_world_is_saved_and_shrunk(
 
     monkeypatch.setitem(worlds.SCENARIOS, 1, worlds.SCENARIOS[1]._replace(run_plan=run_plan))
     file = tmp_path / "plan.json"
-    assert worlds.main(["0", "50", "--shrink", "--save", str(file)]) == 1
+    assert worlds.main(["0", "50", "--jobs", "1", "--shrink", "--save", str(file)]) == 1
     assert "AssertionError in run_plan: 2 of" in capsys.readouterr().out
     smallest = decode(file.read_bytes(), "transactions")
     assert (len(smallest.faults), len(smallest.workload)) == (1, 1)
     with pytest.raises(AssertionError, match="caught"):
         worlds.main(["--plan", str(file)])
     assert worlds.main(["--plan", str(file), "--shrink"]) == 1
+
+
+@pytest.mark.parametrize(("options", "ran"), [([], 4), (["--keep-going"], 10)])
+def test_seeds_run_until_one_fails_or_to_their_end(
+    options: list[str], ran: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeds = []
+
+    def run_plan(made: Plan) -> Any:
+        seeds.append(made.seed)
+        assert made.seed not in (3, 7), "pretended"
+        return Counter(), "digest"
+
+    monkeypatch.setitem(worlds.SCENARIOS, 1, worlds.SCENARIOS[1]._replace(run_plan=run_plan))
+    assert worlds.main(["0", "10", "--jobs", "1", *options]) == 1
+    assert seeds == list(range(ran))
+    errors = capsys.readouterr().err
+    assert "seed 3 fails" in errors
+    assert ("2 of 10 seeds fail: 3 7" in errors) == bool(options)
+
+
+def test_seeds_run_in_several_processes() -> None:
+    done = run_in_a_process("0", "0", "4", "--jobs", "2")
+    assert (done.returncode, done.stdout.startswith("4 worlds, ")) == (0, True), done
 
 
 def test_wrong_file_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
+import os
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,22 +76,54 @@ def replay(scenario: Scenario, plan: Plan) -> None:
     print(f"seed {plan.seed}: digest {digest}, {dict(outcomes)}")
 
 
-def run_seeds(scenario: Scenario, first: int, count: int) -> Plan | None:
-    """Run the worlds of many seeds. Return the plan of the first that fails, after its traceback."""
-    began, used, total = time.monotonic(), time.process_time(), Counter[str]()
-    for seed in range(first, first + count):
-        plan = scenario.expand(seed)
-        try:
-            total += scenario.run_plan(plan)[0]
-        except Exception:  # noqa: BLE001 - the failure of a world may be of any kind
-            traceback.print_exc()
-            print(f"seed {seed} fails", file=sys.stderr)
-            return plan
-        if (seed - first) % 100 == 99 or seed == first + count - 1:
-            done = seed - first + 1
-            speed = [60 * done / passed for passed in (time.monotonic() - began, time.process_time() - used)]
-            print(f"{done} worlds, {speed[0]:.0f} a minute, {speed[1]:.0f} a minute of CPU, {dict(total)}", flush=True)
-    return None
+class Report(NamedTuple):
+    """The result of one seed."""
+
+    seed: int
+    outcomes: Counter[str]
+    cpu_s: float
+    failure: str
+    """The traceback, or an empty string."""
+
+
+def run_seed(brokers: int, seed: int) -> Report:
+    """Run the world of one seed, and report its failure."""
+    logging.disable(logging.CRITICAL)
+    scenario, used = SCENARIOS[brokers], time.process_time()
+    try:
+        outcomes, failure = scenario.run_plan(scenario.expand(seed))[0], ""
+    except Exception:  # noqa: BLE001 - the failure of a world may be of any kind
+        outcomes, failure = Counter(), traceback.format_exc()
+    return Report(seed, outcomes, time.process_time() - used, failure)
+
+
+def run_seeds(brokers: int, first: int, count: int, *, jobs: int = 1, keep_going: bool = False) -> list[int]:
+    """Run the worlds of many seeds in `jobs` processes. Return the seeds that fail, by default only the first."""
+    began, used, total = time.monotonic(), 0.0, Counter[str]()
+    failed: list[int] = []
+    seeds, run = range(first, first + count), partial(run_seed, brokers)
+    with ExitStack() as stack:
+        reports: Iterable[Report] = map(run, seeds)
+        if min(jobs, count) > 1:
+            pool = ProcessPoolExecutor(min(jobs, count), multiprocessing.get_context("spawn"))
+            stack.callback(pool.shutdown, cancel_futures=True)
+            reports = pool.map(run, seeds)
+        for done, report in enumerate(reports, 1):
+            total += report.outcomes
+            used += report.cpu_s
+            if report.failure:
+                failed.append(report.seed)
+                print(f"{report.failure}seed {report.seed} fails", file=sys.stderr, flush=True)
+                if not keep_going:
+                    break
+            if done % 100 == 0 or done == count:
+                speed = [60 * done / passed for passed in (time.monotonic() - began, used)]
+                print(
+                    f"{done} worlds, {speed[0]:.0f} a minute, {speed[1]:.0f} a minute of CPU, {dict(total)}", flush=True
+                )
+    if keep_going and failed:
+        print(f"{len(failed)} of {count} seeds fail: {' '.join(map(str, sorted(failed)))}", file=sys.stderr)
+    return sorted(failed)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,6 +133,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("count", nargs="?", type=int, metavar="COUNT", help="how many (default: 1000)")
     parser.add_argument("--seeds", type=int, metavar="COUNT", help="the same as COUNT")
     parser.add_argument("--brokers", type=int, choices=SCENARIOS, default=1, help="how many brokers (default: 1)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="how many processes (default: one for each core)")
+    parser.add_argument("--keep-going", action="store_true", help="run all seeds, and list those that fail")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file instead of seeds")
     parser.add_argument("--save", type=Path, metavar="FILE", help="save the failing plan, or that of FIRST alone")
     parser.add_argument("--shrink", action="store_true", help="shrink a failing plan to the entries that it needs")
@@ -115,7 +154,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    failed: Plan | None
     scenario = SCENARIOS[options.brokers]
     if options.plan is not None:
         plan = decode(options.plan.read_bytes(), scenario.name)
@@ -130,9 +168,12 @@ def _run(options: argparse.Namespace) -> int:
         print(f"saved the plan of seed {options.first} in {options.save}")
         return 0
     else:
-        failed = run_seeds(scenario, options.first, 1000 if options.count is None else options.count)
-        if failed is None:
+        count = 1000 if options.count is None else options.count
+        jobs = options.jobs or os.cpu_count() or 1
+        seeds = run_seeds(options.brokers, options.first, count, jobs=jobs, keep_going=options.keep_going)
+        if not seeds:
             return 0
+        failed = scenario.expand(seeds[0])
     if options.shrink:
         failed = shrink(scenario, failed)
         if options.save is None:
