@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oncelog.sim.faults import Crash
+from oncelog.sim.faults import Crash, Limit, Slow
 from oncelog.sim.plan import PlanError, decode
 from support import cluster_mutations
-from support.cluster_plans import FAULTS, SCENARIO, expand
+from support.cluster_plans import FAULTS, SCENARIO, Commits, Transaction, expand
 from support.cluster_world import run_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,3 +74,19 @@ def test_crash_that_could_lose_records_kills_only_the_process() -> None:
 def test_bug_is_found() -> None:
     """The bug is in a module that no build compiles."""
     assert cluster_mutations.first_found(cluster_mutations.session_unchecked, range(2)) == (0, "invariant 11")
+
+
+def test_slow_follower_does_not_join_and_leave_in_turns() -> None:
+    """The high watermark waits for broker 2, and broker 3 has its records but lags (seed 1111, shrunk)."""
+    pairs = ([0, 2], 0.247), ([1, 2], 0.1386), ([2, 0, 1], 0.1895)
+    work = [
+        *(Transaction(1 + (index > 1), pair, False, 0.0, True, pause) for index, (pair, pause) in enumerate(pairs)),
+        *(Commits(0, count, pause) for count, pause in ((2, 0.18), (2, 0.3566), (3, 0.5861))),
+        *(Commits(1, count, pause) for count, pause in ((4, 0.0813), (3, 0.5152))),
+    ]
+    faults = [
+        Slow(at=0.3688, source="broker-1", target="broker-3", by_s=0.19, seconds=2.5),
+        Limit(at=1.1547, source="broker-2", target="broker-1", bytes_per_s=2000.0, seconds=0.5),
+    ]
+    workload = [msgspec.to_builtins(each) for each in work]
+    run_plan(msgspec.structs.replace(expand(1111), seconds=3.3, workload=workload, faults=faults))
