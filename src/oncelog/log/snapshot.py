@@ -1,15 +1,18 @@
 """Producer snapshots (``<offset>.snapshot``), in Kafka's file format.
 
-A file has version 1, the CRC-32C of the rest, and the producers, each with its last batch only. After a restart, the
-log recognizes a retry of that batch, and of the batches after the snapshot. A producer expires by its timestamp. It is
-the broker's time if that is later than the batch's, because old data must not expire its producer. Source:
-``ProducerSnapshot.json``, ``ProducerStateManager``.
+A file has version 1, the CRC-32C of the rest, and rows. Apache Kafka writes one row for each producer, with its last
+batch. Then a broker that has restarted takes a retry of an earlier batch for a gap, and the producer writes that batch
+again with a new epoch. So oncelog writes a row for each of the last batches. Kafka uses the last row of a producer id.
+
+A producer expires by the timestamp of its last row. It is the broker's time if that is later than the batch's, because
+old data must not expire its producer. Source: ``ProducerSnapshot.json``, ``ProducerStateManager``.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterable, Iterator
 from struct import Struct, error
 
@@ -17,7 +20,7 @@ from crc32c import crc32c
 
 from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.leftovers import retire
-from oncelog.log.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from oncelog.log.producer_state import BATCHES_REMEMBERED, NO_TRANSACTION, BatchMetadata, ProducerEntry, ProducerState
 from oncelog.log.segment import SNAPSHOT_SUFFIX, file_name
 from oncelog.log.steps import FILE_REMOVED, Pace, Steps
 
@@ -37,21 +40,24 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     """Return the content of a snapshot file."""
     parts = []
     for entry in entries:
-        batch = entry.batches[-1] if entry.batches else BatchMetadata(-1, -1, 0, -1)
-        parts.append(
-            _ENTRY.pack(
-                entry.producer_id,
-                entry.epoch,
-                batch.last_sequence,
-                batch.last_offset,
-                batch.offset_delta,
-                entry.touched_ms,
-                entry.coordinator_epoch,
-                entry.txn_start,
-            )
-        )
+        *earlier, last = entry.batches or (BatchMetadata(-1, -1, 0, -1),)
+        parts += [_row(entry, batch, batch.timestamp, NO_TRANSACTION) for batch in earlier]
+        parts.append(_row(entry, last, entry.touched_ms, entry.txn_start))
     body = _COUNT.pack(len(parts)) + b"".join(parts)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def _row(entry: ProducerEntry, batch: BatchMetadata, timestamp: int, txn_start: int) -> bytes:
+    return _ENTRY.pack(
+        entry.producer_id,
+        entry.epoch,
+        batch.last_sequence,
+        batch.last_offset,
+        batch.offset_delta,
+        timestamp,
+        entry.coordinator_epoch,
+        txn_start,
+    )
 
 
 def decode_snapshot(data: bytes) -> Iterator[ProducerEntry]:
@@ -72,7 +78,20 @@ def decode_snapshot(data: bytes) -> Iterator[ProducerEntry]:
     rows = body[_COUNT.size :]
     if len(rows) != count * _ENTRY.size:
         raise CorruptSnapshotError(f"the snapshot claims {count} producers, but has {len(rows)} bytes of entries")
-    return (_entry(*fields) for fields in _ENTRY.iter_unpack(rows))
+    return _merged(_entry(*fields) for fields in _ENTRY.iter_unpack(rows))
+
+
+def _merged(rows: Iterator[ProducerEntry]) -> Iterator[ProducerEntry]:
+    """Join the rows of each producer."""
+    last = next(rows, None)
+    for row in rows:
+        if last is not None and row.producer_id == last.producer_id and row.epoch == last.epoch:
+            row.batches = deque((*last.batches, *row.batches), BATCHES_REMEMBERED)
+        elif last is not None:
+            yield last
+        last = row
+    if last is not None:
+        yield last
 
 
 def _entry(

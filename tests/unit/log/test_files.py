@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -138,11 +139,25 @@ def test_damaged_transaction_index_is_not_loaded(data: bytes) -> None:
     assert not TransactionIndex(disk, "d/x.txnindex").load(1)
 
 
-def test_snapshot_keeps_the_last_batch() -> None:
-    entry = ProducerEntry(5, 2, 9, 1234, 77, [BatchMetadata(3, 80, 1, 1000), BatchMetadata(6, 90, 2, 1234)])
-    (got,) = decode_snapshot(encode_snapshot([entry]))
+def test_snapshot_keeps_all_batches() -> None:
+    batches = [BatchMetadata(3, 80, 1, 1000), BatchMetadata(6, 90, 2, 1234)]
+    entries = [
+        ProducerEntry(4),
+        ProducerEntry(5, 2, 9, 1234, 77, batches),
+        ProducerEntry(6, 2, 9, 1234, batches=batches[1:]),
+    ]
+    first, got, last = decode_snapshot(encode_snapshot(entries))
     assert (got.producer_id, got.epoch, got.coordinator_epoch, got.last_timestamp, got.txn_start) == (5, 2, 9, 1234, 77)
-    assert list(got.batches) == [BatchMetadata(6, 90, 2, 1234)]
+    assert [list(each.batches) for each in (first, got, last)] == [[], batches, batches[1:]]
+
+
+def test_last_row_of_a_producer_is_the_one_that_kafka_writes() -> None:
+    """Apache Kafka uses the last row of a producer id. The others must not have an open transaction for it."""
+    batches = [BatchMetadata(3, 80, 1, 1000), BatchMetadata(6, 90, 2, 1234)]
+    several, one = (encode_snapshot([ProducerEntry(5, 2, 9, 1234, 77, each)]) for each in (batches, batches[1:]))
+    rows = [struct.unpack(">qhiqiqiq", data) for data in (several[10:56], several[56:], one[10:])]
+    assert rows[1] == rows[2] == (5, 2, 6, 90, 2, 1234, 9, 77)
+    assert rows[0] == (5, 2, 3, 80, 1, 1000, 9, -1)
 
 
 def test_snapshot_of_a_producer_known_only_by_its_marker() -> None:

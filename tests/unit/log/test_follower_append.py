@@ -30,9 +30,9 @@ def everything(log: Log, start: int | None = None) -> bytes:
 
 
 def state(log: Log) -> Any:
-    """Return what followers and leader must have in common. After a snapshot, only the last batch is known."""
+    """Return what followers and leader must have in common. A snapshot has another timestamp for the last batch."""
     producers = {
-        entry.producer_id: (entry.epoch, entry.coordinator_epoch, entry.txn_start, list(entry.batches)[-1:])
+        entry.producer_id: (entry.epoch, entry.coordinator_epoch, entry.txn_start, [each[:3] for each in entry.batches])
         for entry in log.producer_entries.values()
     }
     aborted = log.segments.aborted_between(log.log_start_offset, log.log_end_offset)

@@ -117,13 +117,15 @@ def test_killed_process_loses_nothing() -> None:
     assert fingerprint(reopen(disk)) == before
 
 
-def test_last_batch_of_a_producer_is_recognised_after_a_restart() -> None:
-    disk, log = filled(3)
+def test_last_five_batches_of_a_producer_are_recognised_after_a_restart() -> None:
+    """A producer may have so many in flight when the broker stops, and all of them may be written."""
+    disk, log = filled(6)
     log.close()
     log = reopen(disk, clean=True)
-    assert append(log, of_producer(1, 2, value=b"2")).last_offset == 2
+    results = [append(log, of_producer(1, sequence, value=b"%d" % sequence)) for sequence in range(1, 6)]
+    assert [(result.first_offset, result.duplicate) for result in results] == [(offset, True) for offset in range(1, 6)]
     with pytest.raises(ProtocolError, match="stale") as caught:
-        append(log, of_producer(1, 1, value=b"1"))
+        append(log, of_producer(1, 0, value=b"0"))
     assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
