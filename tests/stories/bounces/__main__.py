@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from stories.bounces.aim import TARGETS
 from stories.bounces.run import CLIENTS, SIGNALS, Plan, Run
 
 
@@ -46,14 +47,16 @@ def arguments() -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(
         prog="scripts/bounce",
-        description="Kill (-9), suspend and stop brokers at random while clients write with acks=all, with and without "
-        "transactions. The exit status is 1 if an acknowledged record is lost, duplicated, out of order or at another "
-        "offset, if a transaction is visible in part, or if the brokers do not recover.",
+        description="Kill (-9), suspend and stop brokers at random moments while clients write with acks=all, with and "
+        "without transactions. The exit status is 1 if an acknowledged record is lost, duplicated, out of order or at "
+        "another offset, if a transaction is visible in part, or if the brokers do not recover.",
     )
     parser.add_argument("--brokers", type=at_least(1, int), default=3, help="number of brokers (3)")
     parser.add_argument("--client", type=words(CLIENTS), default=CLIENTS[:2], help=f"some of {','.join(CLIENTS)}")
     faults = tuple(SIGNALS)
     parser.add_argument("--faults", type=words(faults), default=faults, help=f"some of {','.join(faults)} (all)")
+    roles = "some of any,leader,controller,coordinator: the role of the broker that a fault hits (all)"
+    parser.add_argument("--targets", type=words(TARGETS), default=TARGETS, help=roles)
     parser.add_argument("--seconds", type=at_least(0, float), default=60, help="how long faults occur (60)")
     parser.add_argument("--rate", type=at_least(1, float), default=400, help="records per second of each writer (400)")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults")
@@ -64,7 +67,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Run once, and print the verdicts."""
     given = arguments()
-    plan = Plan(given.seed, given.client, given.faults, given.brokers, given.seconds, rate=given.rate)
+    plan = Plan(given.seed, given.client, given.faults, given.targets, given.brokers, given.seconds, rate=given.rate)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     folder = Path(tempfile.mkdtemp(prefix="oncelog-bounce-"))
     good = False
@@ -77,8 +80,9 @@ def main() -> None:
             print(f"{topic}: {verdict}")
         good = not run.problems and all(verdict.good for verdict in verdicts.values())
         print(*run.problems, sep="\n", end="\n" if run.problems else "")
-        faults = ", ".join(f"{kind} {number}" for kind, number in sorted(run.done.items()))
-        print(f"{'right' if good else 'WRONG'} after {faults or 'no fault'}, {time.monotonic() - began:.0f} s")
+        done, hit = (", ".join(f"{what} {number}" for what, number in sorted(c.items())) for c in (run.done, run.hit))
+        faults = f"{done} of {hit}" if done else "no fault"
+        print(f"{'right' if good else 'WRONG'} after {faults}, {time.monotonic() - began:.0f} s")
     finally:
         if good and not given.keep:
             shutil.rmtree(folder, ignore_errors=True)

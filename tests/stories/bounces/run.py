@@ -18,6 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from oncelog import Admin, errors
 from stories.bounces import writer
+from stories.bounces.aim import ANY, TARGETS, TRANSACTIONS, Aim
 from stories.bounces.java import JavaLoad
 from stories.bounces.verdict import Found, History, Verdict, compare, compare_replicas
 from support.processes import ManagedProcess, children, wait_until
@@ -40,6 +41,8 @@ class Plan:
     seed: int
     clients: tuple[str, ...] = CLIENTS[:2]
     faults: tuple[str, ...] = tuple(SIGNALS)
+    targets: tuple[str, ...] = TARGETS
+    """The role of the broker that a fault hits."""
     brokers: int = 3
     seconds: float = 60
     pause_s: tuple[float, float] = (0.5, 4)
@@ -59,6 +62,8 @@ class Run:
     say: Callable[[str], None]
     done: Counter[str] = field(default_factory=Counter)
     """The number of faults by kind."""
+    hit: Counter[str] = field(default_factory=Counter)
+    """The number of faults by target."""
     problems: list[str] = field(default_factory=list)
     """Failures of writers or brokers, apart from wrong records."""
 
@@ -137,13 +142,18 @@ class Run:
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def _run_faults(self) -> None:
+        aim = Aim(self.server.bootstrap, self._topics, self._coordinated())
         began = time.monotonic()
         while (passed := time.monotonic() - began) < self.plan.seconds:
-            fault = self._chance.choice(self.plan.faults)
+            fault, target = self._chance.choice(self.plan.faults), self._chance.choice(self.plan.targets)
             broker = self._chance.randrange(1, self.plan.brokers + 1)
+            if target != ANY:
+                found = aim.find(target, self._chance)
+                broker, target = (broker, ANY) if found is None else (found, target)
             if self._strike(fault, broker):
-                self.say(f"{passed:5.1f} s: {fault} broker {broker}")
+                self.say(f"{passed:5.1f} s: {fault} broker {broker} ({target})")
                 self.done[fault] += 1
+                self.hit[target] += 1
             until = time.monotonic() + self._chance.uniform(*self.plan.pause_s)
             while (left := until - time.monotonic()) > 0:
                 time.sleep(min(left, 0.1))
@@ -152,6 +162,11 @@ class Run:
             if self._java is not None:
                 self._java.look()
         self._resume()
+
+    def _coordinated(self) -> list[tuple[str, str]]:
+        """Return the groups and transactional ids of the clients, each with the topic of its coordinator."""
+        found = [(TRANSACTIONS, name) for name in self._writers if name.endswith(KINDS[1])]
+        return [*found, *(JavaLoad.COORDINATED if self._java is not None else ())]
 
     def _strike(self, fault: str, broker: int) -> bool:
         """Send a signal to a broker. Return False if it does not run, or if another one is suspended already."""

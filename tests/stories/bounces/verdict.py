@@ -31,6 +31,10 @@ class History:
     failed: list[str] = field(default_factory=list)
     """Why records were not acknowledged. Each of them may be in the log once."""
 
+    def ends(self) -> dict[int, int]:
+        """Return the offset of the last acknowledged record of each partition."""
+        return last_offsets(self.acknowledged.values())
+
     @staticmethod
     def read(lines: Iterable[str]) -> History:
         """Read the output of a writer: JSON as Kafka's VerifiableProducer prints it. Skip other lines."""
@@ -49,6 +53,14 @@ class History:
                 case "undecided":
                     history.undecided.append(event["values"])
         return history
+
+
+def last_offsets(places: Iterable[Place]) -> dict[int, int]:
+    """Return the highest offset of each partition."""
+    last: dict[int, int] = {}
+    for partition, offset in places:
+        last[partition] = max(offset, last.get(partition, offset))
+    return last
 
 
 class Verdict(NamedTuple):
