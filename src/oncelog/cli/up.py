@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ DEFAULT_DATA = ".oncelog"
 LOG_DIR_PREFIX = "broker-"
 """The log directory of broker 1 is `broker-1` in the data directory, unless `log.dirs` is set."""
 
+OWNER_WAIT_S = 1.0
+"""How long to read whose data a log directory has."""
 MOST_BROKERS = 64
 """One broker uses a CPU core. A larger number is a mistake, and its processes would make the machine unusable."""
 
@@ -195,13 +198,21 @@ def _check_owner(launch: Launch) -> None:
     """Raise StartError if a log directory has the data of another broker, for example because two were swapped."""
     number = launch.settings["node.id"]
     for path in launch.settings["log.dirs"].split(","):
-        owner = _identity(path.strip()).get("node.id", number)
+        found: dict[str, str] = {}
+        reader = threading.Thread(target=_read_identity, args=(path.strip(), found), daemon=True)
+        reader.start()
+        reader.join(OWNER_WAIT_S)  # a disk that hangs must not keep the other brokers from starting
+        owner = found.get("node.id", number)
         if owner != number:
             raise StartError(
                 f"{path.strip()} is the log directory of broker {owner}, but broker {number} would use it. Move the "
                 f"data back, so that {LOG_DIR_PREFIX}N is that of broker N, or run it as broker {owner} with "
                 "`oncelog broker --config FILE`"
             )
+
+
+def _read_identity(path: str, found: dict[str, str]) -> None:
+    found.update(_identity(path))
 
 
 def _directory_id(path: str) -> UUID | None:
