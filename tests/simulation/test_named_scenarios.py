@@ -403,7 +403,7 @@ MUTATIONS: list[tuple[Patch, Callable[[], None]]] = [
     (replica_mutations.truncation_by_high_watermark, test_hw_lost_on_restart),
     (replica_mutations.truncation_to_the_leaders_end, test_fast_failover),
     (replica_mutations.waits_outlive_their_term, test_same_leader_new_epoch),
-    (replica_mutations.joins_before_the_start_of_the_epoch, lagging_hw_join),
+    (cluster_mutations.joins_at_the_high_watermark, lagging_hw_join),
     (cluster_mutations.joining_unchecked, bounced_disk),
     (replica_mutations.replaced_process_counts, fetch_from_the_dead),
     (cluster_mutations.replies_of_lost_records_are_sent, test_coordinator_term),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -102,10 +102,12 @@ class Administration:
 
     async def _delete(self) -> None:
         topic_id, self._topic_id, self._acknowledged = self._topic_id, None, {}
+        assert topic_id is not None
         request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=1000)
         await self._until(request, lambda: self._routes.topic_id(RECREATED) != topic_id)
 
     async def _write(self, partitions: range, count: int) -> None:
+        assert self._topic_id is not None
         for partition in partitions:
             values = self._acknowledged[partition] = []
             for _ in range(count):

@@ -11,7 +11,7 @@ from oncelog.cluster.partition_state import decode_state, state_path
 from oncelog.cluster.store import NoNodeError
 from oncelog.cluster.topic_nodes import read_topic
 from oncelog.coordinator.partitioning import partition_for
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest

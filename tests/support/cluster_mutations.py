@@ -58,7 +58,7 @@ def joins_at_the_high_watermark(patch: Patching) -> None:
     """A follower joins with all records before the leader's high watermark, which may be too low (KAFKA-7128).
 
     Two other rules would hide that: the high watermark counts a follower that has caught up but has not joined yet, and
-    under min ISR, a follower joins only at the end of the log.
+    a follower joins only if it keeps up.
     """
 
     def may_join(term: Term, follower: Any) -> bool:
