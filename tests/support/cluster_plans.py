@@ -15,6 +15,7 @@ from oncelog.sim.faults import (
     Die,
     ExpireSessions,
     Kill,
+    Lasting,
     Limit,
     LoseAnswers,
     Pause,
@@ -150,13 +151,16 @@ def expand(seed: int) -> Plan:
             "transaction_state_log_num_partitions": 2,
         },
     )
+    workload, faults = _workload(rng), _faults(rng)
+    forever = any(isinstance(each, Lasting) and each.seconds is None for each in faults)
+    workload += _administration(seed, all_return=not forever)
     return Plan(
         scenario=SCENARIO,
         seed=seed,
         seconds=SECONDS,
         settings=msgspec.to_builtins(settings),
-        workload=[msgspec.to_builtins(each) for each in (*_workload(rng), *_administration(seed))],
-        faults=_faults(rng),
+        workload=[msgspec.to_builtins(each) for each in workload],
+        faults=faults,
     )
 
 
@@ -173,12 +177,13 @@ def _workload(rng: random.Random) -> list[Work]:
     return work
 
 
-def _administration(seed: int) -> list[Work]:
+def _administration(seed: int, *, all_return: bool) -> list[Work]:
+    """Return elections, and topics with replicas on all brokers, which need all brokers in the end."""
     rng = random.Random(f"administration {seed}")
     work: list[Work] = []
     if rng.random() < 0.4:
         work += [Elect(rng.sample(range(PARTITIONS), 2), rng.uniform(0, 4)) for _ in range(4)]
-    if rng.random() < 0.4:
+    if all_return and rng.random() < 0.4:
         work += [Recreate(rng.randrange(1, 3), rng.randrange(2), rng.randrange(4), rng.uniform(0, 3)) for _ in range(3)]
     return work
 
