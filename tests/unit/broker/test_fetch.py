@@ -12,11 +12,14 @@ from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.fetch import bind
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_WAITING
+from oncelog.broker.requests.dispatch import Dispatcher
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
+from oncelog.net.peer import Peer
 from oncelog.net.unsent import LEAST
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import RequestHeader, encode_request_header
 from oncelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -335,5 +338,35 @@ def test_fetch_of_many_partitions_is_answered_at_once_while_too_many_wait(tmp_pa
         await asyncio.gather(small, large, return_exceptions=True)
         assert handle._waiting.count == MOST_WAITING - 300  # type: ignore[attr-defined]
         await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_all_versions_of_fetch_share_the_limit_of_waiting_partitions(tmp_path: Path) -> None:
+    """Otherwise, a client would get the limit once for each version."""
+
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
+        await broker.start()
+        partitions = ALWAYS_WAITS + 1
+        await broker.topics.create("t", partitions=partitions)
+        dispatcher = Dispatcher(broker.parts)
+
+        def fetch(version: int, max_wait_ms: int) -> Any:
+            wanted = [FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=10) for n in range(partitions)]
+            topics = [FetchTopic(topic="t", partitions=wanted)]
+            request = FetchRequest(session_epoch=-1, max_wait_ms=max_wait_ms, min_bytes=1, topics=topics)
+            header = encode_request_header(RequestHeader(ApiKey.FETCH, version, 1, "test"))
+            return dispatcher(memoryview(bytearray(header + request.encode(version))), Peer("", 1, 1))
+
+        fetch(11, 0)
+        handler: Any = dispatcher._routes[ApiKey.FETCH, 11].handle
+        handler._waiting.count = MOST_WAITING
+        answer = fetch(12, 600_000)
+        if not isinstance(answer, list):
+            answer.close()
+        await broker.stop()
+        assert isinstance(answer, list), "it waits"
 
     asyncio.run(run())

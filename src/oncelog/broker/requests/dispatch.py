@@ -55,12 +55,12 @@ class _Route:
 
     __slots__ = ("decode", "decode_at_most", "handle")
 
-    def __init__(self, api_key: int, version: int, parts: Parts) -> None:
+    def __init__(self, api_key: int, version: int, handle: Handler) -> None:
         request, _ = messages(ApiKey(api_key))
         compiled = codec(request, version)
         self.decode: Callable[[memoryview, int], tuple[Message, int]] = compiled.decode
         self.decode_at_most: Callable[[memoryview, int, int], tuple[Message, int]] = compiled.decode_at_most
-        self.handle: Handler = bound_handler(parts, api_key)
+        self.handle = handle
 
 
 class Dispatcher:
@@ -72,6 +72,8 @@ class Dispatcher:
         self._logger: logging.Logger = parts.logger
         self._authorizer = parts.authorizer
         self._routes: dict[tuple[int, int], _Route] = {}
+        self._handlers: dict[int, Handler] = {}
+        """One handler for all versions of an API, because a handler may limit what its requests take together."""
         self._large_fetches = asyncio.Semaphore(LARGE_FETCHES)
 
     def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | Pending | None:
@@ -90,7 +92,7 @@ class Dispatcher:
                 if api_key == ApiKey.API_VERSIONS:
                     return self._unsupported_api_versions(header.correlation_id)
                 raise BadRequestError(f"{ApiKey(api_key).name} v{version} is not supported")
-            route = self._routes[api_key, version] = _Route(api_key, version, self._parts)
+            route = self._routes[api_key, version] = _Route(api_key, version, self._handler(api_key))
         context = RequestContext(
             api_key,
             version,
@@ -126,6 +128,11 @@ class Dispatcher:
         if isinstance(response, (Holds, Pending)):
             return response._replace(answer=self._later(response.answer, request, context))
         return self._later(response, request, context)
+
+    def _handler(self, api_key: int) -> Handler:
+        if api_key not in self._handlers:
+            self._handlers[api_key] = bound_handler(self._parts, api_key)
+        return self._handlers[api_key]
 
     def _decode_in_thread(
         self, route: _Route, frame: memoryview, position: int, context: RequestContext
