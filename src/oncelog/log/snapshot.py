@@ -41,8 +41,10 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     parts = []
     for entry in entries:
         *earlier, last = entry.batches or (BatchMetadata(-1, -1, 0, -1),)
-        parts += [_row(entry, batch, batch.timestamp, NO_TRANSACTION) for batch in earlier]
-        parts.append(_row(entry, last, entry.touched_ms, entry.txn_start))
+        # Kafka expires each row on its own. An earlier batch with a future timestamp must not outlive the last row.
+        until = entry.touched_ms
+        parts += [_row(entry, batch, min(batch.timestamp, until), NO_TRANSACTION) for batch in earlier]
+        parts.append(_row(entry, last, until, entry.txn_start))
     body = _COUNT.pack(len(parts)) + b"".join(parts)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 

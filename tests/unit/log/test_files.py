@@ -160,6 +160,14 @@ def test_last_row_of_a_producer_is_the_one_that_kafka_writes() -> None:
     assert rows[0] == (5, 2, 3, 80, 1, 1000, 9, -1)
 
 
+def test_no_row_of_a_producer_expires_after_its_last_row() -> None:
+    """Apache Kafka expires each row on its own. It must not use an earlier one because its batch is from the future."""
+    batches = [BatchMetadata(3, 80, 1, 9_000_000), BatchMetadata(6, 90, 2, 1000)]
+    data = encode_snapshot([ProducerEntry(5, 2, 9, 1234, batches=batches)])
+    rows = [struct.unpack(">qhiqiqiq", row) for row in (data[10:56], data[56:])]
+    assert [(row[2], row[5]) for row in rows] == [(3, 1234), (6, 1234)]
+
+
 def test_snapshot_of_a_producer_known_only_by_its_marker() -> None:
     (got,) = decode_snapshot(encode_snapshot([ProducerEntry(5, 2, 9, 1234)]))
     assert (got.epoch, got.last_sequence, got.txn_start, list(got.batches)) == (2, -1, -1, [])
