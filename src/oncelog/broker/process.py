@@ -60,10 +60,8 @@ JOIN_WAIT_S = 60.0
 SHORT_JOIN_WAIT_S = 5.0
 """The same if the cluster exists. One of its brokers may be unable to start, and the others have copies."""
 JOIN_POLL_S = 0.02
-OTHER_THREADS = 2
-"""Worker threads for work that neither computes nor waits for a log directory or the metadata."""
 LAST_LINES_S = 1.0
-"""How long a process that ends waits until its last lines are written to stderr."""
+"""How long a process waits at its end until its last lines are written to stderr."""
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 """A terminal sends these to all processes that it runs."""
 STOP_SIGNALS = (signal.SIGTERM, *TERMINAL_SIGNALS)
@@ -196,13 +194,12 @@ def stop_signals() -> list[signal.Signals]:
 def say(line: str) -> None:
     """Print a line on stderr with one write, because other processes write there, too.
 
-    A full disk or a closed pipe loses the line, but it must not end a broker or its supervisor. Neither waits for the
-    reader of a pipe.
+    A full disk or a closed pipe loses the line, but does not end the process. The caller waits for no reader.
     """
     STDERR.write(f"{line}\n")
 
 
-def drop_unwritten_output() -> None:
+def finish_output() -> None:
     """Write the rest of stderr, or discard it if it cannot be written. Otherwise, Python would end with status 120."""
     STDERR.drain(LAST_LINES_S)
     try:
@@ -278,14 +275,6 @@ def _locked(folders: Sequence[str], wait_s: float, log: logging.Logger) -> Itera
         yield usable
 
 
-def worker_threads(log_dirs: int) -> int:
-    """Return the number of worker threads of a broker: enough for all other work while all its directories hang."""
-    from oncelog.broker import workers
-
-    metadata = workers.READING_THREADS + workers.WRITING_THREADS
-    return OTHER_THREADS + workers.COMPUTING_THREADS + metadata + workers.DISK_THREADS * log_dirs
-
-
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine as `asyncio.run` does, on uvloop if it is installed."""
     import asyncio
@@ -346,6 +335,7 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
     from concurrent.futures import ThreadPoolExecutor
 
     from oncelog.broker.broker import Broker
+    from oncelog.broker.workers import worker_threads
     from oncelog.cluster.store_sqlite import SqliteStore
     from oncelog.log.disk import OsDisk
     from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -502,7 +492,7 @@ def _start_logging(node_id: int) -> logging.Logger:
 def main() -> None:
     """Run the broker of `python -m oncelog.broker.process LAUNCH`, and exit with its status."""
     status = run(msgspec.json.decode(sys.argv[1], type=Launch))
-    drop_unwritten_output()
+    finish_output()
     sys.exit(status)
 
 

@@ -20,6 +20,13 @@ READING_THREADS = 3
 """The number of worker threads that may read the metadata store at the same time."""
 WRITING_THREADS = 2
 """The number of worker threads that may write to the metadata store at the same time. A write may wait for seconds."""
+OTHER_THREADS = 2
+"""The number of worker threads for work that neither computes nor waits for a log directory or the metadata store."""
+
+
+def worker_threads(log_dirs: int) -> int:
+    """Return how many worker threads a broker needs, so that all other work continues if all its directories hang."""
+    return OTHER_THREADS + COMPUTING_THREADS + READING_THREADS + WRITING_THREADS + DISK_THREADS * log_dirs
 
 
 class Workers:

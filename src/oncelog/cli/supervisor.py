@@ -25,7 +25,7 @@ from oncelog.broker.process import (
     STOP_SIGNALS,
     Launch,
     StartError,
-    drop_unwritten_output,
+    finish_output,
     say,
     stop_signals,
 )
@@ -76,7 +76,7 @@ class Supervisor:
                 config = load(broker.launch.settings)
                 broker.launch = _with_ports(broker.launch, config, stack.enter_context(_reserved(config)))
             wakeup = stack.enter_context(self._signals())
-            stack.callback(drop_unwritten_output)
+            stack.callback(finish_output)
             self._selector.register(wakeup, selectors.EVENT_READ)
             try:
                 for broker in self._brokers:

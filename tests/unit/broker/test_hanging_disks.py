@@ -1,4 +1,4 @@
-"""A broker one of whose log directories hangs: worker threads that use it do not return. The others stay in service."""
+"""A broker with a log directory that hangs: its worker threads do not return. The other one stays in service."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from oncelog.broker import workers
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers import describe_log_dirs
-from oncelog.broker.process import METADATA_FILE, worker_threads
+from oncelog.broker.process import METADATA_FILE
 from oncelog.broker.storage import housekeeping
 from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
+from oncelog.broker.workers import worker_threads
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.log.checkpoint import read_offset_checkpoint
 from oncelog.log.disk import Buffer, OsDisk
