@@ -152,6 +152,7 @@ class Broker:
 
     def _make_storage(self, config: BrokerConfig, disk: Disk, metadata_dir: str | None) -> None:
         workers, logger = self.workers, self.log
+        # `disk_failures` is made later, because it needs the partitions, which need the directories.
         self.directories = LogDirectories(
             disk, config.log_dirs, self.node_id, logger, lambda *failure: self.disk_failures.report(*failure)
         )
@@ -182,9 +183,9 @@ class Broker:
         self.disk_failures = DiskFailures(
             self.directories,
             self.partitions,
-            self.registration,
             workers,
             metadata_dir=metadata_dir,
+            publish=self.registration.update,
             on_term_ended=self._term_ended,
             logger=logger,
         )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
@@ -15,37 +14,38 @@ from oncelog.cluster.store import StoreError
 
 
 class DiskFailures:
-    """The failures of this broker's log directories. `start` comes before the first call of `report`."""
+    """The failures of this broker's log directories. Call `start` before `report`."""
 
     def __init__(
         self,
         directories: LogDirectories,
         partitions: Partitions,
-        registration: Registration,
         workers: Workers,
         *,
         metadata_dir: str | None,
+        publish: Callable[[], Awaitable[object]],
         on_term_ended: Callable[[str, int], None],
         logger: logging.Logger,
     ) -> None:
-        """`on_term_ended(topic, partition)` is called for each open partition of a directory that has failed.
+        """`metadata_dir` is the log directory with the metadata, or None if the metadata is elsewhere.
 
-        `metadata_dir` is the log directory that holds the tree, if any.
+        `publish()` writes to the metadata store which partitions are offline. `on_term_ended(topic, partition)` is
+        called for each open partition of a failed directory.
         """
         self._directories = directories
         self._partitions = partitions
-        self._registration = registration
         self._workers = workers
         self._metadata_dir = metadata_dir
+        self._publish = publish
         self._on_term_ended = on_term_ended
         self._logger = logger
         self._loop: asyncio.AbstractEventLoop
         self._fatal: asyncio.Future[str]
 
     def start(self) -> asyncio.Future[str]:
-        """Take directories offline on the running event loop.
+        """Take failed directories offline on the running event loop from now on.
 
-        The returned future is done when the broker cannot continue. Its result is the reason.
+        Return a future that is done when the broker cannot continue. Its result is the reason.
         """
         self._loop = asyncio.get_running_loop()
         self._fatal = self._loop.create_future()
@@ -56,7 +56,7 @@ class DiskFailures:
         self._loop.call_soon_threadsafe(self._take_offline, directory, error)
 
     def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
-        """Fail the partitions of a directory. If all have failed, or the one with the metadata, end `_fatal`."""
+        """Fail the partitions of a directory. If no directory is left, or the metadata was there, set `_fatal`."""
         self._logger.error("log directory %s has failed and is offline: %s", directory.path, error)
         if not self._fatal.done():
             if not self._directories.online:
@@ -66,11 +66,11 @@ class DiskFailures:
                 self._fatal.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
         for topic, partition in self._partitions.fail(directory):
             self._on_term_ended(topic, partition)
-        self._workers.spawn(self._tell_offline(), "tell the controller which partitions are offline")
+        self._workers.spawn(self._publish_offline(), "publish which partitions are offline")
 
-    async def _tell_offline(self) -> None:
+    async def _publish_offline(self) -> None:
         try:
-            await self._registration.update()
+            await self._publish()
         except StoreError as error:  # the next renewal repeats it
             self._logger.error(
                 "cannot write which partitions are offline, so other brokers do not take them over yet: %r. Retrying",
