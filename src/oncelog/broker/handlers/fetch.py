@@ -16,6 +16,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import WaitingPartitions, wait_until
 from oncelog.broker.requests.fetch_reads import (
     HIGH_WATERMARK_WAIT_S,
+    READ_COMMITTED,
     DelayedFetch,
     PartitionRead,
     follower_of,
@@ -57,7 +58,6 @@ from oncelog.protocol.schema import Message
 _WITH_RACKS = 11
 """From this version on, consumers may read from followers."""
 _WITH_TOPIC_IDS = 13
-_READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, Resource.TOPIC
 """Constants, because looking up two enum members for each topic would take longer than the check."""
 
@@ -261,7 +261,7 @@ class FetchHandler:
         With `again`, the request has been read before, and says nothing new about a follower's log.
         """
         follower = follower_of(request)
-        read_committed = request.isolation_level == _READ_COMMITTED
+        read_committed = request.isolation_level == READ_COMMITTED
         may_follow = follower is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)
         unsent = self._unsent()
@@ -403,11 +403,11 @@ class FetchHandler:
     ) -> FetchResponse:
         self._unsent().drop_draft(ctx.connection_id)
         if ctx.on_wait is not None:
-            named = FetchRequest(topics=request.topics, forgotten_topics_data=request.forgotten_topics_data)
+            named: list[Message | None] = [
+                FetchRequest(topics=request.topics, forgotten_topics_data=request.forgotten_topics_data)
+            ]
             request.topics, request.forgotten_topics_data = [], []  # the context has the partitions
-            holder: list[Message | None] = [named]
-            del named
-            ctx.on_wait(holder)
+            ctx.on_wait(named)
         partitions = len(context.positions)
         self._waiting.count += partitions
         try:
@@ -421,12 +421,12 @@ class FetchHandler:
         # Not the wall clock: if it is set back, the response would be late.
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + request.max_wait_ms / 1000
-        has_high_watermark = False
+        is_shortened = False
         while await wait_until(
             missing.can_complete, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_disconnect
         ):
-            if missing.has_high_watermark and not has_high_watermark:
-                has_high_watermark = True
+            if missing.has_new_high_watermark and not is_shortened:
+                is_shortened = True
                 deadline_s = min(deadline_s, now_s() + HIGH_WATERMARK_WAIT_S)
                 continue
             reads = await in_turns(self._read_all(request, ctx, context, again=True))

@@ -39,9 +39,10 @@ class RequestContext:
     principal: str = ANONYMOUS
     """The client, as the authorizer knows it."""
     on_wait: Callable[[list[Message | None]], None] | None = field(default=None, repr=False)
-    """The handler of a large Fetch calls it before a long wait, so that the next large Fetch is decoded.
+    """Called by the handler of a large Fetch before a long wait, so that the next large Fetch is decoded.
 
-    The argument holds the part of the request that it no longer needs. A worker thread frees it.
+    The only element of the argument is the part of the request that the handler no longer needs. A worker thread frees
+    it.
     """
 
     def authorize(self, operation: Operation, resource: Resource, name: str) -> None:

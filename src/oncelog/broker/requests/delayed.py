@@ -15,7 +15,7 @@ ALWAYS_WAITS = 10
 
 
 class WaitingPartitions:
-    """Count the partitions that delayed operations wait for. A stranger may send many with thousands of partitions."""
+    """Count the partitions that delayed operations wait for. Any client may send many with thousands of partitions."""
 
     __slots__ = ("count",)
 

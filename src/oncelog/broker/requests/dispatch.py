@@ -146,7 +146,7 @@ class Dispatcher:
         return Holds(answer) if produce else answer
 
     async def _answer_large_fetch(self, route: _Route, decode: list[Decode], context: RequestContext) -> Chunks | None:
-        """Decode and handle at most `LARGE_FETCHES` at a time, because each takes about 1 KB for a partition."""
+        """Decode and handle at most `LARGE_FETCHES` at a time, because each takes about 1 KB per partition."""
         await self._large_fetches.acquire()
         held = [self._large_fetches]
 
@@ -154,18 +154,21 @@ class Dispatcher:
             if held:
                 held.pop().release()
 
-        def waits(holder: list[Message | None]) -> None:
+        def on_wait(holder: list[Message | None]) -> None:
             release()
-            self._workers.spawn(self._workers.compute(free, holder), "free a request")
+            self._free(holder)
 
-        context.on_wait = waits
+        context.on_wait = on_wait
         try:
             return await self._answer_decoded(route, decode, context)
         finally:
             release()
 
     async def _answer_decoded(self, route: _Route, decode: list[Decode], context: RequestContext) -> Chunks | None:
-        """Answer a request that a worker thread decodes. Nothing else holds its frame, because the wait may be long."""
+        """Answer a request that a worker thread decodes.
+
+        `decode` has one function, which is removed from the list, so that nothing holds the frame during a long wait.
+        """
         try:
             request, _ = await decode.pop()()
         except (DecodeError, ProtocolError) as error:
@@ -173,8 +176,12 @@ class Dispatcher:
         answer = await self._later(self._handled(route, request, context), request, context)
         holder: list[Message | None] = [request]
         del request
-        self._workers.spawn(self._workers.compute(free, holder), "free a request")
+        self._free(holder)
         return answer
+
+    def _free(self, holder: list[Message | None]) -> None:
+        """Free the only message in a list in a worker thread. The caller holds no other reference to it."""
+        self._workers.spawn(self._workers.compute(free, holder), "free a request")
 
     async def _handled(self, route: _Route, request: Message, context: RequestContext) -> Message | None:
         response = route.handle(request, context)

@@ -9,9 +9,10 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchRequest
 
 HIGH_WATERMARK_WAIT_S = 0.02
-"""How long a new high watermark waits for records, so that under load, followers do not fetch more often."""
-_READ_COMMITTED = 1
-_NO_OFFSET = 2**63 - 1
+"""How long a Fetch with a new high watermark waits for records. So followers do not fetch more often under load."""
+READ_COMMITTED = 1
+"""The isolation level of a consumer that reads only committed transactions."""
+_LARGEST_OFFSET = 2**63 - 1
 
 
 class PartitionRead:
@@ -78,13 +79,13 @@ class DelayedFetch:
 
     def __init__(self, request: FetchRequest, reads: list[PartitionRead], *, in_session: bool) -> None:
         self.replicas: list[Replica] = []
-        self.has_high_watermark = False
-        """Whether the follower does not know a high watermark yet. Then only new records end the wait early."""
+        self.has_new_high_watermark = False
+        """Whether a high watermark has advanced, and the follower does not know it yet."""
         self._in_session = in_session
         self._known: dict[Replica, int] = {}
         """The high watermarks that the follower knows."""
         self._is_follower = follower_of(request) is not None
-        self._read_committed = request.isolation_level == _READ_COMMITTED and not self._is_follower
+        self._read_committed = request.isolation_level == READ_COMMITTED and not self._is_follower
         self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
         self._appended: dict[Replica, int] = {}
         self._ends: dict[Replica, int] = {}
@@ -97,8 +98,8 @@ class DelayedFetch:
         """Return whether to read again, after an event of this replica."""
         if (replica.term, replica.leader_epoch) != self._roles[replica] or replica.offline or replica.log.closed:
             return True
-        if not self.has_high_watermark and replica.log.high_watermark > self._known.get(replica, _NO_OFFSET):
-            self.has_high_watermark = True
+        if not self.has_new_high_watermark and replica.log.high_watermark > self._known.get(replica, _LARGEST_OFFSET):
+            self.has_new_high_watermark = True
             return True
         end = replica.log.log_end_offset if self._is_follower else replica.readable_end(self._read_committed)
         if end == self._ends[replica]:
