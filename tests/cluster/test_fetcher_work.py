@@ -61,10 +61,10 @@ def test_topic_that_is_created_again_is_followed(tmp_path: Path) -> None:
     run(Brokers(tmp_path, MemoryStore(lambda: 0)), body)
 
 
-def test_unexpected_error_before_a_fetch_concerns_one_partition(
+def test_unexpected_error_before_a_fetch_affects_only_its_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other partitions of the leader are fetched. The one with the error is tried again."""
+    """The follower fetches the other partitions of the leader, and retries the one with the error."""
 
     async def body(brokers: Brokers) -> None:
         first, second = await brokers.start(1), await brokers.start(2)
@@ -93,4 +93,4 @@ def test_unexpected_error_before_a_fetch_concerns_one_partition(
 
     run(Brokers(tmp_path, MemoryStore(lambda: 0)), body)
     assert "the fetch from broker" not in caplog.text
-    assert caplog.text.count("cannot fetch Replica(t-7") == 1
+    assert caplog.text.count("cannot prepare the fetch of t-7") == 1

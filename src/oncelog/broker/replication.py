@@ -44,7 +44,7 @@ from oncelog.protocol.messages.list_offsets import (
 MIN_BACKOFF_MS = 20
 """The first pause after an error. The pause doubles up to `replica.fetch.backoff.ms`."""
 WARN_AFTER_S = 1.0
-"""How long fetches from a broker fail before this is logged."""
+"""How long fetches from a broker must fail before the follower logs it."""
 SYNC_WAIT_MS = 20
 """How long a Fetch waits for partitions whose records are being synced. The leader does not count unsynced records."""
 _LATEST, _EARLIEST = -1, -2
@@ -57,7 +57,7 @@ _ROLES_CHANGE = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Errors for each partition in an election, until both brokers know the new leader."""
+"""Errors that are expected after an election, until both brokers know the new leader."""
 _FIRST = 0
 """The session epoch of a Fetch that names all partitions and begins a session."""
 
@@ -296,12 +296,12 @@ class _Fetcher:
         return unsynced, retry_at - now
 
     def _next_fetch(self, followed: _Followed) -> Fetch | None:
-        """Return the partition's part of the next Fetch, or None if it has none. After an error, try again later."""
+        """Return what the next Fetch asks of a partition, or None if it asks nothing. After an error, retry later."""
         try:
             return followed.following.next_fetch()
         except Exception as error:  # the other partitions of the leader do not depend on this one
             if followed.is_new(repr(error)):
-                self._parts.logger.exception("cannot fetch %r", followed.replica)
+                self._parts.logger.exception("cannot prepare the fetch of %s", followed.replica.name)
             self._delay([followed])
             return None
 
@@ -372,7 +372,7 @@ class _Fetcher:
         return True
 
     def _report(self, problem: str) -> None:
-        """Log a problem that continues for WARN_AFTER_S. Another broker leads before that if this one has stopped."""
+        """Log a problem that continues for WARN_AFTER_S. If the leader has stopped, another one is elected sooner."""
         now = asyncio.get_running_loop().time()
         if self._failing_since is None:
             self._failing_since = now
@@ -409,23 +409,21 @@ class _Fetcher:
                 followed.backoff_ms = MIN_BACKOFF_MS
                 followed.problem = ""
             elif isinstance(action, Truncate | Restart):
-                name = f"{replica.topic}-{replica.partition}"
                 how = "truncating it to" if isinstance(action, Truncate) else "deleting its records, and beginning at"
                 text = "%s ends at offset %d, and differs from the log of its leader, broker %d: %s offset %d"
                 end = replica.log.log_end_offset
-                self._parts.logger.info(text, name, end, self._leader, how, action.offset)
+                self._parts.logger.info(text, replica.name, end, self._leader, how, action.offset)
                 self._parts.truncations.start(replica, action)
         except Exception as error:  # the other partitions of the leader do not depend on this one
             if followed.is_new(repr(error)):
                 trace = not isinstance(error, ProtocolError)
-                name = f"{replica.topic}-{replica.partition}"
-                self._parts.logger.error("cannot replicate %s: %s", name, error, exc_info=trace)
+                self._parts.logger.error("cannot replicate %s: %s", replica.name, error, exc_info=trace)
             action = Signal.IGNORE
         if isinstance(action, Signal):
             if action is not Signal.IGNORE and followed.is_new(fetched.error.name):
                 level = logging.DEBUG if fetched.error in _ROLES_CHANGE else logging.INFO
-                name, error_name = f"{replica.topic}-{replica.partition}", fetched.error.name
-                self._parts.logger.log(level, "cannot fetch %s from broker %d: %s", name, self._leader, error_name)
+                text, problem = "cannot fetch %s from broker %d: %s", fetched.error.name
+                self._parts.logger.log(level, text, replica.name, self._leader, problem)
             self._delay([followed])
 
     async def _append(self, followed: _Followed, action: Append, pace: Pace) -> None:

@@ -153,8 +153,8 @@ class InSyncReplicas:
         unwritten, failed = [], False
         for each, (write, error) in zip(batch, results, strict=True):
             if error is None:
-                replica, isr = each.replica, ", ".join(map(str, sorted(write.state.isr)))
-                self._logger.info("%s-%d: the in-sync replicas are now %s", replica.topic, replica.partition, isr)
+                isr = ", ".join(map(str, sorted(write.state.isr)))
+                self._logger.info("%s: the in-sync replicas are now %s", each.replica.name, isr)
                 if not each.term.over:  # the term may already know this state from the image
                     each.term.learned(replace(write.state, version=write.state.version + 1))
                 self.check(each.replica)

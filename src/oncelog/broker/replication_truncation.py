@@ -52,7 +52,7 @@ class Truncations:
         If `action` is None, end a truncation that has left the producer state stale.
         """
         replica.truncating = True
-        self._workers.spawn(self._truncate(replica, action), f"truncate {replica.topic}-{replica.partition}")
+        self._workers.spawn(self._truncate(replica, action), f"truncate {replica.name}")
 
     async def _truncate(self, replica: Replica, action: Truncate | Restart | None) -> None:
         log = replica.log
@@ -82,8 +82,8 @@ class Truncations:
         if not (replica.offline or log.closed):
             replica.truncated()
             self._partitions.truncated(replica)
-            # With the checkpointed offsets, recovery would skip later records that are not on the device, or count them
-            # as committed.
+            # With the old checkpoint, recovery would skip records that are appended later and are not on the device,
+            # or count them as committed.
             if log.recovery_point < recovery_point or log.high_watermark < high_watermark:
                 await self._checkpoint(replica)
             replica.truncating = False
@@ -94,7 +94,7 @@ class Truncations:
                 self._truncated(replica)
 
     async def _checkpoint(self, replica: Replica) -> None:
-        """Write the lowered offsets, and repeat it until they are on the device or the log is offline or closed."""
+        """Write the lowered offsets. Retry until they are on the device, or the log is offline or closed."""
         log = replica.log
         pause_s = RETRY_S
         while not (replica.offline or log.closed):

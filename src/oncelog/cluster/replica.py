@@ -103,8 +103,13 @@ class Replica:
         self._stored_waits = Waits(self.stored_end, later)
         self._watchers: dict[Callable[[], None], None] = {}
 
+    @property
+    def name(self) -> str:
+        """The partition, as in log lines: `TOPIC-NUMBER`."""
+        return f"{self.topic}-{self.partition}"
+
     def __repr__(self) -> str:
-        return f"Replica({self.topic}-{self.partition}, LEO {self.log.log_end_offset})"
+        return f"Replica({self.name}, LEO {self.log.log_end_offset})"
 
     # --- terms ---
 
