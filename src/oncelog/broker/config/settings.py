@@ -79,7 +79,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Log directories, if `log.dirs` is not given."""
     lost_log_dirs: tuple[str, ...] = ()
     """oncelog only: log directories that are lost for good. The broker copies their partitions from other replicas;
-    partitions without another replica start empty. A path counts once, until a start without it."""
+    partitions without another replica start empty. A path takes effect once, until a start without it."""
     restore_metadata: bool = False
     """oncelog only: if the metadata is lost, restore it from the log directories as far as possible."""
 
@@ -123,7 +123,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     replica_lag_time_max_ms: Long = 30_000
     """The leader removes a follower from the in-sync replicas if it was not caught up for this time."""
     replica_high_watermark_checkpoint_interval_ms: Int1 = 5_000
-    """Time between two checkpoints of the high watermarks. A broker that starts again begins with the last one."""
+    """Time between two checkpoints of the high watermarks. After a restart, the broker begins with the last ones."""
     replica_fetch_max_bytes: Int0 = 1024 * 1024
     """Largest part of a partition that a follower fetches at once. A larger batch is fetched anyway."""
     replica_fetch_response_max_bytes: Int0 = 10 * 1024 * 1024

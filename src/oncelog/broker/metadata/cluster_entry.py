@@ -1,7 +1,7 @@
 """Enter the cluster: create it if it does not exist, and open the log directories that belong to it.
 
-A broker calls `enter`, `check_directories` and `open_directories`, in this order, before it reads or changes anything
-else of the cluster.
+A broker calls `enter`, `check_directories` and `open_directories`, in this order. It reads the metadata before it opens
+the directories, and changes nothing else of the cluster before that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOUNDING_POLL_S = 0.02
 
 
 class ClusterEntry:
-    """The start of one broker in its cluster. Its session must be open."""
+    """The first steps of a broker in its cluster. The broker's session must be open."""
 
     def __init__(
         self,
@@ -93,11 +93,12 @@ class ClusterEntry:
     def open_directories(self, cluster_id: str, image: MetadataImage) -> Lost:
         """Open the log directories. Store which ones this broker has, and which logs it has lost. Blocks.
 
-        Return the lost logs that the broker may not replace yet.
+        Return the lost logs. The broker must not lead them before it has copied them. For the errors, see
+        `LogDirectories.open`.
 
-        A path in `lost.log.dirs` counts once: if it stays there, and the new disk is not mounted at a later start, the
-        partitions of that disk must not start empty. A start without the path ends that, even if it fails.
-        For the errors, see `LogDirectories.open`.
+        A path in `lost.log.dirs` takes effect once. If it stays there, and the new disk is not mounted at a later
+        start, the partitions of that disk must not start empty. After a start without the path, even one that fails,
+        it takes effect again.
         """
         store, node_id, directories = self._store, self._config.node_id, self._directories
         named = frozenset(map(self._disk.absolute, self._config.lost_log_dirs))
@@ -108,7 +109,7 @@ class ClusterEntry:
             log_dir_registry.write(store, node_id, before, lost, given_up & named)
         for path in sorted(given_up & named):
             self._logger.warning(
-                "lost.log.dirs has no effect on %s, which an earlier start has given up. Remove it", path
+                "lost.log.dirs has no effect on %s: an earlier start has given it up. Remove it from the setting", path
             )
         known = {key: path for key, path in before.items() if path not in named - given_up}
         now = directories.open(cluster_id, self._new_topic_id, known)

@@ -34,7 +34,7 @@ class _Node(msgspec.Struct):
     log_dirs: dict[str, str]
     version: int = 1
     given_up: list[str] = []
-    """The paths in `lost.log.dirs` at the last start. If they stay there, they are not given up again."""
+    """The paths in `lost.log.dirs` at the last start. The broker does not give them up again while they stay there."""
 
 
 class _LostNode(msgspec.Struct):
@@ -49,7 +49,7 @@ def read(store: MetadataStore, node_id: int) -> Known:
 
 
 def read_given_up(store: MetadataStore, node_id: int) -> frozenset[str]:
-    """Return the paths that the setting `lost.log.dirs` has named since the broker gave them up. Blocks."""
+    """Return the paths that the broker has given up, and that `lost.log.dirs` has named at each start since. Blocks."""
     return frozenset(_read(store, node_id).given_up)
 
 
@@ -67,10 +67,11 @@ def read_all(store: MetadataStore) -> dict[int, Known]:
     return {int(name): read(store, int(name)) for name in store.children(PATH)}
 
 
-def write(
-    store: MetadataStore, node_id: int, known: Mapping[UUID, str], lost: Lost, given_up: Iterable[str] = ()
-) -> None:
-    """Store the log directories and the lost logs of a broker, in one step. Only that broker may call this. Blocks."""
+def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str], lost: Lost, given_up: Iterable[str]) -> None:
+    """Store the log directories and the lost logs of a broker, in one step. Only that broker may call this. Blocks.
+
+    `given_up` are the paths that `read_given_up` returns at the next start.
+    """
     path = f"{PATH}/{node_id}"
     ensure(store, path)
     ensure(store, f"{LOST_PATH}/{node_id}")
