@@ -256,7 +256,7 @@ def test_fetch_from_the_dead() -> None:
 
 
 def test_zombie_leader() -> None:
-    """A leader that is cut off from the store only commits nothing after an election (KAFKA-2729, KAFKA-6880)."""
+    """A leader that is cut off only from the store commits nothing after an election (KAFKA-2729, KAFKA-6880)."""
 
     async def scenario(cluster: ReplicaCluster) -> None:
         await cluster.create("t", ALL, least=2)
@@ -406,6 +406,7 @@ MUTATIONS: list[tuple[Patch, Callable[[], None]]] = [
     (cluster_mutations.joins_at_the_high_watermark, lagging_hw_join),
     (cluster_mutations.joining_unchecked, bounced_disk),
     (replica_mutations.replaced_process_counts, fetch_from_the_dead),
+    (replica_mutations.high_watermark_is_log_end, test_zombie_leader),
     (cluster_mutations.replies_of_lost_records_are_sent, test_coordinator_term),
     (replica_mutations.diverging_fetch_counts, diverging_fetch_counts_not),
     (replica_mutations.any_replica_is_elected, test_last_replica_standing),
