@@ -210,7 +210,7 @@ class Kernel:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Disable the garbage collector, whose turns, and so finalizers, depend on what ran before the world."""
+    """Disable the garbage collector. It would run finalizers at moments that depend on what ran before the world."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -20,10 +20,8 @@ T = TypeVar("T")
 
 STALL_LIMIT = 1_000_000
 """Rounds of the loop without a step of the clock, after which the loop counts as spinning."""
-
-
 MOST_CANCELLED = 100
-"""If there are more timers than this, and most are cancelled, the loop removes these."""
+"""If there are more timers than this, and most are cancelled, the loop removes the cancelled ones."""
 
 
 class StalledError(RuntimeError):
@@ -174,7 +172,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._now
 
     def _run_once(self) -> None:
-        """Run the callbacks that are due. If there are none, advance the clock to the next timer before.
+        """Run the callbacks that are due. If there are none, first advance the clock to the next timer.
 
         Raises StalledError if there is no timer, or if the loop spins.
         """

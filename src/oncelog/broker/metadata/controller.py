@@ -100,8 +100,8 @@ class Controller:
         """
         if delta.brokers_changed and self._current() is not None:
             before, after = delta.before.brokers.keys(), delta.after.brokers.keys()
-            what = [(name, brokers) for name, brokers in (("new", after - before), ("gone", before - after)) if brokers]
-            changed = "; ".join(f"{name}: {_listed(brokers)}" for name, brokers in what)
+            changes = {"new": after - before, "gone": before - after}
+            changed = "; ".join(f"{what}: {_listed(brokers)}" for what, brokers in changes.items() if brokers)
             if changed:
                 self._logger.info("running brokers: %s (%s)", _listed(after), changed)
         if delta.brokers_changed or delta.before.broker_configs != delta.after.broker_configs:
@@ -176,7 +176,7 @@ class Controller:
             if not writes:
                 return
             done = await self._workers.write(self._write, claim, writes)
-        self._logger.info("partitions that got another leader or other in-sync replicas: %d", len(done))
+        self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
         await self._loader.refresh()
 
     async def _balance(self) -> None:
