@@ -69,12 +69,10 @@ class Housekeeping:
         work: Callable[[Replica], Awaitable[None]],
         directory: DataDirectory | None = None,
     ) -> None:
-        """Work on each open log. With a `directory`, only on its logs, and then write its checkpoints."""
+        """Work on each open log. If a `directory` is given, work only on its logs, and then write its checkpoints."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            for replica in tuple(self._partitions.opened()):
-                if directory is not None and not replica.log.directory.startswith(f"{directory.path}/"):
-                    continue
+            for replica in tuple(self._partitions.opened(directory)):
                 try:
                     if not (replica.log.closed or replica.offline):
                         await work(replica)
@@ -91,10 +89,10 @@ class Housekeeping:
                 self._logger.exception("housekeeping failed")
 
     async def _checkpoint_high_watermarks(self, interval_ms: int, directory: DataDirectory) -> None:
-        """Write the high watermarks, if any partition has followers: without followers, a start does not need them."""
+        """Write the high watermarks, if any partition has followers. A start needs them only for such partitions."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            if any(map(_is_replicated, self._partitions.opened())):
+            if any(map(_is_replicated, self._partitions.opened(directory))):
                 try:
                     await self._checkpoints.write_high_watermarks(directory)
                 except Exception:

@@ -180,9 +180,11 @@ class Partitions:
         """Return the replica of a partition, whether it leads or not, or None if its log is not open."""
         return self._replicas.get((topic, partition))
 
-    def opened(self) -> Iterator[Replica]:
-        """Yield each replica whose log is open."""
-        yield from self._replicas.values()
+    def opened(self, directory: DataDirectory | None = None) -> Iterator[Replica]:
+        """Yield each replica whose log is open, or only those in one directory."""
+        for key, replica in self._replicas.items():
+            if directory is None or self._directories.find(*key) is directory:
+                yield replica
 
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
         key = topic, partition
