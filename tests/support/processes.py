@@ -25,6 +25,22 @@ def wait_until(condition: Callable[[], object], what: str, *, timeout: float = 3
         time.sleep(POLL)
 
 
+@contextlib.contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """Yield both ends of a pipe that is full until it is read."""
+    reader, writer = os.pipe()
+    filler = os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_NONBLOCK)  # its flags are its own
+    try:
+        try:
+            while True:
+                os.write(filler, b"-" * 512)
+        except BlockingIOError:
+            yield reader, writer
+    finally:
+        for fd in (filler, writer, reader):
+            os.close(fd)
+
+
 def accepts(bootstrap: str) -> bool:
     """Return whether a process listens at `host:port`."""
     host, _, port = bootstrap.rpartition(":")

@@ -1,40 +1,15 @@
-"""Brokers whose stderr nobody reads: log lines are kept up to a limit, and no broker waits for them."""
+"""Log lines whose reader hangs: they are kept up to a limit, and the broker does not wait."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from oncelog.broker.log_lines import LineWriter
-from oncelog.net.connection import connect
-from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from support.processes import accepts, children, wait_until
-
-
-@contextmanager
-def full_pipe() -> Iterator[tuple[int, int]]:
-    """Yield both ends of a pipe that takes no more bytes until they are read."""
-    reader, writer = os.pipe()
-    filler = os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_NONBLOCK)  # its flags are its own
-    try:
-        try:
-            while True:
-                os.write(filler, b"-" * 512)
-        except BlockingIOError:
-            yield reader, writer
-    finally:
-        for fd in (filler, writer, reader):
-            os.close(fd)
+from support.processes import full_pipe
 
 
 def read_all(reader: int) -> str:
@@ -91,36 +66,3 @@ def test_nonblocking_stderr_gets_all_lines() -> None:
         while lines.waiting_bytes:
             found += read_all(reader)
         assert (found + read_all(reader)).lstrip("-") == "kept\n"
-
-
-def test_brokers_serve_and_are_restarted_while_nobody_reads_stderr(tmp_path: Path) -> None:
-    async def create(address: str, name: str) -> int:
-        host, _, port = address.rpartition(":")
-        client = await connect(host, int(port), request_timeout_ms=30_000, connect_timeout_ms=20_000)
-        topic = CreatableTopic(name=name, num_partitions=3, replication_factor=-1)
-        response: CreateTopicsResponse = await client.call(CreateTopicsRequest(topics=[topic], timeout_ms=20_000))
-        client.close()
-        return response.topics[0].error_code
-
-    command = [
-        str(Path(sys.executable).with_name("oncelog")), "up", "--brokers", "3", "--port", "0",
-        "--data", str(tmp_path / "data"),
-    ]  # fmt: skip
-    with full_pipe() as (_, writer), (tmp_path / "out").open("wb") as out:
-        supervisor = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=writer, start_new_session=True
-        )
-        try:
-            wait_until(lambda: (tmp_path / "out").read_text().endswith("\n"), "the brokers are ready")
-            addresses = (tmp_path / "out").read_text().strip().removeprefix("BROKERS=").split(",")
-            assert [asyncio.run(create(address, f"t{n}")) for n, address in enumerate(addresses)] == [0, 0, 0]
-            before = set(children(supervisor.pid))
-            victim = int((tmp_path / "data" / "broker-2" / "broker.pid").read_text())
-            os.kill(victim, signal.SIGKILL)
-            wait_until(lambda: set(children(supervisor.pid)) - before, "the broker is restarted")
-            wait_until(lambda: accepts(addresses[1]), "the broker accepts connections")
-            supervisor.terminate()
-            assert supervisor.wait(60) == 0
-        finally:
-            os.killpg(supervisor.pid, signal.SIGKILL) if supervisor.poll() is None else None
-            supervisor.wait()
