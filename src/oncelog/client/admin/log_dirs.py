@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from oncelog.client.admin.topics import describe_cluster
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import raise_for_error
@@ -42,8 +43,8 @@ async def describe_log_dirs(
 ) -> list[LogDir]:
     """Return the log directories of brokers: file system space, replicas with their sizes, and whether each is online.
 
-    `brokers` are node ids (default: all brokers). With `partitions`, return only replicas of these (topic, partition)
-    pairs. Raises RequestError (BROKER_ID_NOT_REGISTERED).
+    `brokers` are node ids (default: all running brokers). With `partitions`, return only replicas of these (topic,
+    partition) pairs. Raises RequestError (BROKER_ID_NOT_REGISTERED).
     """
     for broker in brokers or ():
         await cluster.require_broker(broker)
@@ -53,6 +54,9 @@ async def describe_log_dirs(
         for topic, index in partitions:
             indexes.setdefault(topic, []).append(index)
         asked = [DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in indexes.items()]
+    # Metadata responses also list a broker that has just stopped, and gather_brokers() would wait for it.
+    if brokers is None:
+        brokers = [item.node_id for item in (await describe_cluster(cluster)).brokers]
     answers = await gather_brokers(cluster, lambda: DescribeLogDirsRequest(topics=asked), brokers)
     found = []
     for node, response in answers.items():
