@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog.cli.common import show
+from oncelog.cluster.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from oncelog.client.admin.replication import PartitionReplication
@@ -38,10 +39,18 @@ def replication_row(item: PartitionReplication) -> dict[str, Any]:
 def summarize(partitions: Sequence[PartitionReplication], running: Iterable[int]) -> dict[str, Any]:
     """Count the partitions and their problems, and list the worst `MOST_SHOWN`.
 
+    Of partitions with the same problem, list those of internal topics last.
     Also list the missing brokers: those that have replicas and are not in `running`.
     """
     rows = [row for row in map(replication_row, partitions) if row["problems"]]
-    rows.sort(key=lambda row: (PROBLEMS.index(row["problems"][0]), row["topic"], row["partition"]))
+    rows.sort(
+        key=lambda row: (
+            PROBLEMS.index(row["problems"][0]),
+            row["topic"] in INTERNAL_TOPICS,  # "_" sorts before "a", and they have 50 partitions
+            row["topic"],
+            row["partition"],
+        )
+    )
     counts = Counter(problem for row in rows for problem in row["problems"])
     replicas = Counter(broker for item in partitions for broker in item.replicas)
     return {

@@ -18,6 +18,8 @@ from click.testing import CliRunner
 from oncelog.cli import common
 from oncelog.cli.app import oncelog as app
 from oncelog.cli.app import run
+from oncelog.cli.replication import summarize
+from oncelog.client.admin.replication import PartitionReplication
 from oncelog.net.connection import connect
 from oncelog.spark.writing import driver
 from oncelog.version import __version__
@@ -381,3 +383,15 @@ def test_every_command_has_help() -> None:
 
 def test_version_option(tool: Tool) -> None:
     assert tool("--version") in (f"oncelog {__version__} (pure Python)\n", f"oncelog {__version__} (compiled)\n")
+
+
+def test_worst_partitions_of_internal_topics_come_after_those_of_other_topics() -> None:
+    def reduced(topic: str, partition: int, leader: int = 1) -> PartitionReplication:
+        return PartitionReplication(topic, partition, leader, (1, 2, 3), (1, 3), 2)
+
+    internal = [reduced("__consumer_offsets", index) for index in range(50)]
+    offline = reduced("__transaction_state", 7, leader=-1)
+    found = summarize([*internal, offline, reduced("orders", 0), reduced("orders", 1)], running=[1, 3])
+    assert len(found["problems"]) == 20
+    shown = [(row["topic"], row["partition"]) for row in found["problems"]][:4]
+    assert shown == [("__transaction_state", 7), ("orders", 0), ("orders", 1), ("__consumer_offsets", 0)]
