@@ -63,7 +63,7 @@ def _row(entry: ProducerEntry, batch: BatchMetadata, timestamp: int, txn_start: 
 
 
 def decode_snapshot(data: bytes) -> Iterator[ProducerEntry]:
-    """Check a snapshot file, and return its producers, each of which is decoded when it is needed.
+    """Check a snapshot file, and return a producer for each row, which is decoded when it is needed.
 
     Raises CorruptSnapshotError.
     """
@@ -80,11 +80,11 @@ def decode_snapshot(data: bytes) -> Iterator[ProducerEntry]:
     rows = body[_COUNT.size :]
     if len(rows) != count * _ENTRY.size:
         raise CorruptSnapshotError(f"the snapshot claims {count} producers, but has {len(rows)} bytes of entries")
-    return _merged(_entry(*fields) for fields in _ENTRY.iter_unpack(rows))
+    return (_entry(*fields) for fields in _ENTRY.iter_unpack(rows))
 
 
-def _merged(rows: Iterator[ProducerEntry]) -> Iterator[ProducerEntry]:
-    """Join the rows of each producer."""
+def join_rows(rows: Iterator[ProducerEntry]) -> Iterator[ProducerEntry]:
+    """Return each producer with the batches of all its rows."""
     last = next(rows, None)
     for row in rows:
         if last is not None and row.producer_id == last.producer_id and row.epoch == last.epoch:
@@ -152,7 +152,7 @@ class Snapshots:
                 self.remove(offset)
             else:
                 entries = []
-                for entry in found:
+                for entry in join_rows(found):
                     entries.append(entry)
                     if pace.is_due(1):
                         yield

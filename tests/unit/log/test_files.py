@@ -18,7 +18,7 @@ from oncelog.log.disk import MAP_BYTES, WRITE_BYTES, OsDisk
 from oncelog.log.epochs import LeaderEpochs
 from oncelog.log.index import OffsetIndex, TimeIndex, TimestampOffset
 from oncelog.log.producer_state import BatchMetadata, ProducerEntry
-from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot, join_rows
 from oncelog.log.txn_index import AbortedTransaction, TransactionIndex
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -146,7 +146,7 @@ def test_snapshot_keeps_all_batches() -> None:
         ProducerEntry(5, 2, 9, 1234, 77, batches),
         ProducerEntry(6, 2, 9, 1234, batches=batches[1:]),
     ]
-    first, got, last = decode_snapshot(encode_snapshot(entries))
+    first, got, last = join_rows(decode_snapshot(encode_snapshot(entries)))
     assert (got.producer_id, got.epoch, got.coordinator_epoch, got.last_timestamp, got.txn_start) == (5, 2, 9, 1234, 77)
     assert [list(each.batches) for each in (first, got, last)] == [[], batches, batches[1:]]
 
