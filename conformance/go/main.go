@@ -155,6 +155,7 @@ func fencing(name string) {
 	if !errors.Is(err, kerr.InvalidProducerEpoch) && !errors.Is(err, kerr.ProducerFenced) {
 		panic(fmt.Sprint("the zombie got ", err))
 	}
+	eventually(func() bool { return len(values(where, kgo.ReadCommitted())) > 0 }) // markers follow the response
 	equal(values(where, kgo.ReadCommitted()), []string{"last"})
 }
 
@@ -287,13 +288,16 @@ func administration(name string) {
 	must(err)
 	_, err = altered.On(where, nil)
 	must(err)
-	configs, err := admin.DescribeTopicConfigs(ctx, where)
-	must(err)
-	for _, each := range configs[0].Configs {
-		if each.Key == "retention.ms" {
-			equal(*each.Value, value)
+	eventually(func() bool { // another broker than the one that changed it may answer
+		configs, err := admin.DescribeTopicConfigs(ctx, where)
+		must(err)
+		for _, each := range configs[0].Configs {
+			if each.Key == "retention.ms" {
+				return *each.Value == value
+			}
 		}
-	}
+		return false
+	})
 	offsets := kadm.Offsets{}
 	offsets.AddOffset(where, 0, 4, -1)
 	deleted, err := admin.DeleteRecords(ctx, offsets)
@@ -316,7 +320,8 @@ func groupAdministration(name string) {
 	eventually(func() bool {
 		committed, err := admin.CommitOffsets(ctx, prefix+name, offsets)
 		must(err)
-		if errors.Is(committed.Error(), kerr.UnknownTopicOrPartition) {
+		unknown := committed.Error()
+		if errors.Is(unknown, kerr.UnknownTopicOrPartition) || errors.Is(unknown, kerr.UnknownTopicID) {
 			return false
 		}
 		must(committed.Error())
