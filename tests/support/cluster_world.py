@@ -16,7 +16,18 @@ from uuid import UUID
 
 from oncelog.log.snapshot import decode_snapshot
 from oncelog.protocol.records import decode_control, decode_records
-from oncelog.sim.faults import AnyFault, Crash, CutStore, Kill, Lasting, Pause, machine_of
+from oncelog.sim.faults import (
+    AnyFault,
+    Crash,
+    CutStore,
+    Die,
+    ExpireSessions,
+    Kill,
+    Lasting,
+    Pause,
+    SetClock,
+    machine_of,
+)
 from oncelog.sim.nemesis import Nemesis
 from oncelog.sim.plan import Plan
 from oncelog.sim.world import SimBroker, World
@@ -42,6 +53,8 @@ from support.replica_invariants import InvariantError, key_of
 
 LIMIT_S = 60.0
 """How long each step of the recovery may take, in virtual time."""
+ENDING_SESSIONS = (Crash, CutStore, Die, ExpireSessions, Kill, Pause, SetClock)
+"""Faults that may end the session of a broker."""
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 _ABORTED = struct.Struct(">hqqqq")
 
@@ -148,11 +161,14 @@ class ClusterWorld:
         return machines
 
     def _admit(self, fault: AnyFault) -> AnyFault | None:
-        """Return the fault, or one that loses less if acknowledged records could be lost otherwise.
+        """Return the fault, one that loses less if acknowledged records could be lost otherwise, or None.
 
         Nothing is synced, so acknowledged records survive if one machine at a time crashes, and if the only in-sync
-        replica returns.
+        replica returns. While a machine that has crashed is in an ISR, the sessions of the others must not end: it
+        would be the last member, and lead. Only eligible leader replicas (KIP-966) would prevent that.
         """
+        if self.states.have_lost and isinstance(fault, ENDING_SESSIONS):
+            return None
         safe = self.states.are_full
         if isinstance(fault, Crash):
             if not safe:

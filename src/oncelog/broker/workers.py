@@ -101,8 +101,14 @@ class Workers:
     async def _within(self, slots: asyncio.Semaphore, work: Callable[..., T], *arguments: Any) -> T:
         """Run work in a worker thread, and hold one of the slots until the thread has returned."""
         await slots.acquire()
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            slots.release()
+            if not future.cancelled():
+                future.exception()  # a caller that was cancelled does not need it, and asyncio would log it
+
         future = asyncio.ensure_future(self.offload(work, *arguments))
-        future.add_done_callback(lambda _: slots.release())
+        future.add_done_callback(ended)
         result: T = await asyncio.shield(future)
         return result
 
