@@ -1,7 +1,7 @@
 """Write log lines to a file descriptor without waiting for its reader.
 
-If the reader of a pipe hangs, or a terminal is stopped with Ctrl-S, a write blocks. So a thread writes. The lines that
-wait for it are limited. The lines beyond the limit are dropped, and their number is reported when there is space again.
+If the reader of a pipe hangs, or a terminal is stopped with Ctrl-S, a write blocks. So a thread writes. At most
+`MOST_BYTES` of lines wait for it. Further lines are dropped. When there is space again, a line reports their number.
 """
 
 from __future__ import annotations
@@ -86,4 +86,4 @@ class LineWriter:
 
 
 STDERR = LineWriter(2 if sys.stderr is not None else -1)
-"""The stderr of this process. If it was closed at the start, descriptor 2 may be another file, and lines are lost."""
+"""The stderr of this process. If it was closed at the start, lines are lost: descriptor 2 may be another file."""

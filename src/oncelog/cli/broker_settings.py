@@ -90,7 +90,7 @@ def _advertised(text: str) -> str:
 
 
 def topic_specs(texts: Sequence[str], brokers: int) -> tuple[TopicSpec, ...]:
-    """Parse the values of `--topic`. Raises UsageError, also for two names that are or look the same in metrics."""
+    """Parse the values of `--topic`. Raises UsageError, also if two names are equal or differ only in '.' and '_'."""
     from oncelog.cluster.topics import MAX_NEW_PARTITIONS
 
     found: dict[str, TopicSpec] = {}

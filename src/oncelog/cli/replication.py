@@ -1,4 +1,4 @@
-"""Show partitions that are offline, under min ISR or under-replicated, and brokers that do not run."""
+"""Show partitions that are offline, under min ISR or under-replicated, and brokers that are not running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROBLEMS = (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED)
 """The problems that a partition may have, worst first."""
 COLUMNS = ("topic", "partition", "leader", "replicas", "isr", "min_isr", "problems")
 MOST_SHOWN = 20
-"""The most partitions that `cluster describe` lists."""
+"""The maximum number of partitions that `cluster describe` lists."""
 
 
 def replication_row(item: PartitionReplication) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def summarize(partitions: Sequence[PartitionReplication], running: Iterable[int]
 
 
 def show_summary(found: dict[str, Any]) -> None:
-    """Print what `summarize` returned."""
+    """Print the result of `summarize`."""
     for broker in found["missing_brokers"]:
         click.echo(f"broker {broker['id']} is not running; it has {broker['replicas']} replicas")
     counts, shown = found["partitions"], found["problems"]

@@ -111,7 +111,7 @@ def list_topics(internal: bool, bootstrap: str, form: str) -> None:
 @click.option(
     *("--under-replicated-partitions", "--under-replicated"),
     is_flag=True,
-    help="Show only partitions of which a replica is not in sync.",
+    help="Show only partitions that have a replica which is not in sync.",
 )
 @connected
 @formatted
@@ -129,8 +129,8 @@ def describe(
     offset), other consumers up to HW (the high watermark). A further line names each open transaction that holds back
     a partition's LSO.
 
-    --unavailable, --under-min-isr and --under-replicated list the partitions to which one of them applies, without
-    offsets, also those of internal topics. kafka-topics.sh has the same options.
+    With --unavailable, --under-min-isr or --under-replicated, list the partitions to which one of them applies, without
+    offsets. The list includes internal topics. kafka-topics.sh has the same options.
     """
     from oncelog.cli.holders import sentence
 

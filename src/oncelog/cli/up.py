@@ -26,9 +26,9 @@ LOG_DIR_PREFIX = "broker-"
 """The log directory of broker 1 is `broker-1` in the data directory, unless `log.dirs` is set."""
 
 OWNER_WAIT_S = 1.0
-"""How long to read whose data a log directory has."""
+"""How long to wait for the identity of a log directory. A disk that hangs must not delay the other brokers."""
 MOST_BROKERS = 64
-"""One broker uses a CPU core. A larger number is a mistake, and its processes would make the machine unusable."""
+"""A broker can use a whole CPU core. A larger number is a mistake, and would make the machine unusable."""
 
 
 @click.command(epilog=examples("oncelog up --topic orders:6", "oncelog up --ephemeral --port 0"))
@@ -112,7 +112,7 @@ def up(
 
 
 def _own_log_dirs(assigned: Mapping[str, str], brokers: int) -> str | None:
-    """Return the `log.dirs` of `--set`, if any. Raises UsageError for settings that `oncelog up` chooses itself."""
+    """Return the `log.dirs` of `--set`, if any. Raises UsageError for settings that `oncelog up` itself chooses."""
     for key in ("node.id", "broker.id"):
         if key in assigned:
             raise click.UsageError(
@@ -201,12 +201,12 @@ def _check_owner(launch: Launch) -> None:
         found: dict[str, str] = {}
         reader = threading.Thread(target=_read_identity, args=(path.strip(), found), daemon=True)
         reader.start()
-        reader.join(OWNER_WAIT_S)  # a disk that hangs must not keep the other brokers from starting
+        reader.join(OWNER_WAIT_S)
         owner = found.get("node.id", number)
         if owner != number:
             raise StartError(
                 f"{path.strip()} is the log directory of broker {owner}, but broker {number} would use it. Move the "
-                f"data back, so that {LOG_DIR_PREFIX}N is that of broker N, or run it as broker {owner} with "
+                f"data back, so that {LOG_DIR_PREFIX}N has the data of broker N, or run it as broker {owner} with "
                 "`oncelog broker --config FILE`"
             )
 
@@ -226,7 +226,7 @@ def _directory_id(path: str) -> UUID | None:
 
 
 def _identity(path: str) -> dict[str, str]:
-    """Return the entries of a log directory's meta.properties, or none if it cannot be read: the broker reports it."""
+    """Return the entries of a log directory's meta.properties, or none after an error, which the broker reports."""
     import logging
 
     from oncelog.broker.storage.data_directory import DataDirectory

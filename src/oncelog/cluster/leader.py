@@ -343,8 +343,8 @@ class Term:
 
         A dead one must not join again while the high watermark waits for another member. The follower needs all
         records before the high watermark. A new leader's high watermark may be too low, so it also needs those before
-        the epoch's start. It must also keep up: otherwise, it would have to leave at once, and the state would change
-        with each fetch while the high watermark waits for another member or for min ISR.
+        the epoch's start. It must also keep up: otherwise, it would have to leave at once. While the high watermark
+        waits for another member or for min ISR, the state would then change with each fetch.
         """
         return (
             follower.broker not in self.isr

@@ -1,11 +1,12 @@
 """Producer snapshots (``<offset>.snapshot``), in Kafka's file format.
 
 A file has version 1, the CRC-32C of the rest, and rows. Apache Kafka writes one row for each producer, with its last
-batch. Then a broker that has restarted takes a retry of an earlier batch for a gap, and the producer writes that batch
-again with a new epoch. So oncelog writes a row for each of the last batches. Kafka uses the last row of a producer id.
+batch. After a restart, its broker takes a retry of an earlier batch for a gap, and the producer writes that batch again
+with a new epoch. So oncelog writes a row for each of the last five batches. Kafka uses the last row of a producer id.
 
-A producer expires by the timestamp of its last row. It is the broker's time if that is later than the batch's, because
-old data must not expire its producer. Source: ``ProducerSnapshot.json``, ``ProducerStateManager``.
+A producer expires by the timestamp of its last row. If the broker's time is later than that of the batch, the row has
+the broker's time, so that old data does not expire its producer. Source: ``ProducerSnapshot.json``,
+``ProducerStateManager``.
 """
 
 from __future__ import annotations

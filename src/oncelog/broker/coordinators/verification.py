@@ -24,7 +24,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
 TRANSACTIONS_A_REQUEST = 200
 """The maximum number of transactions in one request."""
 MOST_WAITING = 5000
-"""The maximum number of transactions that wait for one broker. Further ones must be retried."""
+"""The maximum number of transactions that wait for one broker. Clients must retry further ones."""
 TIMEOUT_MS = 30_000
 """The maximum time for a request (Kafka's `request.timeout.ms`)."""
 
@@ -92,7 +92,7 @@ class RemoteCoordinators:
                     broker, Purpose.TRANSACTIONS, request, AddPartitionsToTxnResponse, TIMEOUT_MS
                 )
                 _answer(batch, response)
-                if isinstance(response, Failure):  # the others have waited as long, and must not wait once more
+                if isinstance(response, Failure):  # the others have waited as long, and must not wait again
                     batch = []
                     for _ in range(0, len(waiting), TRANSACTIONS_A_REQUEST):
                         batch, waiting[:] = waiting[:TRANSACTIONS_A_REQUEST], waiting[TRANSACTIONS_A_REQUEST:]

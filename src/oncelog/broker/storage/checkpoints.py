@@ -26,7 +26,7 @@ Written = frozenset[DataDirectory]
 
 
 class _Rounds:
-    """The rounds of one directory. A directory that hangs does not keep those of the others waiting."""
+    """The rounds of one directory. Those of other directories continue while it hangs."""
 
     __slots__ = ("asked", "done", "lock", "written")
 
@@ -58,9 +58,9 @@ class Checkpoints:
     async def write(self, directories: Iterable[DataDirectory] | None = None) -> Written:
         """Write the recovery point, log start offset and high watermark of each log, and wait for the device.
 
-        `directories` are those to write, or None for all. Offline directories are skipped. Return the directories that
-        were written. A disk error takes its directory offline and is logged. If the process has no free file descriptor
-        for some seconds, the directory stays online, and the next round retries.
+        Write the logs in `directories`, or all logs if it is None. Skip offline directories. Return the directories
+        that were written. A disk error takes its directory offline and is logged. If the process has no free file
+        descriptor for some seconds, the directory stays online, and the next round retries.
         """
         return await asyncio.shield(self.start(directories))
 
@@ -109,7 +109,7 @@ class Checkpoints:
             self._logger.error("cannot write the checkpoints", exc_info=error)
 
     async def _write_all(self, asked: Sequence[tuple[DataDirectory, int]]) -> Written:
-        if len(asked) == 1:  # a task for each directory would only cost
+        if len(asked) == 1:  # one directory needs no task of its own
             written = [await self._round(*asked[0])]
         else:
             written = await asyncio.gather(*(self._round(*each) for each in asked))

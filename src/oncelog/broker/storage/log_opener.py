@@ -26,7 +26,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class LogOpener:
-    """Opens logs with the newest settings of their topics."""
+    """Open logs with the newest settings of their topics."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LogOpener:
     def open(self, topic: str, partition: int) -> Steps[tuple[Replica, bool]]:
         """Return the steps that open a log. Their result is its replica, which neither leads nor follows yet.
 
-        The second result says whether offsets of a former log were forgotten. The caller must then write the
+        The second result is True if the offsets of a former log were forgotten. Then the caller must write the
         checkpoints. Raises KAFKA_STORAGE_ERROR.
         """
         info = self._cache.image.topic(topic)
