@@ -214,7 +214,7 @@ SEEDS: dict[Patch, tuple[int, int]] = {
     truncation_by_high_watermark: (10, 2),
     truncation_to_the_leaders_end: (359, 12),
     old_isr_does_not_count: (96, 2),
-    unknown_outcome_is_failure: (2085, 2),
+    unknown_outcome_is_failure: (14654, 2),
     diverging_fetch_counts: (359, 2),
     fetch_epoch_unchecked: (5, 0),
     waits_outlive_their_term: (40, 5),
