@@ -60,7 +60,6 @@ class LogMachine(RuleBasedStateMachine):
         self.log: Log = open_log(self.disk, CONFIG)
         self.batches: list[Batch] = []
         self.counter = 0
-        self.snapshot_end = 0
         self.flushed = 0
 
     # --- the model ---
@@ -85,13 +84,6 @@ class LogMachine(RuleBasedStateMachine):
             if written.txn and state.txn_start is None:
                 state.txn_start = written.first
         return state
-
-    def remembered(self, producer: Producer) -> list[Batch]:
-        """Return the batches by which a retry is recognized: after a restart from a snapshot, the last batch and
-        later ones.
-        """
-        before = [written for written in producer.batches if written.end <= self.snapshot_end]
-        return before[-1:] + [written for written in producer.batches if written.end > self.snapshot_end]
 
     @property
     def open_transactions(self) -> list[int]:
@@ -150,7 +142,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         old = mine[-back]
         records = of_producer(producer_id, old.sequence, old.count, epoch=old.epoch, txn=old.txn, value=old.value)
-        if old in self.remembered(producer):
+        if old in producer.batches:
             result = append(self.log, records)
             assert (result.duplicate, result.first_offset, result.last_offset) == (True, old.first, old.end - 1)
         else:
@@ -220,17 +212,12 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def stop_and_start(self) -> None:
         self.log.close()
-        self.snapshot_end = self.flushed = self.end
+        self.flushed = self.end
         self.reopen(clean=True)
-
-    def forget_by_crash(self) -> None:
-        """Recovery starts at the first segment: everything is replayed and thus remembered."""
-        self.snapshot_end = 0
 
     @rule()
     def kill_and_start(self) -> None:
         self.reopen(clean=False)
-        self.forget_by_crash()
 
     @precondition(lambda self: self.batches)
     @rule(torn=st.integers(1, 60))
@@ -246,14 +233,12 @@ class LogMachine(RuleBasedStateMachine):
         self.batches.pop()
         self.flushed = min(self.flushed, self.end)
         self.reopen(clean=False)
-        self.forget_by_crash()
 
     @rule(suffix=st.sampled_from([".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint"]))
     def kill_and_lose_files(self, suffix: str) -> None:
         for path in [path for path in self.disk.files if path.endswith(suffix)]:
             del self.disk.files[path]
         self.reopen(clean=False)
-        self.forget_by_crash()
 
     @rule()
     def flush(self) -> None:
@@ -265,7 +250,6 @@ class LogMachine(RuleBasedStateMachine):
         """Any part of the unflushed data may be lost; what remains is a prefix of the written data."""
         self.disk.crash(lambda low, high: data.draw(st.integers(low, high)))
         self.reopen(clean=False)
-        self.forget_by_crash()
         end = self.log.log_end_offset
         assert end >= self.flushed
         self.batches = [written for written in self.batches if written.end <= end]
