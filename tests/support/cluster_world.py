@@ -53,7 +53,7 @@ from support.replica_invariants import InvariantError, key_of
 
 LIMIT_S = 60.0
 """How long each step of the recovery may take, in virtual time."""
-ENDING_SESSIONS = (Crash, CutStore, Die, ExpireSessions, Kill, Pause, SetClock)
+ENDING_SESSIONS = (CutStore, Die, ExpireSessions, Kill, Pause, SetClock)
 """Faults that may end the session of a broker."""
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 _ABORTED = struct.Struct(">hqqqq")
