@@ -230,7 +230,10 @@ class ClusterWorld:
         self.outcomes["numbers"] += 1
 
     def _check_acknowledged(self, partition: int, offset: int, value: bytes) -> None:
-        """Find an acknowledged record on the disks. If several epochs have it there, the last one is committed."""
+        """Find an acknowledged record on the disks. If several epochs have it there, that of the leader is committed.
+
+        A former leader may have appended a retry of the record at the same offset.
+        """
         self.disks.scan()
         found = {
             number: header
@@ -241,7 +244,8 @@ class ClusterWorld:
         if not found or (len(found) < MIN_ISR and not self.states.have_lost):
             raise InvariantError(5, f"{value!r} was acknowledged at {partition}:{offset}, but is on {len(found)} disks")
         newest = max(found.values(), key=lambda each: each.partition_leader_epoch)
-        self.disks.commit((TOPIC, partition), newest)
+        leader = self.states.states[TOPIC, partition].leader
+        self.disks.commit((TOPIC, partition), found.get(leader, newest))
 
     def _own(self, producer_id: int, name: str) -> None:
         owner = self.producer_ids.setdefault(producer_id, name)
