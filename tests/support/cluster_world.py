@@ -164,10 +164,10 @@ class ClusterWorld:
         """Return the fault, one that loses less if acknowledged records could be lost otherwise, or None.
 
         Nothing is synced, so acknowledged records survive if one machine at a time crashes, and if the only in-sync
-        replica returns. While a machine that has crashed is in an ISR, the sessions of the others must not end: it
-        would be the last member, and lead. Only eligible leader replicas (KIP-966) would prevent that.
+        replica returns. While a machine that has crashed or never returns is in an ISR, the sessions of the others must
+        not end: it would be the last member. Only eligible leader replicas (KIP-966) could then lead.
         """
-        if self.states.have_lost and isinstance(fault, ENDING_SESSIONS):
+        if isinstance(fault, ENDING_SESSIONS) and (self.states.have_lost or self._need_the_gone()):
             return None
         safe = self.states.are_full
         if isinstance(fault, Crash):
@@ -181,6 +181,11 @@ class ClusterWorld:
                 return None
             self.gone.add(_host_of(fault))
         return fault
+
+    def _need_the_gone(self) -> bool:
+        """Return whether a broker that never returns is in an ISR."""
+        members = {f"broker-{number}" for state in self.states.states.values() for number in state.isr}
+        return not self.gone.isdisjoint(members)
 
     async def _check_disks(self) -> None:
         while True:
