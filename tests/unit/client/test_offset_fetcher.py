@@ -162,6 +162,34 @@ def test_poll_with_timeout_zero_does_not_wait_for_leaders(monkeypatch: pytest.Mo
     run(monkeypatch, body, virtual_time.run)
 
 
+def test_a_topic_that_a_broker_does_not_know_yet_is_read_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers learn of a new topic one after another, on a slow machine within seconds. Java's consumer waits, too."""
+
+    async def body(core: ConsumerCore, leaders: Leaders) -> None:
+        core.metadata_watch._unchecked = set()  # it would contact a real address, as fetches would
+        monkeypatch.setattr(core.fetcher, "send_fetches", lambda: None)
+        answers = iter([errors.UnknownTopicError("topic 't' has partitions 0 to 0, not 1")] * 5)
+
+        async def listing(*_: object, into: dict[TopicPartition, Listed], **__: object) -> None:
+            await asyncio.sleep(1)
+            for error in answers:
+                raise error
+            into.update({FOUND: Listed(3, -1, 0), LOST: Listed(5, -1, 0)})
+
+        monkeypatch.setattr(offset_calls, "list_offsets", listing)
+        while positions(core) != [3, 5]:
+            assert await core.poll(0) == []
+            await asyncio.sleep(0.1)
+
+    run(monkeypatch, body, virtual_time.run)
+    warnings = [record.getMessage() for record in caplog.records if "where to read" in record.getMessage()]
+    assert len(warnings) == 2
+    assert warnings[0].startswith("cannot find where to read: topic 't' has partitions 0 to 0, not 1")
+    assert warnings[1].startswith("over after ")
+
+
 def test_dropped_consumer_of_missing_topic_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, asyncio logged "Task exception was never retrieved", with a stack trace."""
 

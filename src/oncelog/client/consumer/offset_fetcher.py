@@ -35,6 +35,8 @@ LEADERS_MS = 1_000
 
 RESET = {"earliest": offset_calls.EARLIEST, "latest": offset_calls.LATEST}
 BY_DURATION = "by_duration:"
+POSITIONS = "positions"
+"""The subject of `Troubles`: there is at most one search."""
 
 Validations = Mapping[TopicPartition, tuple[PartitionState, int]]
 """By partition, its state and the leader's epoch."""
@@ -54,6 +56,7 @@ class OffsetFetcher:
         self._subscription = subscription
         self._options = options
         self._background = background
+        self._troubles = cluster.troubles(log)
         self._search: asyncio.Task[None] | None = None
         """Finds the unknown positions. Meanwhile `poll` reads the partitions whose position is known."""
         subscription.assignment_listeners.append(self._cancel_search)
@@ -167,11 +170,14 @@ class OffsetFetcher:
         if self._search is not search:
             return  # it was for a former assignment
         self._search = None
-        if failure is not None and (
-            isinstance(failure, errors.UnknownTopicError) or not isinstance(failure, errors.RetriableError)
-        ):
+        if failure is not None and not isinstance(failure, errors.RetriableError):
             raise failure
-        # Otherwise no leader, or a transaction holds the group's offsets: the next poll tries again.
+        # Otherwise the next poll tries again: no leader, or a broker that does not know a new topic yet, or a
+        # transaction that holds the group's offsets.
+        if failure is None:
+            self._troubles.over(POSITIONS)
+        elif all(topic not in self._cluster.topology.failures for topic, _ in partitions):  # those are logged already
+            self._troubles.waiting(POSITIONS, f"cannot find where to read: {failure}".rstrip("."))
 
     def _searched(self, search: asyncio.Task[None]) -> None:
         """Leave the result to the next poll. Retrieve the error, because asyncio logs it otherwise if none follows."""
