@@ -31,7 +31,14 @@ class Watcher:
         self._consumer.assign([part for topic in topics for part in partitions(topic)])
         self._counts: Counter[str] = Counter(dict.fromkeys(topics, 0))
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watcher")
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="watcher")
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            self._failure = error
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
@@ -42,7 +49,9 @@ class Watcher:
                     break
 
     def counts(self) -> dict[str, int]:
-        """Return the number of rows so far, by topic."""
+        """Return the number of rows so far, by topic. Raise what has ended the thread."""
+        if self._failure is not None:
+            raise self._failure
         return dict(self._counts)
 
     def __enter__(self) -> Self:
