@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 WRITE_WAIT_S = 10.0
 """The longest time that a write waits for others. Clients wait longer for a response, 30 s, so they get the error."""
+OPEN_WAIT_S = 60.0
+"""The longest time that opening waits for other processes that open the same file. A disk may need a second for each
+sync."""
 _POLL_WAIT_S = 0.1
 """The same time for a `poll`, which only ends sessions. The next `poll` tries again."""
 _READ_WAIT_S = 1.0
@@ -49,7 +52,7 @@ _READ_WAIT_S = 1.0
 _CHECK_WAIT_S = 0.1
 """The longest time that `renew` waits for the reads of other threads."""
 _RETRY_S = 0.01
-"""The pause before the next attempt to read, or to switch on the write-ahead log."""
+"""The pause before the next attempt to read, or to open the file."""
 _WRITE_LOCK = "120"
 """The byte of the `-shm` file that a writer locks: WAL_WRITE_LOCK, see SQLite's `walformat.html`."""
 
@@ -130,41 +133,45 @@ class SqliteStore:
         self._blocked_since: float | None = None
         """Since when `poll` has not been able to end a session."""
         self._writing = threading.Lock()
-        self._connection = _connect(path, WRITE_WAIT_S)
-        found = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if found > FORMAT:
+        self._connection = _connect(path, _RETRY_S)
+        try:
+            self._prepare_file()
+        except BaseException:
             self._connection.close()
-            raise NewerFormatError(
-                f"{path} was written by a newer oncelog (format {found}; this one reads up to {FORMAT}). Start that "
-                "version, or use another directory"
-            )
-        self._switch_on_write_ahead_log(path)
-        self._connection.execute("PRAGMA synchronous=FULL")
-        if found < FORMAT:
-            self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+            raise
         self._rows = _SqliteRows(self._connection)
         self._reading = threading.Lock()
         """Never wait for a writer while you hold this lock."""
         self._reader = _connect(path, 0)
         self._read_rows = _SqliteRows(self._reader)
 
-    def _switch_on_write_ahead_log(self, path: str) -> None:
-        """Set the journal mode. Raises UnavailableError if another connection holds the file for too long.
+    def _prepare_file(self) -> None:
+        """Switch on the write-ahead log, and create the tables in a new file.
 
-        If another connection is about to write, SQLite returns "database is locked" at once here, because waiting could
-        deadlock. This happens to brokers that open a new file at the same time.
+        Raises NewerFormatError, and UnavailableError if another connection holds the file for `OPEN_WAIT_S`. Each
+        attempt looks first whether another process has created the tables meanwhile: on a slow disk, the write lock may
+        never be free for long while brokers start. SQLite itself does not wait for the switch, because that could
+        deadlock.
         """
-        deadline = time.monotonic() + WRITE_WAIT_S
+        deadline = time.monotonic() + OPEN_WAIT_S
         while True:
             try:
+                found = self._connection.execute("PRAGMA user_version").fetchone()[0]
+                if found > FORMAT:
+                    raise NewerFormatError(
+                        f"{self._path} was written by a newer oncelog (format {found}; this one reads up to {FORMAT}). "
+                        "Start that version, or use another directory"
+                    )
                 self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA synchronous=FULL")
+                if found < FORMAT:
+                    self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
                 return
             except sqlite3.OperationalError as error:
                 if not _is_busy(error):
                     raise
                 if time.monotonic() >= deadline:
-                    self._connection.close()
-                    raise UnavailableError(f"{path}: {error}") from error
+                    raise UnavailableError(f"{self._path}: {error}") from error
             time.sleep(_RETRY_S)
 
     def get(self, path: str) -> Node:

@@ -232,10 +232,34 @@ def test_sqlite_waits_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.Mon
     path = str(tmp_path / "tree.db")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(tree_sqlite, "WRITE_WAIT_S", 0.05)
+    monkeypatch.setattr(tree_sqlite, "OPEN_WAIT_S", 0.05)
     with pytest.raises(UnavailableError, match=r"tree\.db: database is locked"):
         SqliteStore(path)
     other.close()
+
+
+def test_a_store_opens_although_others_write_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, one of three brokers that started on a slow disk failed: "database is locked"."""
+    path = str(tmp_path / "tree.db")
+    SqliteStore(path).close()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA user_version = 0")
+    other.execute("BEGIN IMMEDIATE")
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:  # as if another broker had created the tables, and continued to write
+            other.execute(f"PRAGMA user_version = {tree_sqlite.FORMAT}")
+            other.execute("COMMIT")
+            other.execute("BEGIN IMMEDIATE")
+
+    monkeypatch.setattr("oncelog.cluster.store_sqlite.time.sleep", pause)
+    store = SqliteStore(path)
+    assert store.children("/") == []
+    assert len(pauses) == 3
+    other.close()
+    store.close()
 
 
 def test_sqlite_from_several_threads(tmp_path: Path) -> None:
