@@ -45,6 +45,12 @@ WRITE_WAIT_S = 10.0
 OPEN_WAIT_S = 60.0
 """The longest time that opening waits for other processes that open the same file. A disk may need a second for each
 sync."""
+YIELD_S = 0.12
+"""A store whose commit takes longer than this pauses for this time before its next one.
+
+SQLite looks at least each 100 ms whether the write lock is free. On a slow disk, other processes would otherwise never
+find it free while this one has more to write.
+"""
 _POLL_WAIT_S = 0.1
 """The same time for a `poll`, which only ends sessions. The next `poll` tries again."""
 _READ_WAIT_S = 1.0
@@ -133,6 +139,8 @@ class SqliteStore:
         self._blocked_since: float | None = None
         """Since when `poll` has not been able to end a session."""
         self._writing = threading.Lock()
+        self._yield_until = 0.0
+        """The monotonic time before which this store leaves the write lock to other processes."""
         self._connection = _connect(path, _RETRY_S)
         try:
             self._prepare_file()
@@ -165,7 +173,9 @@ class SqliteStore:
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 self._connection.execute("PRAGMA synchronous=FULL")
                 if found < FORMAT:
-                    self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+                    self._connection.executescript(
+                        f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;"
+                    )
                 return
             except sqlite3.OperationalError as error:
                 if not _is_busy(error):
@@ -334,15 +344,13 @@ class SqliteStore:
         if not self._writing.acquire(timeout=wait_s):
             raise self._locked()
         try:
+            time.sleep(max(0.0, min(self._yield_until, deadline) - time.monotonic()))
             self._begin(deadline - time.monotonic())
             try:
                 for session in self._overdue(self._connection):
                     self._end_session(session)
                 yield
-                try:
-                    self._connection.execute("COMMIT")
-                except sqlite3.Error as error:
-                    raise OutcomeUnknownError(str(error)) from error
+                self._commit()
             except (sqlite3.Error, OSError) as error:  # for example, a full disk
                 self._roll_back()
                 raise UnavailableError(str(error)) from error
@@ -351,6 +359,16 @@ class SqliteStore:
                 raise
         finally:
             self._writing.release()
+
+    def _commit(self) -> None:
+        begun = time.monotonic()
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise OutcomeUnknownError(str(error)) from error
+        ended = time.monotonic()
+        if ended - begun > YIELD_S:
+            self._yield_until = ended + YIELD_S
 
     def _begin(self, wait_s: float) -> None:
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -260,6 +261,50 @@ def test_a_store_opens_although_others_write_all_the_time(tmp_path: Path, monkey
     assert len(pauses) == 3
     other.close()
     store.close()
+
+
+class _SlowDisk:
+    """A connection whose commits take long, as on a disk with slow syncs."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        if statement == "COMMIT":
+            time.sleep(0.3)
+        return self._connection.execute(statement, *values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def _write_all_the_time(path: str, ready: Any) -> None:
+    store = SqliteStore(path)
+    store._connection = cast("sqlite3.Connection", _SlowDisk(store._connection))
+    store._rows = tree_sqlite._SqliteRows(store._connection)
+    ready.send(True)
+    while not ready.poll():
+        store.set("/", b"")
+
+
+def test_a_busy_writer_on_a_slow_disk_lets_others_write(tmp_path: Path) -> None:
+    """Before, the others found no moment in which the lock was free, and failed after ten seconds."""
+    path = str(tmp_path / "tree.db")
+    store = SqliteStore(path)
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    writer = context.Process(target=_write_all_the_time, args=(path, there))
+    writer.start()
+    try:
+        assert here.recv()
+        for number in range(3):
+            store.create(f"/{number}")
+        here.send(True)
+        writer.join()
+        assert writer.exitcode == 0
+    finally:
+        writer.kill()
+        store.close()
 
 
 def test_sqlite_from_several_threads(tmp_path: Path) -> None:
