@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import random
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -15,7 +17,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.delete_records import bind as delete_records
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN
+from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, DataDirectory
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import Buffer, Disk, OsDisk
 from oncelog.protocol.errors import ErrorCode
@@ -360,3 +362,34 @@ def test_a_log_that_cannot_be_synced_at_a_stop_is_recovered_later(tmp_path: Path
     other = "b" if broken == "a" else "a"
     assert not (tmp_path / broken / CLEAN_SHUTDOWN).exists()
     assert (tmp_path / other / CLEAN_SHUTDOWN).exists()
+
+
+class UndoingDisk(OsDisk):
+    """Note which removed files a power failure could bring back, because their directory was not synced since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.undoable: set[str] = set()
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self.undoable.add(path)
+
+    def sync(self, path: str) -> None:
+        super().sync(path)
+        self.undoable = {each for each in self.undoable if str(Path(each).parent) != path}
+
+
+def test_a_power_failure_does_not_bring_back_the_mark_of_a_clean_stop(tmp_path: Path) -> None:
+    """With the mark, the next start would recover no log, and the broker would stay in the ISRs."""
+    disk = UndoingDisk()
+
+    def opened() -> DataDirectory:
+        directory = DataDirectory(disk, str(tmp_path), 1, logging.getLogger("test"), lambda *_: None)
+        directory.open("cluster", uuid4)
+        assert disk.undoable == set()
+        return directory
+
+    opened().mark_clean()
+    assert opened().clean
+    assert not opened().clean

@@ -151,6 +151,7 @@ class DataDirectory:
         self.clean = self.disk.exists(mark)
         if self.clean:
             self.disk.remove(mark)
+            self.disk.sync(self.path)  # otherwise, a power failure may bring the mark back
         self.deleted = [self._file(name) for name in self.disk.listdir(self.path) if name.endswith(DELETE_SUFFIX)]
         self.found = set(self.list_partitions())
         self.recovery_points = self._read(RECOVERY_POINTS)
