@@ -225,6 +225,7 @@ class Broker:
         self.groups = GroupService(
             self.config,
             self.metadata,
+            self.store,
             self.partitions,
             self.transactions,
             workers,

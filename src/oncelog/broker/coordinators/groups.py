@@ -19,7 +19,10 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import KEYS_A_TURN, Turns, counted
 from oncelog.broker.workers import Workers
+from oncelog.cluster.brokers import BROKER_EPOCHS
 from oncelog.cluster.image import MetadataCache, MetadataDelta
+from oncelog.cluster.store import MetadataStore, StoreError
+from oncelog.cluster.topic_nodes import TOPICS
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe_group, list_groups, unknown
@@ -99,6 +102,7 @@ class GroupService:
         self,
         config: DynamicConfig,
         cache: MetadataCache,
+        store: MetadataStore,
         partitions: Partitions,
         verifier: TransactionVerifier,
         workers: Workers,
@@ -109,9 +113,12 @@ class GroupService:
     ) -> None:
         self._config = config
         self._cache = cache
+        self._store = store
         self._partitions = partitions
         self._verifier = verifier
+        self._workers = workers
         self._now_ms = now_ms
+        self._logger = logger
         settings = _group_config(config.static)
 
         def new_uuid() -> str:
@@ -129,6 +136,7 @@ class GroupService:
             now_ms=now_ms,
             logger=logger,
         )
+        self.shell.on_loaded = self._loaded
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.
@@ -382,6 +390,30 @@ class GroupService:
         if load is not None:
             await load()
 
+    def _loaded(self, index: int, shard: GroupCoordinator) -> None:
+        self._workers.spawn(self._forget_deleted(index, shard), "delete the offsets of deleted topics")
+
+    async def _forget_deleted(self, index: int, shard: GroupCoordinator) -> None:
+        """Delete the offsets of topics that were deleted while the groups had no coordinator, or another one.
+
+        Ask the tree, because the image may be older than a topic.
+        """
+        topics: set[str] = set()
+        turns = Turns(KEYS_A_TURN)
+        for topic in shard.topics_with_offsets():
+            await turns.next()
+            topics.add(topic)
+        unknown = sorted(topic for topic in topics if self._cache.image.topic(topic) is None)
+        deletions = [(index, shard, shard.delete_topic_offsets(topic, None)) for topic in unknown]
+        if not unknown:
+            return
+        try:
+            deleted = await self._workers.read(_deleted, self._store, unknown)
+        except StoreError as error:
+            self._logger.warning("cannot find out which topics with committed offsets are deleted: %r", error)
+            return
+        await self._delete_offsets(each for each, topic in zip(deletions, unknown, strict=True) if topic in deleted)
+
     async def _delete_offsets(
         self, deletions: Iterable[tuple[int, GroupCoordinator, Iterable[CoordinatorRecord | None]]]
     ) -> None:
@@ -434,6 +466,17 @@ class GroupService:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
         return self.shell.partition_for(group_id)
+
+
+def _deleted(store: MetadataStore, topics: Iterable[str]) -> set[str]:
+    """Return the topics that do not exist. Blocks.
+
+    A broker that was always alone has already deleted their offsets. It may know offsets of topics that it has not
+    imported.
+    """
+    if len(store.children(BROKER_EPOCHS)) <= 1:
+        return set()
+    return {topic for topic in topics if not store.exists(f"{TOPICS}/{topic}")}
 
 
 async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:

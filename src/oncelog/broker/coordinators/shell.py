@@ -87,6 +87,8 @@ class CoordinatorShell(Generic[S]):
         self._commit_timeout_ms = commit_timeout_ms
         self.topic = topic
         self.on_markers = on_markers
+        self.on_loaded: Callable[[int, S], None] | None = None
+        """Called with each partition that is loaded, and its coordinator."""
         self._make_shard = make_shard
         self._decode_record = decode_record
         self._terms: dict[int, Term[S]] = {}
@@ -465,6 +467,8 @@ class CoordinatorShell(Generic[S]):
         term.shard = shard
         term.written = log.log_end_offset - 1  # may not be committed yet, and replies wait for it
         self.apply(term.partition, shard.loaded(self.now()))
+        if self.on_loaded is not None:
+            self.on_loaded(term.partition, shard)
 
     def resign(self, partition: int, epoch: int | None = None) -> None:
         """Give up a partition, and answer NOT_COORDINATOR to the requests that wait for its coordinator.

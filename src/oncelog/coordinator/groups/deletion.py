@@ -162,15 +162,26 @@ def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now
 # -- deleted topics -------------------------------------------------------------------------------------------------
 
 
-def offsets_of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
-    """Yield a tombstone for each offset of a deleted topic, committed or pending.
+def offsets_of_deleted_topic(
+    store: OffsetStore, topic: str, topic_id: UUID | None
+) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each offset of a deleted topic, committed or pending. Without an id, of all of that name.
 
     Keep the offsets that a group commits after this call: they belong to a new topic of the same name.
     """
     return _older_offsets(store, topic, topic_id, store.newest)
 
 
-def _older_offsets(store: OffsetStore, topic: str, topic_id: UUID, newest: int) -> Iterator[CoordinatorRecord | None]:
+def topics_with_offsets(store: OffsetStore) -> Iterator[str]:
+    """Yield the topic of each offset, committed or pending."""
+    for group_id in sorted(store.group_ids()):
+        for topic, _ in (*store.committed(group_id), *store.unstable(group_id)):
+            yield topic
+
+
+def _older_offsets(
+    store: OffsetStore, topic: str, topic_id: UUID | None, newest: int
+) -> Iterator[CoordinatorRecord | None]:
     for group_id in sorted(store.group_ids()):
         for partition in dict.fromkeys((*store.committed(group_id), *store.unstable(group_id))):
             if partition[0] == topic and _is_of_topic(store, group_id, partition, topic_id, newest):
@@ -179,9 +190,11 @@ def _older_offsets(store: OffsetStore, topic: str, topic_id: UUID, newest: int) 
                 yield None
 
 
-def _is_of_topic(store: OffsetStore, group_id: str, partition: TopicPartition, topic_id: UUID, newest: int) -> bool:
+def _is_of_topic(
+    store: OffsetStore, group_id: str, partition: TopicPartition, topic_id: UUID | None, newest: int
+) -> bool:
     """Return whether a partition has offsets of the topic, and no newer ones."""
     offsets = tuple(store.offsets_of(group_id, partition))
-    return any(offset.topic_id in (NO_UUID, topic_id) for offset in offsets) and all(
+    return any(topic_id is None or offset.topic_id in (NO_UUID, topic_id) for offset in offsets) and all(
         offset.sequence <= newest for offset in offsets
     )
