@@ -261,7 +261,7 @@ class Broker:
         self.registration.offline = self.partitions.offline
         roles.broker_epoch = lambda: self.registration.epoch
         roles.on_term_ended = self._term_ended
-        roles.on_changed = self.replication.role_changed
+        roles.on_changed = self._role_changed
         roles.on_isr_change_due = self.in_sync.check
         self.registration.when_lost.append(
             lambda: workers.spawn(self.partitions.apply_roles(), "end terms without a session")
@@ -447,6 +447,11 @@ class Broker:
         """Resign the coordinator of a partition that this broker no longer leads."""
         if topic in self._shells:
             self._shells[topic].resign(partition)
+
+    def _role_changed(self, replica: Replica) -> None:
+        self.replication.role_changed(replica)
+        if shell := self._shells.get(replica.topic):
+            shell.role_changed(replica)
 
     def _truncated(self, replica: Replica) -> None:
         """Load the coordinator of a partition whose truncation has ended.

@@ -393,6 +393,14 @@ class CoordinatorShell(Generic[S]):
         if term.retry is None:
             await self._try_to_load(term, RETRY_MS)
 
+    def role_changed(self, replica: Replica) -> None:
+        """Load a coordinator if the replica now leads under the epoch of its term. The term may have begun before."""
+        term = self._terms.get(replica.partition)
+        if term is None or replica.term is None or replica.leader_epoch != term.epoch:
+            return
+        if term.shard is None and term.retry is None and not term.loading:
+            self._load_in_background(term, RETRY_MS)
+
     async def _try_to_load(self, term: Term[S], retry_ms: int) -> None:
         term.retry = None
         if term.shard is not None or term.loading or self._terms.get(term.partition) is not term:
@@ -416,15 +424,13 @@ class CoordinatorShell(Generic[S]):
             term.loading = False
 
     def _load_later(self, term: Term[S], retry_ms: int) -> None:
-        later = min(2 * retry_ms, RETRY_MAX_MS)
-
-        def try_again() -> None:
-            self._workers.spawn(
-                self._try_to_load(term, later), f"load the coordinator of {self.topic}-{term.partition}"
-            )
-
         term.failed = True
-        term.retry = asyncio.get_running_loop().call_later(retry_ms / 1000, try_again)
+        term.retry = asyncio.get_running_loop().call_later(
+            retry_ms / 1000, self._load_in_background, term, min(2 * retry_ms, RETRY_MAX_MS)
+        )
+
+    def _load_in_background(self, term: Term[S], retry_ms: int) -> None:
+        self._workers.spawn(self._try_to_load(term, retry_ms), f"load the coordinator of {self.topic}-{term.partition}")
 
     def _load_again(self, term: Term[S], error: Exception | None) -> None:
         """Load a coordinator again from its log. With `error`, its `replay` or `tick` has failed."""
@@ -439,16 +445,14 @@ class CoordinatorShell(Generic[S]):
         """Rebuild a shard from its partition, then apply the effects that its `loaded` returns.
 
         The shard reads the log in parts. Other requests have their turn between two parts, and the log may grow. If the
-        term ends meanwhile, drop the shard.
+        term ends meanwhile, drop the shard. If the replica does not lead under the term's epoch yet, load nothing.
         """
         await self._partitions.open_in_turns(self.topic, term.partition)
         replica = self._partitions.get(self.topic, term.partition)
         if self._terms.get(term.partition) is not term:
             return
         if replica is None or replica.leader_epoch != term.epoch:
-            raise ProtocolError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log does not have leader epoch {term.epoch} yet"
-            )
+            return  # `role_changed` loads the shard when the replica leads under the term's epoch
         shard = self._make_shard(term.epoch)
         log = replica.log
         offset = log.log_start_offset
