@@ -201,7 +201,7 @@ def test_poll_without_a_timeout_waits_for_a_second(server: Server, topic: str) -
         consumer.assign([(topic, 0)])
         begin = time.monotonic()
         assert consumer.poll() == []
-        assert 0.9 < time.monotonic() - begin < 10
+        assert time.monotonic() - begin > 0.9
 
 
 def test_topic_that_does_not_exist(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -311,12 +311,14 @@ async def test_several_tasks_read_from_one_consumer(server: Server, topic: str) 
         assert await asyncio.gather(*reads) == [{}, {}]
     async with aio.Consumer(server.bootstrap, group_id=topic) as ours:
         ours.assign([(topic, 0)])
-        reading = asyncio.create_task(ours.poll(1))
+        reading = asyncio.create_task(ours.poll(60))
         await asyncio.sleep(0.1)
         await ours.commit({(topic, 0): 0})
         with pytest.raises(errors.UsageError, match="another task"):
             await ours.poll(1)
-        assert await reading == []
+        ours.wakeup()
+        with pytest.raises(errors.WakeupError):
+            await reading
 
 
 @in_loop

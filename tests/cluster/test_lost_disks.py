@@ -100,14 +100,14 @@ def test_broker_that_starts_first_with_a_new_disk_copies_the_records_of_the_othe
         processes.start(broker)
     assert read(processes) == list(range(RECORDS))
     assert not {2, -1} & set(led_by(processes.metadata(1)))
-    processes.until(1, is_complete, 30)
+    processes.until(1, is_complete)
     processes.kill(1)
     processes.kill(3)
-    processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2], 30)
+    processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2])
     assert read(processes) == list(range(RECORDS))
     processes.kill(2)
     processes.start(2)
-    processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2], 30)
+    processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2])
 
 
 def test_only_an_unclean_election_gives_up_the_lost_disk_of_the_last_in_sync_replica(
@@ -131,4 +131,4 @@ def test_only_an_unclean_election_gives_up_the_lost_disk_of_the_last_in_sync_rep
     assert {each.error_code for each in answer.replica_election_results[0].partition_result} == {0}
     assert read(processes) == list(range(RECORDS))
     assert not {2, -1} & set(led_by(processes.metadata(1)))
-    processes.until(1, is_complete, 30)
+    processes.until(1, is_complete)

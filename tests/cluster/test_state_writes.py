@@ -69,7 +69,7 @@ def test_leader_of_a_deleted_topic_does_not_change_its_successor(tmp_path: Path)
         store.before = before
         await brokers.crash(2)
         store.close_session(second.registration.session)
-        await asyncio.wait_for(interrupted.wait(), 10)
+        await asyncio.wait_for(interrupted.wait(), 60)
         await until(lambda: first.metadata.image.topic_by_id(UUID(int=7)))
         found = state(store)
         assert (found.leader, found.isr, found.version) in [(3, (3, 2), 0), (-1, (3, 2), 1)]

@@ -230,7 +230,7 @@ def test_member_that_does_not_sync_in_time_is_removed(wire: Wire, module_server:
 
 def test_silent_member_is_removed_after_its_session_timeout(wire: Wire, module_server: Server, name: str) -> None:
     leader, follower = stable(module_server.bootstrap, name, 2)
-    follower.ask_to_join(session_timeout_ms=MIN_SESSION_MS, protocols={"range": subscription("other")})
+    follower.ask_to_join(session_timeout_ms=3_000, protocols={"range": subscription("other")})
     until(leader.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
     leader.ask_to_join()
     for each in (leader, follower):

@@ -123,7 +123,7 @@ class BrokerStorage:
             broker = Broker(load(given), disk=self.disk, store=self.store, now_ms=lambda: NOW)
             await broker.start()
             try:
-                await asyncio.wait_for(life(broker), 30)
+                await asyncio.wait_for(life(broker), 120)
             finally:
                 await broker.stop(together=True)  # no other broker runs, and a registered one would take 5 s
 

@@ -66,7 +66,7 @@ class Brokers:
             broker.store.close()
 
 
-def run(brokers: Brokers, body: Callable[[Brokers], Coroutine[Any, Any, None]], *, limit_s: float = 60) -> None:
+def run(brokers: Brokers, body: Callable[[Brokers], Coroutine[Any, Any, None]], *, limit_s: float = 240) -> None:
     async def main() -> None:
         try:
             await asyncio.wait_for(body(brokers), limit_s)
@@ -77,11 +77,10 @@ def run(brokers: Brokers, body: Callable[[Brokers], Coroutine[Any, Any, None]], 
     asyncio.run(main())
 
 
-async def until(true: Callable[[], object], limit_s: float = 10) -> float:
-    """Wait until a condition holds. Return the seconds that it took."""
+async def until(true: Callable[[], object], limit_s: float = 60) -> None:
+    """Wait until a condition holds. The limit is for a busy machine with a slow disk."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while not true():
         assert loop.time() - begun < limit_s
         await asyncio.sleep(0.002)
-    return loop.time() - begun

@@ -249,7 +249,7 @@ class PythonCells:
         assert self._process.stdin is not None
         with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
             self._process.stdin.close()
-            self._process.wait(20)
+            self._process.wait(60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -16,7 +16,7 @@ POLL = 0.02
 """Seconds between two checks of an expected event."""
 
 
-def wait_until(condition: Callable[[], object], what: str, *, timeout: float = 30.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, *, timeout: float = 120.0) -> None:
     """Wait until `condition()` is true. Raise AssertionError with `what` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
@@ -118,7 +118,7 @@ class ManagedProcess:
         text = self.stdout_path.read_text(errors="replace")
         yield from text[: text.rfind("\n") + 1].splitlines()
 
-    def wait_for(self, condition: Callable[[], object], what: str, *, timeout: float = 30.0) -> None:
+    def wait_for(self, condition: Callable[[], object], what: str, *, timeout: float = 120.0) -> None:
         """Wait as `wait_until` does, but fail at once, with the output, if the process ends before."""
 
         def seen() -> bool:

@@ -19,8 +19,9 @@ from urllib.parse import unquote, urlsplit
 class FakeRegistry:
     """The schemas, and what the next requests get instead of an answer.
 
-    `failures` are HTTP statuses for the next requests. `delay_s` is how long each answer takes. `authorization` is the
-    header that requests need. `requests` has (method, path) of each request.
+    `failures` are HTTP statuses for the next requests. `delay_s` is how long each answer takes. With `hold`, each
+    answer waits for this event. `authorization` is the header that requests need. `requests` has (method, path) of each
+    request.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class FakeRegistry:
         self.subjects: dict[str, list[int]] = {}
         self.failures: list[int] = []
         self.delay_s = 0.0
+        self.hold: threading.Event | None = None
         self.authorization: str | None = None
         self.body: bytes | None = None
         """What to answer in place of JSON."""
@@ -82,6 +84,8 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
             path = urlsplit(self.path).path
             registry.requests.append((self.command, path))
             time.sleep(registry.delay_s)
+            if registry.hold is not None:
+                registry.hold.wait(60)
             if registry.authorization not in (None, self.headers.get("Authorization")):
                 status, found = 401, {"error_code": 40101, "message": "Unauthorized"}
             elif registry.failures:

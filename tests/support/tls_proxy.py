@@ -58,7 +58,7 @@ class TlsProxy:
 
     def __enter__(self) -> TlsProxy:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -30,7 +30,7 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import Message
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 """How long anything may take before a test fails, not how long it should take."""
 
 LOADING = frozenset(

@@ -13,7 +13,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from support.clients.base import Member, Outgoing, Seen
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from support.clients.base import Member, Outgoing, Seen
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which an expected event counts as missing."""
 
 

@@ -12,7 +12,7 @@ from kafka.structs import OffsetAndMetadata
 
 from support.clients.base import Member, Outgoing, Seen
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 def seen(record: Any) -> Seen:

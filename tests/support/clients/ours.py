@@ -10,7 +10,7 @@ from oncelog import Admin, Consumer, Producer
 from oncelog.client.types import ConsumerRecord
 from support.clients.base import Outgoing, Seen
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 def seen(record: ConsumerRecord) -> Seen:

@@ -57,7 +57,7 @@ def live(
         await broker.start()
         try:
             if life is not None:
-                await asyncio.wait_for(life(broker), 30)
+                await asyncio.wait_for(life(broker), 60)
         finally:
             await broker.stop()
 

@@ -86,7 +86,7 @@ def live(
         broker = Broker(config, disk=disk, store=metadata, now_ms=lambda: NOW, offload=offload)  # type: ignore[arg-type]
         await broker.start()
         try:
-            await asyncio.wait_for(life(broker), 30)
+            await asyncio.wait_for(life(broker), 60)
         except PowerLossError:
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:

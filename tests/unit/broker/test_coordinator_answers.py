@@ -112,7 +112,7 @@ def test_record_that_cannot_be_encoded_returns_an_error() -> None:
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
         with pytest.raises(ProtocolError) as caught:
-            await asyncio.wait_for(shell.request(0, say("done", record("t" * 40_000, 1))), 10)
+            await asyncio.wait_for(shell.request(0, say("done", record("t" * 40_000, 1))), 60)
         assert caught.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert await shell.request(0, say("done", record("t", 1))) == "done"
 

@@ -120,7 +120,7 @@ def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
         now -= 3_600_000
         batch = build_batch([Record(0, now, b"k", b"v")])
         broker.partitions.find("t", 0).append(memoryview(batch), now_ms=now)
-        response = await asyncio.wait_for(fetch, 20)
+        response = await asyncio.wait_for(fetch, 60)
         assert len(response.responses[0].partitions[0].records) == len(batch)
         await broker.stop()
 
@@ -293,7 +293,7 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
         assert reads == 2, "it polls in a busy loop"
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
         broker.partitions.find("again", 0).append(memoryview(batch), now_ms=10**12)
-        response = await asyncio.wait_for(fetch, 30)
+        response = await asyncio.wait_for(fetch, 60)
         assert len(response.responses[0].partitions[0].records) == len(batch)
         await broker.stop()
 
@@ -323,7 +323,7 @@ def test_fetch_of_many_partitions_is_answered_at_once_while_too_many_wait(tmp_pa
         for partitions in (ALWAYS_WAITS + 1, 300):
             answer = fetch(partitions)
             if not isinstance(answer, FetchResponse):
-                answer = await asyncio.wait_for(answer, 30)
+                answer = await asyncio.wait_for(answer, 60)
             assert len(answer.responses[0].partitions) == partitions
         small = fetch(ALWAYS_WAITS)
         waiting.cancel()

@@ -94,7 +94,7 @@ def live(
         broker = Broker(load(given), disk=disk, store=metadata, now_ms=lambda: NOW, offload=offload)
         await broker.start()
         try:
-            await asyncio.wait_for(life(broker, disk), 30)
+            await asyncio.wait_for(life(broker, disk), 60)
         finally:
             disk.gate.set()
             await broker.stop()

@@ -236,12 +236,12 @@ def test_a_diverging_fetch_gets_the_end_of_the_epoch_and_does_not_count(storage:
 def test_a_follower_waits_for_records(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
-        answer = fetch.bind(broker.parts)(request(3, last_fetched_epoch=0, wait_ms=20_000), CONTEXT)
+        answer = fetch.bind(broker.parts)(request(3, last_fetched_epoch=0, wait_ms=600_000), CONTEXT)
         assert isinstance(answer, Awaitable)
         task = asyncio.ensure_future(answer)
         await asyncio.sleep(0.05)
         replica.append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
-        found = (await asyncio.wait_for(task, 5)).responses[0].partitions[0]
+        found = (await asyncio.wait_for(task, 60)).responses[0].partitions[0]
         assert (found.high_watermark, len(found.records)) == (3, replica.log.size_bytes // 4)
 
     storage.run_broker(life)
@@ -253,16 +253,16 @@ def test_a_follower_in_a_session_does_not_wait_for_a_high_watermark(storage: Bro
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
         handle = fetch.bind(broker.parts)
-        first = request(0, wait_ms=20_000)
+        first = request(0, wait_ms=600_000)
         first.session_epoch = 0
         begun = handle(first, CONTEXT)
         assert isinstance(begun, FetchResponse)
         assert begun.session_id
-        asked = request(3, last_fetched_epoch=0, wait_ms=20_000)
+        asked = request(3, last_fetched_epoch=0, wait_ms=600_000)
         asked.session_id, asked.session_epoch = begun.session_id, 1
         answer = handle(asked, CONTEXT)
         assert isinstance(answer, Awaitable)
-        found = (await asyncio.wait_for(answer, 5)).responses[0].partitions[0]
+        found = (await asyncio.wait_for(answer, 60)).responses[0].partitions[0]
         assert (found.high_watermark, found.records) == (3, b"")
         asked.session_epoch, asked.topics = 2, []
         waiting = handle(asked, CONTEXT)
@@ -271,7 +271,7 @@ def test_a_follower_in_a_session_does_not_wait_for_a_high_watermark(storage: Bro
         await asyncio.sleep(0.1)
         assert not task.done()
         replica.append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
-        found = (await asyncio.wait_for(task, 5)).responses[0].partitions[0]
+        found = (await asyncio.wait_for(task, 60)).responses[0].partitions[0]
         assert found.high_watermark == 3
         assert found.records
 
@@ -281,11 +281,11 @@ def test_a_follower_in_a_session_does_not_wait_for_a_high_watermark(storage: Bro
 def test_the_end_of_the_term_answers_a_waiting_follower(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
-        answer = fetch.bind(broker.parts)(request(3, last_fetched_epoch=0, wait_ms=20_000), CONTEXT)
+        answer = fetch.bind(broker.parts)(request(3, last_fetched_epoch=0, wait_ms=600_000), CONTEXT)
         task = asyncio.ensure_future(answer)
         await asyncio.sleep(0.05)
         broker.partitions.roles.end_term(replica)
-        found = (await asyncio.wait_for(task, 5)).responses[0].partitions[0]
+        found = (await asyncio.wait_for(task, 60)).responses[0].partitions[0]
         assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     storage.run_broker(life)
@@ -363,7 +363,7 @@ def test_delete_records_waits_for_the_followers(storage: BrokerStorage, deletes:
         assert not task.done()
         if deletes:
             fetched(broker, request(3, last_fetched_epoch=0, log_start_offset=2))
-        found = (await asyncio.wait_for(task, 5)).topics[0].partitions[0]
+        found = (await asyncio.wait_for(task, 60)).topics[0].partitions[0]
         timed_out = ErrorCode.REQUEST_TIMED_OUT, 0
         assert (found.error_code, found.low_watermark) == ((0, 2) if deletes else timed_out)
 
@@ -379,7 +379,7 @@ def test_delete_records_does_not_wait_for_a_dead_follower(storage: BrokerStorage
         assert not task.done()
         broker.store.delete(broker_path(FOLLOWER))
         await broker.loader.refresh()
-        found = (await asyncio.wait_for(task, 5)).topics[0].partitions[0]
+        found = (await asyncio.wait_for(task, 60)).topics[0].partitions[0]
         assert (found.error_code, found.low_watermark) == (0, 2)
 
     storage.run_broker(life)
@@ -395,7 +395,7 @@ def test_delete_records_of_a_client_that_has_gone_ends(storage: BrokerStorage, w
         await asyncio.sleep(0.05 if waits else 0)
         for callback in tuple(context.on_disconnect):
             callback()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
         assert not context.on_disconnect
         assert not replica._watchers
 
@@ -407,11 +407,11 @@ def test_a_waiting_consumer_gets_records_that_a_follower_commits(storage: Broker
 
     async def life(broker: Broker) -> None:
         await leader(broker)
-        task = asyncio.ensure_future(fetch.bind(broker.parts)(request(0, broker=-1, wait_ms=20_000), CONTEXT))
+        task = asyncio.ensure_future(fetch.bind(broker.parts)(request(0, broker=-1, wait_ms=600_000), CONTEXT))
         await asyncio.sleep(0.05)
         assert not task.done()
         fetched(broker, request(3, last_fetched_epoch=0))
-        found = (await asyncio.wait_for(task, 5)).responses[0].partitions[0]
+        found = (await asyncio.wait_for(task, 60)).responses[0].partitions[0]
         assert (found.high_watermark, bool(found.records)) == (3, True)
 
     storage.run_broker(life)

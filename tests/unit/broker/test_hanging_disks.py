@@ -146,7 +146,7 @@ def test_hanging_log_directory_leaves_threads_for_the_others(tmp_path: Path, mon
         await asyncio.sleep(0.5)  # more of them may begin to wait
         assert life.disk.waiting == workers.DISK_THREADS
         assert await life.send(life.client, "t", life.partitions(life.b, "t")[0]) == 0
-        await asyncio.wait_for(life.broker.topics.create("u"), 20)
+        await asyncio.wait_for(life.broker.topics.create("u"), 60)
         assert not writing.done()
         life.disk.release()
         assert await writing == 0

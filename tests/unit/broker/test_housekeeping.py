@@ -106,7 +106,7 @@ def test_failed_round_is_logged_and_the_next_one_runs(
         await broker.topics.create("t", partitions=2, configs={})
         for partition in range(2):
             broker.partitions.find("t", partition)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(seen) < 4 or len(written) < 2:
                 await asyncio.sleep(0.005)
         await broker.stop()
@@ -134,7 +134,7 @@ def test_log_directories_are_checked_again_after_an_unexpected_error(
         config = load(QUICK | {"log.dirs": str(tmp_path)})
         broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000_000)
         await broker.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(checks) < 2:
                 await asyncio.sleep(0.005)
         await broker.stop()

@@ -84,7 +84,7 @@ def live(folder: Path, body: Callable[[Broker, Workers], Awaitable[None]]) -> No
         await broker.topics.create("compressed", partitions=1, configs={"compression.type": "lz4"})
         workers.work.clear()
         try:
-            await asyncio.wait_for(body(broker, workers), 30)
+            await asyncio.wait_for(body(broker, workers), 60)
         finally:
             workers.gate.set()
             await broker.stop()

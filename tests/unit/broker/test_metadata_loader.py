@@ -102,7 +102,7 @@ def test_change_of_another_writer_is_applied_without_a_request(monkeypatch: pyte
         applied = asyncio.Event()
         loader.subscribe(lambda delta: applied.set())
         write_topic(ChangeLog(store), TOPIC)
-        await asyncio.wait_for(applied.wait(), 30)
+        await asyncio.wait_for(applied.wait(), 60)
         assert cache.image.topic("t") == TOPIC
 
     with_loader(body)
@@ -230,7 +230,7 @@ def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
         request.cancel()
         assert isinstance((await asyncio.gather(request, return_exceptions=True))[0], asyncio.CancelledError)
         may_end.set()
-        await asyncio.wait_for(ended.wait(), 30)
+        await asyncio.wait_for(ended.wait(), 60)
 
     with_loader(body)
 

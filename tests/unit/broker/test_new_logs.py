@@ -75,7 +75,7 @@ def live(folder: Path, body: Callable[[Broker, CreatingDisk, Workers], Awaitable
         await broker.topics.create("t", partitions=MANY)
         disk.threads.clear()
         try:
-            await asyncio.wait_for(body(broker, disk, workers), 30)
+            await asyncio.wait_for(body(broker, disk, workers), 60)
         finally:
             workers.gate.set()
             await broker.stop()

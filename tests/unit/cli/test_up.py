@@ -62,14 +62,14 @@ def test_other_signals_stop_the_broker_cleanly(new_cluster: NewCluster, number: 
     finally:
         signal.signal(number, inherited)
     os.kill(cluster.process.pid, number)
-    assert cluster.process.popen.wait(30) == 0
+    assert cluster.process.popen.wait(90) == 0
     assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
 def test_ctrl_c_reaches_both_processes_and_the_stop_is_clean(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     os.killpg(cluster.process.pid, signal.SIGINT)
-    assert cluster.process.popen.wait(30) == 0
+    assert cluster.process.popen.wait(90) == 0
     assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
@@ -81,7 +81,7 @@ def test_two_interrupts_do_not_kill_a_broker_that_closes_its_logs(new_cluster: N
         os.kill(cluster.process.pid, signal.SIGINT)
         time.sleep(0.1)
     os.kill(broker, signal.SIGCONT)
-    assert cluster.process.popen.wait(30) == 0
+    assert cluster.process.popen.wait(90) == 0
     assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
@@ -176,7 +176,7 @@ def test_data_in_a_parent_folder_is_mentioned(tmp_path: Path) -> None:
 def test_no_restart(new_cluster: NewCluster) -> None:
     cluster = new_cluster(arguments=("--no-restart",))
     cluster.kill()
-    assert cluster.process.popen.wait(30) == 1
+    assert cluster.process.popen.wait(90) == 1
     assert "oncelog: broker 1 ended by signal 9\n" in errors_of(cluster)
 
 
@@ -194,7 +194,7 @@ def test_second_sigterm_does_not_shorten_the_stop(new_cluster: NewCluster) -> No
     cluster = new_cluster()
     for _ in range(2):
         os.kill(cluster.process.pid, signal.SIGTERM)
-    assert cluster.process.popen.wait(30) == 0
+    assert cluster.process.popen.wait(90) == 0
     assert "killing" not in errors_of(cluster)
 
 
@@ -455,7 +455,7 @@ def test_missing_data_is_not_replaced_by_an_empty_log(new_cluster: NewCluster) -
     pid = cluster.broker_pid()
     shutil.rmtree(cluster.data)
     os.kill(pid, signal.SIGKILL)
-    assert cluster.process.popen.wait(30) == 1
+    assert cluster.process.popen.wait(90) == 1
     assert f"Not restarting it, because {cluster.data / 'metadata.sqlite'} is missing." in errors_of(cluster)
 
 

@@ -146,7 +146,7 @@ def test_interrupted_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
             self.future = start(work)  # type: ignore[arg-type]
 
         def result(self, timeout: float | None) -> None:
-            assert waiting._awaited.begun.wait(10)
+            assert waiting._awaited.begun.wait(60)
             raise KeyboardInterrupt
 
         def cancel(self) -> None:
@@ -155,7 +155,7 @@ def test_interrupted_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting._thread, "start", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         waiting.forever()
-    assert waiting._awaited.ended.wait(10), "the call is cancelled"
+    assert waiting._awaited.ended.wait(60), "the call is cancelled"
 
 
 def test_asyncio_admin_has_documented_coroutine_functions() -> None:

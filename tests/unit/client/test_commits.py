@@ -42,7 +42,7 @@ def run(
         coordinator = Coordinator(core)
         monkeypatch.setattr(offset_calls, "commit", coordinator.commit)
         core.assign([TP, OTHER])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await body(core, coordinator)
             await core.close()
 

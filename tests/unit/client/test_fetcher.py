@@ -88,7 +88,7 @@ def run(body: Callable[[ConsumerCore, Brokers, PartitionState], Coroutine[Any, A
         core.assign([TP])
         core.subscription.partitions[TP].seek(OffsetAndMetadata(50, leader_epoch=4))
         brokers = Brokers(core)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await body(core, brokers, core.subscription.partitions[TP])
         await core.close()
 
@@ -258,7 +258,7 @@ def test_idle_partition_is_fetched_although_others_have_buffered_records(max_wai
         if why == "other":
             core.subscription.partitions["t", 2].paused = False
         brokers.answers[1] = lambda request: records(offset, 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not core.subscription.partitions["t", 1].buffered:
                 await core.poll(1, 0)
                 await asyncio.sleep(0.001)

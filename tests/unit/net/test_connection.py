@@ -204,7 +204,7 @@ def test_connection_is_closed_if_the_broker_rejects_it_at_the_start() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         with pytest.raises(ConnectionLostError, match="CLUSTER_AUTHORIZATION_FAILED"):
             await connect("127.0.0.1", server.sockets[0].getsockname()[1])
-        await asyncio.wait_for(hung_up.wait(), 10)
+        await asyncio.wait_for(hung_up.wait(), 60)
         server.close()
         await server.wait_closed()
 

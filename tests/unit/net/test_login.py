@@ -136,7 +136,7 @@ def test_new_login_before_the_session_expires_lets_other_requests_wait() -> None
     login = Login("PLAIN")
 
     async def body(connection: ClientConnection) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             number = 0
             while login.begun < 3:
                 answers = [connection.send(beat(number + each)) for each in range(3)]
@@ -172,12 +172,11 @@ def test_connection_is_congested_until_a_new_login_that_is_due_is_complete() -> 
     login = Login("PLAIN")
 
     async def body(connection: ClientConnection) -> None:
-        assert not connection.congested
-        await asyncio.sleep(0.06)
-        assert connection.congested
+        while not connection.congested:
+            await asyncio.sleep(0.005)
         complete = asyncio.Event()
         connection.on_writable(complete.set)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await complete.wait()
         assert (login.begun, connection.congested, connection.closed) == (2, False, False)
 
@@ -192,7 +191,7 @@ def test_failed_new_login_wakes_up_what_waits_for_an_uncongested_connection() ->
         await asyncio.sleep(0.03)
         ended = asyncio.Event()
         connection.on_writable(ended.set)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ended.wait()
         assert connection.closed
 
@@ -209,7 +208,7 @@ def test_unexpected_error_in_a_new_login_ends_the_connection(error: BaseExceptio
 
     async def body(connection: ClientConnection) -> None:
         await asyncio.sleep(0.03)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with pytest.raises(ConnectionLostError, match=f"new login .* failed: {type(error).__name__}"):
                 await connection.call(beat(1))
         assert connection.closed

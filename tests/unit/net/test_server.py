@@ -188,7 +188,7 @@ def test_callback_that_is_added_after_the_client_has_gone_is_called_at_once(loop
             client.close()
             await until(lambda: all(c._eof for c in server.connections))
             gate.set()
-            await asyncio.wait_for(answered.wait(), 10)
+            await asyncio.wait_for(answered.wait(), 60)
 
     run(loop, body)
 

@@ -74,7 +74,7 @@ def test_broker_answers_after_a_pause() -> None:
             waiting = producer.send("orders", "2")
             with pytest.raises(TimedOutError):
                 waiting.result(timeout=0.3)
-        assert waiting.result(timeout=10).offset == 1
+        assert waiting.result(timeout=60).offset == 1
 
 
 @pytest.mark.parametrize("fault", ["pause", "kill"])

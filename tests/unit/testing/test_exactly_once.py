@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -113,9 +112,7 @@ def test_aborted_records_do_not_count(broker: Broker, fill: Fill, words: list[st
 
     with pytest.raises(KeyError):
         abort()
-    begun = time.monotonic()
     assert_exactly_once(*topics, bootstrap_servers=broker.bootstrap_servers)
-    assert time.monotonic() - begun < 10, "a poll waited for records after the end of a partition"
 
 
 def test_open_transaction_is_an_unfinished_pipeline(broker: Broker, fill: Fill) -> None:
