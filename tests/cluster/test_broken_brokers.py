@@ -148,6 +148,8 @@ def test_lost_disk_is_replaced_while_the_whole_cluster_starts(up: Up, data: Path
     shutil.rmtree(folder)
     cluster = up("--set", f"lost.log.dirs={folder}")
     assert cluster.bootstrap.count(",") == 2
+    copied = "Partitions with other replicas are copied from them, and all other partitions start without records"
+    assert f"log directory {folder} is lost. {copied}" in messages(cluster)
     assert read(cluster, RECORDS) == list(range(RECORDS))
     wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
     assert cluster.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ from oncelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreateTopicsRequest,
+)
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
 )
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
@@ -447,6 +453,37 @@ def test_followers_without_fetch_sessions_fetch_all_partitions_in_turn(tmp_path:
         assert fetched_before[0] < 20
 
     run(Brokers(tmp_path), body)
+
+
+def test_follower_that_the_leader_has_no_records_for_reports_that_it_is_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, second, _ = await three(brokers)
+        await first.topics.create("t", assignment=[(1, 2)])
+        assert await produce(first) == ErrorCode.NONE
+        await until(lambda: has_record(second, "t", 0))
+        await brokers.stop(2)
+        for _ in range(3):
+            assert await produce(first, acks=1) == ErrorCode.NONE
+        topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=3)])
+        deleted = await ask(first, DeleteRecordsRequest(topics=[topic], timeout_ms=5000))
+        assert deleted.topics[0].partitions[0].error_code == ErrorCode.NONE
+        second = await brokers.start(2)
+
+        def copied() -> bool:
+            replica = second.partitions.hosted("t", 0)
+            return replica is not None and (replica.log.log_start_offset, replica.log.log_end_offset) == (3, 4)
+
+        await until(copied)
+
+    with caplog.at_level(logging.INFO):
+        run(Brokers(tmp_path), body)
+    assert (
+        "t-0 ends at offset 1, before the first record of its leader, broker 1: deleting its records, and beginning at "
+        "offset 3"
+    ) in caplog.text
+    assert "differs from the log" not in caplog.text
 
 
 def test_metadata_lists_a_broker_that_stops_until_its_session_would_have_ended(tmp_path: Path) -> None:

@@ -48,6 +48,11 @@ WARN_AFTER_S = 1.0
 SYNC_WAIT_MS = 20
 """How long a Fetch waits for partitions whose records are being synced. The leader does not count unsynced records."""
 _LATEST, _EARLIEST = -1, -2
+_DIVERGES = "%s ends at offset %d, and differs from the log of its leader, broker %d: truncating it to offset %d"
+_TOO_FAR_BEHIND = (
+    "%s ends at offset %d, before the first record of its leader, broker %d: deleting its records, and beginning at "
+    "offset %d"
+)
 _ROLES_CHANGE = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -409,10 +414,9 @@ class _Fetcher:
                 followed.backoff_ms = MIN_BACKOFF_MS
                 followed.problem = ""
             elif isinstance(action, Truncate | Restart):
-                how = "truncating it to" if isinstance(action, Truncate) else "deleting its records, and beginning at"
-                text = "%s ends at offset %d, and differs from the log of its leader, broker %d: %s offset %d"
+                text = _DIVERGES if isinstance(action, Truncate) else _TOO_FAR_BEHIND
                 end = replica.log.log_end_offset
-                self._parts.logger.info(text, replica.name, end, self._leader, how, action.offset)
+                self._parts.logger.info(text, replica.name, end, self._leader, action.offset)
                 self._parts.truncations.start(replica, action)
         except Exception as error:  # the other partitions of the leader do not depend on this one
             if followed.is_new(repr(error)):

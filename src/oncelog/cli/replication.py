@@ -1,4 +1,4 @@
-"""Show partitions that are offline, under min ISR or under-replicated, and brokers that are not running."""
+"""Show partitions that are offline, under min ISR or under-replicated, and brokers that are down or hang."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def summarize(partitions: Sequence[PartitionReplication], running: Iterable[int]
 def show_summary(found: dict[str, Any]) -> None:
     """Print the result of `summarize`."""
     for broker in found["missing_brokers"]:
-        click.echo(f"broker {broker['id']} is not running; it has {broker['replicas']} replicas")
+        click.echo(f"broker {broker['id']} is down or hangs; it has {broker['replicas']} replicas")
     counts, shown = found["partitions"], found["problems"]
     click.echo(
         f"\npartitions {counts['total']}  offline {counts['offline']}  under-min-isr {counts['under_min_isr']}  "

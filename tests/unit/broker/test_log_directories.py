@@ -155,7 +155,7 @@ def test_directory_removed_from_the_settings_prevents_the_start(storage: BrokerS
     storage.run_broker(nothing)  # the same directory in another place
 
 
-def test_lost_directory_starts_empty_on_request(storage: BrokerStorage) -> None:
+def test_lost_directory_starts_empty_on_request(storage: BrokerStorage, caplog: pytest.LogCaptureFixture) -> None:
     async def after_the_loss(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 0
         assert broker.partitions.find("t", 1).log.log_end_offset == 1
@@ -163,6 +163,7 @@ def test_lost_directory_starts_empty_on_request(storage: BrokerStorage) -> None:
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     shutil.rmtree(storage.paths[0])
     storage.run_broker(after_the_loss, lost_log_dirs=storage.paths[0])
+    assert f"log directory {storage.paths[0]} is lost. Its partitions start without records" in caplog.text
     storage.run_broker(after_the_loss)
     gone = storage.paths.pop()
     refused(storage)

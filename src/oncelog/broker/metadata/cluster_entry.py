@@ -115,7 +115,7 @@ class ClusterEntry:
         now = directories.open(cluster_id, self._new_topic_id, known)
         mark_imported(store, directories.online)
         for key in before.keys() - now.keys():
-            self._logger.warning("log directory %s is lost; its partitions start without records", before[key])
+            self._logger.warning("log directory %s is lost. %s", before[key], _what_follows(image, node_id))
             lost |= log_dir_registry.lost_logs(image, node_id, directories.holds)
         if (now, lost, given_up & named) != (before, noted, named):
             log_dir_registry.write(store, node_id, now, lost, named)
@@ -126,3 +126,10 @@ class ClusterEntry:
 
     def _new_topic_id(self) -> UUID:
         return new_topic_id(self._random_bits)
+
+
+def _what_follows(image: MetadataImage, node_id: int) -> str:
+    """Say what happens to the partitions of a lost log directory."""
+    if any(image.replicated(node_id)):
+        return "Partitions with other replicas are copied from them, and all other partitions start without records"
+    return "Its partitions start without records"
