@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from oncelog.cluster.image_nodes import read_image
@@ -118,6 +119,38 @@ def test_partitions_of_a_dead_broker_are_described(new_cluster: NewCluster) -> N
     wait_until(
         lambda: not tool.json("topic", "describe", "--under-replicated", "--unavailable"), "all replicas are in sync"
     )
+
+
+def test_lists_name_a_broker_that_hangs_and_show_the_answers_of_the_others(new_cluster: NewCluster) -> None:
+    """Without the end of its session, no other broker takes its groups and transactions."""
+    settings = {"broker.session.timeout.ms": "600000", "offsets.topic.replication.factor": "1"}
+    cluster = new_cluster(settings=settings, arguments=("--brokers", "3", "--topic", "t"))
+    tool = Tool(cluster.bootstrap)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce("t", b"x")
+    assert producer.flush(30) == 0
+    for number in range(6):
+        group = {"bootstrap.servers": cluster.bootstrap, "group.id": f"g-{number}", "auto.offset.reset": "earliest"}
+        consumer = Consumer(group)
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        consumer.close()
+    coordinators = {row["group"]: row["coordinator"] for row in tool.json("group", "list")}
+    assert len(coordinators) == 6
+    hanging = coordinators["g-0"]
+    os.kill(cluster.broker_pid(hanging), signal.SIGSTOP)
+    try:
+        done = tool.run("group", "list", "--format", "json")
+        assert done.returncode == 1
+        assert {row["group"] for row in json.loads(done.stdout)} == {
+            group for group, coordinator in coordinators.items() if coordinator != hanging
+        }
+        assert f"broker {hanging} did not answer: " in done.stderr
+        assert "The list may lack its groups" in done.stderr
+        assert f"broker {hanging} did not answer: " in tool.fails(1, "txn", "list")
+    finally:
+        os.kill(cluster.broker_pid(hanging), signal.SIGCONT)
+    wait_until(lambda: tool.run("group", "list").returncode == 0, "all brokers answer again")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -201,6 +201,13 @@ def usage(option: str) -> Iterator[None]:
         raise click.UsageError(f"{option}: {error}") from error
 
 
+def require_all_answers(unanswered: Mapping[int, errors.RetriableError], missing: str) -> None:
+    """Fail if a broker has not answered, and name it. `missing` is what a coordinator has."""
+    if unanswered:
+        each = "; ".join(f"broker {node} did not answer: {error}".rstrip(".") for node, error in unanswered.items())
+        raise click.ClickException(f"{each}. The list may lack its {missing}. Try again later")
+
+
 def show(data: Any, form: str, columns: Sequence[str] = ()) -> None:
     """Print rows as JSON, or as a table of `columns` (default: the keys of the first row).
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli.common import connected, formatted, open_admin, show, usage
+from oncelog import errors
+from oncelog.cli.common import connected, formatted, open_admin, require_all_answers, show, usage
 from oncelog.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ COLUMNS = ("group", "coordinator", "type", "protocol", "state")
 @connected
 @formatted
 def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str, form: str) -> None:
-    """List the groups of all coordinators."""
+    """List the groups of all coordinators. If a broker does not answer, list the others' groups, and fail."""
+    unanswered: dict[int, errors.RetriableError] = {}
     with open_admin(bootstrap) as admin, usage("--state, --type"):
         rows = [
             {
@@ -58,9 +60,10 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str,
                 "protocol": item.protocol_type,
                 "state": item.state,
             }
-            for item in admin.list_groups(states, types)
+            for item in admin.list_groups(states, types, unanswered=unanswered)
         ]
     show(rows, form, COLUMNS)
+    require_all_answers(unanswered, "groups")
 
 
 @click.command()

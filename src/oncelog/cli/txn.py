@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oncelog import errors
-from oncelog.cli.common import connected, existing, formatted, open_admin, show, usage
+from oncelog.cli.common import connected, existing, formatted, open_admin, require_all_answers, show, usage
 from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.protocol.errors import ErrorCode
 
@@ -67,6 +67,7 @@ def list_transactions(
     form: str,
 ) -> None:
     """List the open transactions of all coordinators. With --all or a filter, list finished ones after them."""
+    unanswered: dict[int, errors.RetriableError] = {}
     with open_admin(bootstrap) as admin, usage("--state"):
         rows = [
             {
@@ -76,7 +77,11 @@ def list_transactions(
                 "state": item.state,
             }
             for item in admin.list_transactions(
-                states, producer_ids=producers, longer_than_ms=duration_ms, pattern=pattern or None
+                states,
+                producer_ids=producers,
+                longer_than_ms=duration_ms,
+                pattern=pattern or None,
+                unanswered=unanswered,
             )
         ]
     rows.sort(key=lambda row: row["state"] in FINISHED)  # open ones first
@@ -87,6 +92,7 @@ def list_transactions(
             click.echo(text, err=True)
         rows = shown
     show(rows, form, COLUMNS)
+    require_all_answers(unanswered, "transactional ids")
 
 
 @click.command()

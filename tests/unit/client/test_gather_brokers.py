@@ -37,12 +37,14 @@ class World(ClusterClient):
             raise errors.ConnectionFailedError(f"broker {node_id}: refused")
         return Node(self, node_id)
 
-    def gather(self, nodes: Sequence[int] | None = None) -> dict[int, list[str]]:
+    def gather(
+        self, nodes: Sequence[int] | None = None, unanswered: dict[int, errors.RetriableError] | None = None
+    ) -> dict[int, list[str]]:
         with closing(SimLoop()) as loop:
             for when, event in self.events:
                 loop.call_later(when, event)
             try:
-                answers = loop.run_until_complete(gather_brokers(self, ListTransactionsRequest, nodes))
+                answers = loop.run_until_complete(gather_brokers(self, ListTransactionsRequest, nodes, unanswered))
             finally:
                 self.now = loop.time()
         return {node: answer.unknown_state_filters for node, answer in answers.items()}
@@ -102,6 +104,21 @@ def test_broker_that_stays_registered_but_dead_fails_in_the_end(world: World) ->
     with pytest.raises(errors.ConnectionFailedError, match="broker 2: refused"):
         world.gather()
     assert 55 < world.now <= 60
+
+
+def test_answers_of_the_others_are_returned_if_the_caller_accepts_missing_ones(world: World) -> None:
+    world.dead = {2}
+    world.events = [(9.0, lambda: world.registered.discard(2))]
+    unanswered: dict[int, errors.RetriableError] = {}
+    assert world.gather(unanswered=unanswered) == {1: ["1"], 3: ["3"]}
+    assert list(unanswered) == [2]
+    assert "broker 2 is not in the cluster's metadata" in str(unanswered[2])
+
+
+def test_at_least_one_broker_must_answer(world: World) -> None:
+    world.dead = {1, 2, 3}
+    with pytest.raises(errors.ConnectionFailedError, match="refused"):
+        world.gather(unanswered={})
 
 
 def test_broker_requested_by_id_is_waited_for_although_it_is_unregistered(world: World) -> None:

@@ -85,14 +85,28 @@ def _known(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
     return found
 
 
-async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupInfo]:
+async def list_groups(
+    cluster: ClusterClient,
+    states: Sequence[str] = (),
+    types: Sequence[str] = (),
+    *,
+    unanswered: dict[int, errors.RetriableError] | None = None,
+) -> list[GroupInfo]:
     """Return the groups of all coordinators, in order of their ids.
 
     With `states` ("Stable", "Empty", ...) or `types` ("Classic", "Consumer", ...), return only groups of these. Raises
     ConfigError for an unknown state or type.
+
+    A broker that does not answer fails the call. If you pass a dict as `unanswered`, the call waits for 10 s, and
+    returns the groups of the brokers that have answered. The dict then has the error of each other broker by its node
+    id (Kafka's `valid()` and `errors()`).
     """
     in_states, of_types = _known("state", states, STATES), _known("type", types, TYPES)
-    answers = await gather_brokers(cluster, lambda: ListGroupsRequest(states_filter=in_states, types_filter=of_types))
+    answers = await gather_brokers(
+        cluster,
+        lambda: ListGroupsRequest(states_filter=in_states, types_filter=of_types),
+        unanswered=unanswered,
+    )
     found = []
     for node, response in answers.items():
         raise_for_error(response, f"groups of broker {node}")

@@ -92,11 +92,15 @@ async def list_transactions(
     producer_ids: Sequence[int] = (),
     longer_than_ms: int = -1,
     pattern: str | None = None,
+    unanswered: dict[int, errors.RetriableError] | None = None,
 ) -> list[TransactionListing]:
     """Return the transactional ids of all coordinators, in order of their names (Kafka's ListTransactions).
 
     Each argument is a filter: `states` such as "Ongoing", `producer_ids`, `longer_than_ms` for transactions that have
     been open for longer, and `pattern` in RE2's syntax, which must match the whole id.
+
+    A broker that does not answer fails the call. If you pass a dict as `unanswered`, the call waits for 10 s, and
+    returns the ids of the brokers that have answered. The dict then has the error of each other broker by its node id.
 
     Raises ConfigError for an unknown state, and RequestError (INVALID_REGULAR_EXPRESSION). Raises UnsupportedError if
     the broker does not support a filter.
@@ -109,6 +113,7 @@ async def list_transactions(
             duration_filter=longer_than_ms,
             transactional_id_pattern=pattern or None,
         ),
+        unanswered=unanswered,
     )
     found = []
     for node, response in answers.items():

@@ -20,6 +20,8 @@ from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 K = TypeVar("K", bound=Hashable)
 A = TypeVar("A")
 
+UNANSWERED_WAIT_MS = 10_000
+"""How long a request to all brokers waits if it may do without the answers of some of them."""
 COORDINATORS_AT_ONCE = 1_000
 """Keys in one FindCoordinator request."""
 
@@ -172,16 +174,35 @@ def _take(
 
 
 async def gather_brokers(
-    cluster: ClusterClient, make: Callable[[], Request], nodes: Sequence[int] | None = None
+    cluster: ClusterClient,
+    make: Callable[[], Request],
+    nodes: Sequence[int] | None = None,
+    unanswered: dict[int, errors.RetriableError] | None = None,
 ) -> dict[int, Any]:
     """Send one request to every broker (or to `nodes`) at the same time. Return the responses by node id.
 
     If a broker dies meanwhile, wait for it, even if the metadata no longer has it. New coordinators omit its groups and
     transactions from their responses until they have loaded them.
+
+    With `unanswered`, wait for at most `UNANSWERED_WAIT_MS`, put the errors of the other brokers there, and return the
+    responses without them. If no broker answers, raise the error of one of them.
     """
     wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
-    answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
-    return dict(zip(wanted, answers, strict=True))
+    if unanswered is None:
+        answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
+        return dict(zip(wanted, answers, strict=True))
+    found: dict[int, Any] = {}
+
+    async def ask(node: int) -> None:
+        try:
+            found[node] = await cluster.call_broker(node, make(), timeout_ms=UNANSWERED_WAIT_MS)
+        except errors.RetriableError as error:
+            unanswered[node] = error
+
+    await asyncio.gather(*map(ask, wanted))
+    if unanswered and not found:
+        raise next(iter(unanswered.values()))
+    return {node: found[node] for node in wanted if node in found}
 
 
 async def find_coordinators(cluster: ClusterClient, kind: str, keys: Iterable[str]) -> None:
