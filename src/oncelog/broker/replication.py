@@ -17,10 +17,10 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.peers import Failure, Peers, Purpose
-from oncelog.broker.replication_truncation import Truncations
+from oncelog.broker.replication_truncation import Truncated, Truncations
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
-from oncelog.cluster.follower import Append, Fetch, Fetched, Following, Restart, Signal, Truncate
+from oncelog.cluster.follower import Action, Append, Fetch, Fetched, Following, Restart, Signal, Truncate
 from oncelog.cluster.leader import DivergingEpoch
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import BATCHES_A_STEP, Pace
@@ -402,8 +402,9 @@ class _Fetcher:
             DivergingEpoch(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
         )
         replica = followed.replica
-        action = followed.following.received(followed.fetch, fetched)
+        action: Action = Signal.RETRY
         try:
+            action = followed.following.received(followed.fetch, fetched)
             if action is Signal.ASK_RANGE:
                 bounds = await self._bounds(followed)
                 action = Signal.RETRY if bounds is None else followed.following.range_known(*bounds)
@@ -438,7 +439,7 @@ class _Fetcher:
         replica = followed.replica
         log = replica.log
         if action.records:
-            truncations = log.truncations
+            truncations, before = log.truncations, Truncated(log.recovery_point, log.high_watermark)
             epoch, now_ms = followed.following.leader_epoch, self._parts.now_ms()
             steps = log.appending_as_follower(action.records, leader_epoch=epoch, now_ms=now_ms, pace=pace)
             try:
@@ -450,11 +451,8 @@ class _Fetcher:
                 steps.close()
                 if replica.offline or log.closed:
                     pass
-                elif log.is_stale:  # a truncation in `appending_as_follower` has failed
-                    self._parts.truncations.start(replica, None)
                 elif truncations != log.truncations:  # the log had only a part of the leader's first batch
-                    replica.truncated()
-                    self._parts.partitions.truncated(replica)
+                    self._parts.truncations.start(replica, before)
                 else:
                     replica.appended()  # after an error, the log may have a part of the records
             replica.bytes_appended += len(action.records)

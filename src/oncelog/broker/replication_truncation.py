@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
@@ -19,6 +20,13 @@ from oncelog.protocol.errors import ProtocolError
 
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 """The first pause after an error, which doubles, and the longest one."""
+
+
+class Truncated(NamedTuple):
+    """The offsets of a log before an append truncated it."""
+
+    recovery_point: int
+    high_watermark: int
 
 
 class Truncations:
@@ -46,19 +54,20 @@ class Truncations:
         self._logger = logger
         self._stepping = asyncio.Lock()
 
-    def start(self, replica: Replica, action: Truncate | Restart | None) -> None:
+    def start(self, replica: Replica, action: Truncate | Restart | Truncated) -> None:
         """Truncate or restart the log of a follower in the background. `Replica.truncating` is true until the end.
 
-        If `action` is None, end a truncation that has left the producer state stale.
+        If an append has truncated the log (`Truncated`), rebuild the producer state, and write the checkpoints.
         """
         replica.truncating = True
         self._workers.spawn(self._truncate(replica, action), f"truncate {replica.name}")
 
-    async def _truncate(self, replica: Replica, action: Truncate | Restart | None) -> None:
+    async def _truncate(self, replica: Replica, action: Truncate | Restart | Truncated) -> None:
         log = replica.log
         recovery_point, high_watermark = log.recovery_point, log.high_watermark
         steps: Steps[object]
-        if action is None:
+        if isinstance(action, Truncated):
+            recovery_point, high_watermark = action
             steps = log.rebuilding(self._now_ms())
         elif isinstance(action, Restart):  # it renames files, so their pages remain
             steps = log.restarting(action.offset, self._now_ms())

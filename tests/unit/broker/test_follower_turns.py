@@ -16,9 +16,9 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.peers import Failure
 from oncelog.broker.storage.checkpoints import Written
-from oncelog.broker.storage.data_directory import HIGH_WATERMARKS, DataDirectory
+from oncelog.broker.storage.data_directory import HIGH_WATERMARKS, RECOVERY_POINTS, DataDirectory
 from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker, epoch_path
-from oncelog.cluster.follower import Restart, Truncate
+from oncelog.cluster.follower import Fetch, Fetched, Following, Restart, Truncate
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import Create, Set
@@ -33,7 +33,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS
 from support.broker_fixtures import NOW, BrokerStorage
 from support.logs import append_as_follower
 
-ID = UUID(int=5)
+ID, OTHER = UUID(int=5), UUID(int=6)
 LEADER = 2
 BATCHES = 5 * BATCHES_A_STEP
 
@@ -75,13 +75,16 @@ def batches(start: int = 0, count: int = BATCHES) -> bytes:
     )
 
 
-async def follower(broker: Broker, leader: Leader, topic: str = "t") -> Replica:
+async def follower(
+    broker: Broker, leader: Leader, topic: str = "t", topic_id: UUID = ID, request: Any = None
+) -> Replica:
     """Return a replica that follows broker 2."""
-    broker.peers.request = leader.request  # type: ignore[method-assign,assignment]
-    info = TopicInfo(topic, ID, (PartitionInfo(LEADER, 0, (1, 2), (1, 2), leader_broker_epoch=0),))
+    broker.peers.request = request or leader.request  # type: ignore[method-assign]
+    info = TopicInfo(topic, topic_id, (PartitionInfo(LEADER, 0, (1, 2), (1, 2), leader_broker_epoch=0),))
     operations = [Create(epoch_path(LEADER)), Create(broker_path(LEADER), encode_broker(BrokerInfo(0)))]
     async with broker.loader.changing() as changes:
-        changes.write(operations, broker_path(LEADER))  # otherwise, the controller elects broker 1
+        if LEADER not in broker.metadata.image.brokers:  # otherwise, the controller elects broker 1
+            changes.write(operations, broker_path(LEADER))
         write_topic(changes, info)
     await broker.partitions.open_in_turns(topic, 0)
     replica = broker.partitions.hosted(topic, 0)
@@ -165,6 +168,49 @@ def test_an_unexpected_error_of_one_partition_does_not_end_the_fetch(
         leader.records = batches(count=1)
         async with asyncio.timeout(60):
             while not replica.log.log_end_offset:
+                await asyncio.sleep(0.01)
+        assert "the fetch from broker" not in caplog.text
+
+    storage.run_broker(life)
+
+
+def test_an_error_while_one_response_is_processed_affects_only_its_partition(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The partitions after it in the response would starve, because the next response has the same order."""
+
+    async def life(broker: Broker) -> None:
+        leader = Leader(batches(count=1))
+        bad = await follower(broker, leader)
+
+        async def both(number: int, _purpose: Any, request: Any, *_: Any) -> Any:
+            await asyncio.sleep(0.01)
+            if not isinstance(request, FetchRequest) or number != LEADER:
+                return Failure("no such broker")
+            asked = {topic.topic_id: topic.partitions for topic in request.topics}
+            return FetchResponse(
+                session_id=0,
+                responses=[
+                    FetchableTopicResponse(
+                        topic_id=topic_id, partitions=[PartitionData(partition_index=0, records=batches(count=1))]
+                    )
+                    for topic_id in (ID, OTHER)
+                    if topic_id in asked
+                ],
+            )
+
+        broker.peers.request = both  # type: ignore[method-assign,assignment]
+        received = Following.received
+
+        def fail(self: Following, fetch: Fetch, response: Fetched) -> Any:
+            if self._log is bad.log:
+                raise RuntimeError("an unexpected error")
+            return received(self, fetch, response)
+
+        monkeypatch.setattr(Following, "received", fail)
+        good = await follower(broker, leader, "u", OTHER, both)
+        async with asyncio.timeout(10):
+            while not (good.log.log_end_offset and "cannot replicate t-0" in caplog.text):
                 await asyncio.sleep(0.01)
         assert "the fetch from broker" not in caplog.text
 
@@ -293,6 +339,40 @@ def test_a_truncation_that_fails_within_an_append_is_completed(
         assert failed
         assert not replica.log.is_stale
         assert replica.log.producer_entries[7].last_sequence == 7
+
+    storage.run_broker(life)
+
+
+def test_an_append_that_truncates_writes_its_checkpoints_before_the_next_fetch(storage: BrokerStorage) -> None:
+    """With the former recovery point, recovery would not check what is appended next. A crash may have lost it."""
+    records = [Record(index, NOW, None, b"y") for index in range(4)]
+    first, second = (bytes(build_batch(records, base_offset=base, leader_epoch=0)) for base in (7, 9))
+
+    async def life(broker: Broker) -> None:
+        leader = Leader()
+        replica = await follower(broker, leader)
+        append(replica, batches(count=7) + first)
+        replica.log.flush()
+        replica.log.advance_high_watermark(11)
+        assert replica.log.recovery_point == 11
+        directory = broker.directories.holding(replica.log.directory)
+        assert directory in await broker.partitions.checkpoints.write()
+        found = []
+        request = leader.request
+
+        async def recorded(broker: int, purpose: Any, asked: Any, *rest: Any) -> Any:
+            if replica.log.log_end_offset == 7:
+                names = (f"{directory.path}/{name}" for name in (RECOVERY_POINTS, HIGH_WATERMARKS))
+                found.append([read_offset_checkpoint(storage.disk, name)["t", 0] for name in names])
+            return await request(broker, purpose, asked, *rest)
+
+        broker.peers.request = recorded  # type: ignore[method-assign,assignment]
+        leader.records = second
+        async with asyncio.timeout(10):
+            while not found:
+                await asyncio.sleep(0.01)
+        assert found[0] == [7, 7]
+        assert not replica.truncating
 
     storage.run_broker(life)
 
