@@ -300,7 +300,7 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
     asyncio.run(run())
 
 
-def test_fetch_of_many_partitions_is_answered_at_once_while_too_many_wait(tmp_path: Path) -> None:
+def test_fetch_of_many_partitions_is_answered_soon_while_too_many_wait(tmp_path: Path) -> None:
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
         broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
@@ -363,10 +363,8 @@ def test_all_versions_of_fetch_share_the_limit_of_waiting_partitions(tmp_path: P
         fetch(11, 0)
         handler: Any = dispatcher._routes[ApiKey.FETCH, 11].handle
         handler._waiting.count = MOST_WAITING
-        answer = fetch(12, 600_000)
-        if not isinstance(answer, list):
-            answer.close()
+        assert await asyncio.wait_for(fetch(12, 600_000), 30)
+        assert handler._waiting.count == MOST_WAITING
         await broker.stop()
-        assert isinstance(answer, list), "it waits"
 
     asyncio.run(run())

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.handlers import delete_records, fetch, list_offsets, offset_for_leader_epoch
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_WAITING
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker
 from oncelog.cluster.partition_state import decode_state, encode_state, state_path
@@ -243,6 +245,39 @@ def test_a_follower_waits_for_records(storage: BrokerStorage) -> None:
         replica.append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
         found = (await asyncio.wait_for(task, 60)).responses[0].partitions[0]
         assert (found.high_watermark, len(found.records)) == (3, replica.log.size_bytes // 4)
+
+    storage.run_broker(life)
+
+
+def test_a_follower_waits_although_clients_use_up_the_limit(storage: BrokerStorage) -> None:
+    """Each client with acks=all depends on replication. Followers have a limit of their own."""
+    wide = TopicInfo("wide", UUID(int=6), TOPIC.partitions * (ALWAYS_WAITS + 1))
+
+    async def life(broker: Broker) -> None:
+        await leader(broker)
+        async with broker.loader.changing() as changes:
+            write_topic(changes, wide)
+        replicas = [broker.partitions.find("wide", n) for n in range(len(wide.partitions))]
+        handle: Any = fetch.bind(broker.parts)
+        handle._waiting.count = MOST_WAITING
+
+        def started() -> asyncio.Future[FetchResponse]:
+            asked = request(0, wait_ms=20_000)
+            partitions = [FetchPartition(partition=n, partition_max_bytes=MOST) for n in range(len(wide.partitions))]
+            asked.topics = [FetchTopic(topic_id=wide.topic_id, partitions=partitions)]
+            return asyncio.ensure_future(handle(asked, CONTEXT))
+
+        waiting = started()
+        await asyncio.sleep(0)
+        assert handle._followers_waiting.count == len(wide.partitions)
+        handle._followers_waiting.count = MOST_WAITING
+        pausing = started()
+        await asyncio.sleep(0)
+        assert handle._pausing.count == len(wide.partitions)
+        await asyncio.wait_for(pausing, 20)
+        replicas[0].append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
+        found = (await asyncio.wait_for(waiting, 20)).responses[0].partitions[0]
+        assert len(found.records) == replicas[0].log.size_bytes
 
     storage.run_broker(life)
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.delayed import WaitingPartitions, wait_until
+from oncelog.broker.requests.delayed import MOST_PAUSING, PAUSE_S, WaitingPartitions, wait_until
 from oncelog.broker.requests.fetch_reads import (
     HIGH_WATERMARK_WAIT_S,
     READ_COMMITTED,
@@ -64,15 +64,6 @@ _READ, _TOPIC = Operation.READ, Resource.TOPIC
 
 def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool:
     return len(topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in topics)
-
-
-def _can_answer(
-    request: FetchRequest, context: FetchContext, reads: list[PartitionRead], waiting: WaitingPartitions
-) -> bool:
-    if request.max_wait_ms <= 0 or not context.positions or is_enough(reads, request.min_bytes):
-        return True
-    partitions = len(context.positions)
-    return partitions > MOST_IN_SESSION or not waiting.admits(partitions)
 
 
 def _forgotten(request: FetchRequest) -> Iterator[Key]:
@@ -179,6 +170,9 @@ class FetchHandler:
         self._unsent = unsent
         self._now_ms = now_ms
         self._waiting = WaitingPartitions()
+        self._followers_waiting = WaitingPartitions()
+        """Clients must not take the place of followers, on which the other clients depend."""
+        self._pausing = WaitingPartitions(MOST_PAUSING)
 
     def __call__(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
         """Wait up to `max_wait_ms` for `min_bytes` of records. If a partition has an error, answer at once."""
@@ -193,10 +187,11 @@ class FetchHandler:
         if len(context.positions) > ITEMS_A_TURN:
             return self._in_turns(request, ctx, context)
         reads = at_once(self._read_all(request, ctx, context))
-        if _can_answer(request, context, reads, self._waiting):
+        place = self._place(request, context, reads)
+        if place is None:
             return at_once(_response(context, reads))
         return self._wait_then_read(
-            request, ctx, context, DelayedFetch(request, reads, in_session=context.session is not None)
+            request, ctx, context, place, DelayedFetch(request, reads, in_session=context.session is not None)
         )
 
     async def _handle_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
@@ -228,11 +223,25 @@ class FetchHandler:
     async def _in_turns(self, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
         """Answer a request for many partitions, and let the loop serve other requests in between."""
         reads = await in_turns(self._read_all(request, ctx, context))
-        if _can_answer(request, context, reads, self._waiting):
+        place = self._place(request, context, reads)
+        if place is None:
             return await in_turns(_response(context, reads))
         missing = DelayedFetch(request, reads, in_session=context.session is not None)
         del reads  # the wait may be long
-        return await self._wait_then_read(request, ctx, context, missing)
+        return await self._wait_then_read(request, ctx, context, place, missing)
+
+    def _place(
+        self, request: FetchRequest, context: FetchContext, reads: list[PartitionRead]
+    ) -> WaitingPartitions | None:
+        """Return where a Fetch waits for records or pauses, or None if it must be answered now."""
+        partitions = len(context.positions)
+        if request.max_wait_ms <= 0 or not partitions or is_enough(reads, request.min_bytes):
+            return None
+        is_follower = follower_of(request) is not None
+        waiting = self._followers_waiting if is_follower else self._waiting
+        if (is_follower or partitions <= MOST_IN_SESSION) and waiting.admits(partitions):
+            return waiting
+        return self._pausing if self._pausing.admits(partitions) else None
 
     def _positions(self, request: FetchRequest, version: int) -> Iterator[FetchPosition]:
         for topic in request.topics:
@@ -399,7 +408,12 @@ class FetchHandler:
                 read.aborted = _aborted(replica, offset, read.data)
 
     async def _wait_then_read(
-        self, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: DelayedFetch
+        self,
+        request: FetchRequest,
+        ctx: RequestContext,
+        context: FetchContext,
+        place: WaitingPartitions,
+        missing: DelayedFetch,
     ) -> FetchResponse:
         self._unsent().drop_draft(ctx.connection_id)
         if ctx.on_wait is not None:
@@ -409,11 +423,14 @@ class FetchHandler:
             request.topics, request.forgotten_topics_data = [], []  # the context has the partitions
             ctx.on_wait(named)
         partitions = len(context.positions)
-        self._waiting.count += partitions
+        place.count += partitions
         try:
-            return await self._wait(request, ctx, context, missing)
+            if place is not self._pausing:
+                return await self._wait(request, ctx, context, missing)
+            await asyncio.sleep(min(PAUSE_S, request.max_wait_ms / 1000))
         finally:
-            self._waiting.count -= partitions
+            place.count -= partitions
+        return await self._read_and_answer(request, ctx, context)
 
     async def _wait(
         self, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: DelayedFetch
@@ -422,8 +439,9 @@ class FetchHandler:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + request.max_wait_ms / 1000
         is_shortened = False
-        while await wait_until(
-            missing.can_complete, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_disconnect
+        # While records stream in, `can_complete` may always be true, so the time is checked first.
+        while (left_ms := int((deadline_s - now_s()) * 1000)) > 0 and await wait_until(
+            missing.can_complete, missing.replicas, left_ms, ctx.on_disconnect
         ):
             if missing.has_new_high_watermark and not is_shortened:
                 is_shortened = True
@@ -435,6 +453,11 @@ class FetchHandler:
             missing.read_again(reads)
             del reads
             self._unsent().drop_draft(ctx.connection_id)
+        return await self._read_and_answer(request, ctx, context)
+
+    async def _read_and_answer(
+        self, request: FetchRequest, ctx: RequestContext, context: FetchContext
+    ) -> FetchResponse:
         return await in_turns(_response(context, await in_turns(self._read_all(request, ctx, context, again=True))))
 
 

@@ -12,19 +12,24 @@ MOST_WAITING = 100_000
 """The partitions that all delayed operations may wait for together. Each takes about 1 KB."""
 ALWAYS_WAITS = 10
 """An operation on at most this many partitions may always wait."""
+MOST_PAUSING = 50_000
+"""The partitions of all operations that pause together, because too many partitions wait."""
+PAUSE_S = 0.1
+"""How long an operation pauses that may not wait. Otherwise, its client would send the next one at once."""
 
 
 class WaitingPartitions:
     """Count the partitions that delayed operations wait for. Any client may send many with thousands of partitions."""
 
-    __slots__ = ("count",)
+    __slots__ = ("count", "most")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_WAITING) -> None:
         self.count = 0
+        self.most = most
 
     def admits(self, partitions: int) -> bool:
-        """Return whether an operation on this many partitions may wait. Otherwise, it must be answered at once."""
-        return partitions <= ALWAYS_WAITS or self.count + partitions <= MOST_WAITING
+        """Return whether an operation on this many partitions may wait. Otherwise, it must be answered soon."""
+        return partitions <= ALWAYS_WAITS or self.count + partitions <= self.most
 
 
 async def wait_until(

@@ -86,7 +86,9 @@ class DelayedFetch:
         """The high watermarks that the follower knows."""
         self._is_follower = follower_of(request) is not None
         self._read_committed = request.isolation_level == READ_COMMITTED and not self._is_follower
-        self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
+        self._min_bytes = request.min_bytes
+        self._bytes = 0
+        """How many bytes must be appended before the next read."""
         self._appended: dict[Replica, int] = {}
         self._ends: dict[Replica, int] = {}
         self._roles: dict[Replica, tuple[Term | None, int]] = {}
@@ -121,6 +123,7 @@ class DelayedFetch:
         self._ends = {replica: read.end for replica, read in known}
         self._roles = {replica: read.role for replica, read in known}
         self._unread = {replica for replica, read in known if read.end < replica.log.log_end_offset}
-        self._appended = {replica: self._appended.get(replica, read.appended) for replica, read in known}
+        self._appended = {replica: read.appended for replica, read in known}
+        self._bytes = self._min_bytes - sum(len(read.data) for read in reads)
         if self._is_follower and self._in_session:
             self._known = {replica: read.position.last_sent_high_watermark for replica, read in known}
