@@ -23,7 +23,7 @@ class CorruptCheckpointError(Exception):
 def encode_checkpoint(lines: Iterable[str]) -> bytes:
     """Return the content of a checkpoint file with one entry per line."""
     entries = list(lines)
-    return "".join(f"{line}\n" for line in (_VERSION, len(entries), *entries)).encode()
+    return "\n".join([str(_VERSION), str(len(entries)), *entries, ""]).encode()
 
 
 def decode_checkpoint(data: bytes) -> list[list[str]]:

@@ -18,7 +18,9 @@ from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.delete_records import bind as delete_records
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, DataDirectory
+from oncelog.broker.storage.partitions import LOGS_A_STEP
 from oncelog.cluster.store_memory import MemoryStore
+from oncelog.log.checkpoint import read_offset_checkpoint
 from oncelog.log.disk import Buffer, Disk, OsDisk
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
@@ -147,6 +149,65 @@ def test_high_watermarks_of_partitions_with_followers_are_written_at_short_inter
         assert threading.get_ident() not in disk.waited
 
     live(disk, str(tmp_path), life, replica_high_watermark_checkpoint_interval_ms="5")
+
+
+@pytest.mark.parametrize("only_high_watermarks", [False, True])
+def test_other_requests_have_turns_while_the_offsets_of_many_logs_are_read(
+    tmp_path: Path, only_high_watermarks: bool
+) -> None:
+    async def life(broker: Broker) -> None:
+        (directory,) = broker.directories.online
+        stored = {("t", partition): 1 + partition for partition in range(5 * LOGS_A_STEP)}
+        files = (directory.recovery_points, directory.start_offsets, directory.high_watermarks)
+        for offsets in files:
+            offsets.update(stored)
+        read = 0
+
+        def hosts(_topic: str, _partition: int) -> bool:
+            nonlocal read
+            read += 1
+            return True
+
+        broker.partitions.roles.hosts = hosts  # type: ignore[method-assign]
+        checkpoints = broker.checkpoints
+        work = checkpoints.write_high_watermarks(directory) if only_high_watermarks else checkpoints.write()
+        task = asyncio.ensure_future(work)
+        most = before = 0
+        while not task.done():
+            await asyncio.sleep(0)
+            most, before = max(most, read - before), read
+        assert read == len(stored) * (1 if only_high_watermarks else 3)
+        assert most <= LOGS_A_STEP
+        for name in CHECKPOINTS[2 if only_high_watermarks else 0 :]:
+            assert read_offset_checkpoint(OsDisk(), str(tmp_path / name)) == stored
+
+    live(OsDisk(), str(tmp_path), life)
+
+
+def test_offsets_of_a_log_deleted_while_they_are_read_are_not_written(tmp_path: Path) -> None:
+    """The round has read the offsets of the log already. A new log of this name must not get them."""
+
+    async def life(broker: Broker) -> None:
+        await broker.topics.create("t", partitions=1)
+        replica = broker.partitions.find("t", 0)
+        append(replica)
+        replica.log.flush()
+        (directory,) = broker.directories.online
+        directory.recovery_points.update({("u", partition): 1 for partition in range(5 * LOGS_A_STEP)})
+        hosts = broker.partitions.roles.hosts
+        broker.partitions.roles.hosts = lambda topic, partition: topic == "u" or hosts(topic, partition)  # type: ignore[method-assign]
+        task = asyncio.ensure_future(broker.checkpoints.write())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        topic = broker.metadata.image.topic("t")
+        assert topic is not None
+        await broker.topics.delete(topic)
+        await task
+        found = read_offset_checkpoint(OsDisk(), str(tmp_path / CHECKPOINTS[0]))
+        assert len(found) == 5 * LOGS_A_STEP
+        assert ("t", 0) not in found
+
+    live(OsDisk(), str(tmp_path), life)
 
 
 def test_small_files_of_a_partition_are_synced_by_a_worker(tmp_path: Path) -> None:

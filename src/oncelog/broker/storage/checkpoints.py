@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
 from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets, Offsets
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.shortage import pauses
+from oncelog.broker.turns import in_turns
 from oncelog.broker.workers import Workers
 from oncelog.log.disk import TOO_MANY_OPEN
+from oncelog.log.steps import Steps, at_once
 
 PAUSES = 8
 """How often a round waits for a free file descriptor, about 3 s in total."""
 
+Collect = Callable[[DataDirectory], Awaitable[dict[str, Offsets]]]
 Written = frozenset[DataDirectory]
 """The directories whose checkpoints are on the device."""
 
@@ -43,13 +46,15 @@ class Checkpoints:
     def __init__(
         self,
         directories: LogDirectories,
-        offsets: Callable[[DataDirectory], LogOffsets],
+        offsets: Callable[[DataDirectory], Steps[LogOffsets]],
+        high_watermarks: Callable[[DataDirectory], Steps[Offsets]],
         workers: Workers,
         logger: logging.Logger,
     ) -> None:
-        """`offsets` returns the offsets of all logs in a directory."""
+        """`offsets` returns the offsets of all logs in a directory, `high_watermarks` only these."""
         self._directories = directories
         self._offsets = offsets
+        self._high_watermarks = high_watermarks
         self._workers = workers
         self._logger = logger
         self._rounds: dict[DataDirectory, _Rounds] = {}
@@ -98,7 +103,7 @@ class Checkpoints:
         """
         for directory in self._directories.online:
             try:
-                directory.checkpoint_now(self._offsets(directory))
+                directory.checkpoint_now(at_once(self._offsets(directory)))
             except OSError as error:
                 self._logger.error("cannot write the checkpoints of %s: %s", directory.path, error)
         self.start()
@@ -120,28 +125,30 @@ class Checkpoints:
         async with rounds.lock:
             if rounds.done < number:  # otherwise, a round that began after this call has covered it
                 covered = rounds.asked
-                rounds.written = directory.online and await self._write_directory(directory)
+                rounds.written = directory.online and await self._write_directory(directory, self._all)
                 rounds.done = covered
             return rounds.written
 
     async def _round_of_high_watermarks(self, directory: DataDirectory) -> None:
         async with self._rounds.setdefault(directory, _Rounds()).lock:
             if directory.online:
-                await self._write_directory(directory, DataDirectory.changed_high_watermarks)
+                await self._write_directory(directory, self._changed_high_watermarks)
 
-    async def _write_directory(
-        self,
-        directory: DataDirectory,
-        choose: Callable[[DataDirectory, LogOffsets], dict[str, Offsets]] = DataDirectory.checkpoints,
-    ) -> bool:
+    async def _all(self, directory: DataDirectory) -> dict[str, Offsets]:
+        return directory.checkpoints(await in_turns(self._offsets(directory), 1))
+
+    async def _changed_high_watermarks(self, directory: DataDirectory) -> dict[str, Offsets]:
+        return directory.changed_high_watermarks(await in_turns(self._high_watermarks(directory), 1))
+
+    async def _write_directory(self, directory: DataDirectory, collect: Collect) -> bool:
         """Write the checkpoints of one directory, and return whether they are on the device.
 
-        `choose` returns the content of the files to write. If the process has no free file descriptor, wait and retry.
+        `collect` returns the content of the files to write. If the process has no free file descriptor, wait and retry.
         """
         waits = islice(pauses(), PAUSES)
         while True:
             try:
-                await self._write(directory, choose)
+                await self._write(directory, collect)
                 return True
             except OSError as error:
                 wait_s = next(waits, None) if error.errno in TOO_MANY_OPEN else None
@@ -150,12 +157,10 @@ class Checkpoints:
                     return False
             await asyncio.sleep(wait_s)
 
-    async def _write(
-        self, directory: DataDirectory, choose: Callable[[DataDirectory, LogOffsets], dict[str, Offsets]]
-    ) -> None:
+    async def _write(self, directory: DataDirectory, collect: Collect) -> None:
         while True:
             version = directory.checkpoint_version
-            checkpoints = choose(directory, self._offsets(directory))
+            checkpoints = await collect(directory)
             if not checkpoints:
                 return
             await self._workers.on_disk(directory.disk, directory.write_aside, checkpoints)

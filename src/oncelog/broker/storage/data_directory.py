@@ -276,9 +276,8 @@ class DataDirectory:
             files[CLEANER_OFFSETS] = self._cleaned.copy()
         return files
 
-    def changed_high_watermarks(self, offsets: LogOffsets) -> dict[str, Offsets]:
+    def changed_high_watermarks(self, marks: Offsets) -> dict[str, Offsets]:
         """Return the content of the file with the high watermarks, or an empty dict if it has not changed."""
-        marks = offsets.high_watermarks
         return {} if marks == self._high_watermarks_in_place else {HIGH_WATERMARKS: marks}
 
     def write_aside(self, checkpoints: dict[str, Offsets]) -> None:
