@@ -93,6 +93,8 @@ class LogFiles:
         segment = self.segments.active
         if not self.exist:
             self._create()
+        if self._snapshots.unfinished is not None:
+            self._snapshots.advance()
         if segment.size and (
             segment.size + size > self.config.segment_bytes
             or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_age_ms(segment.path)
@@ -110,7 +112,7 @@ class LogFiles:
         self.epochs.flush()
         if not self.stale:
             self.state.end_offset = base_offset
-            self._snapshots.take(self.state)
+            self._snapshots.begin(self.state)
         segment = self._new_segment(base_offset, self.config)
         segment.created_ms = now_ms
         segment.create()
@@ -142,6 +144,8 @@ class LogFiles:
         self.segments.active.finish()
         if self.state.end_offset > self.segments.first_offset and not self.stale:
             self._snapshots.take(self.state)
+        else:
+            self._snapshots.complete()
 
     # --- deleting ---
 
@@ -195,6 +199,8 @@ class LogFiles:
     def delete_before(self, log_start: int, most: int | None) -> int:
         """Delete segments before ``log_start``, at most ``most`` if it is given. Return their number."""
         doomed = self.segments.before(log_start)[:most]
+        if doomed:
+            self._snapshots.complete()
         self._delete(doomed)
         if doomed or not self.epochs.may_wait:
             self.epochs.flush()

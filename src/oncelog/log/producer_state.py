@@ -86,7 +86,10 @@ class BatchMetadata(NamedTuple):
 class ProducerEntry:
     """The state of one producer id. An empty state has epoch -1."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "touched_ms", "txn_start")
+    __slots__ = (
+        "batches", "coordinator_epoch", "epoch", "generation", "last_timestamp", "producer_id",
+        "touched_ms", "txn_start",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -105,6 +108,15 @@ class ProducerEntry:
         """When the producer last wrote, by the broker's clock, because batches may have old timestamps."""
         self.txn_start = txn_start
         self.batches: deque[BatchMetadata] = deque(batches, BATCHES_REMEMBERED)
+        self.generation = 0
+        """The entry may change only in this generation of the state (`ProducerState.freeze`)."""
+
+    def copy(self, generation: int) -> ProducerEntry:
+        """Return a copy that may change in this generation."""
+        fields = self.producer_id, self.epoch, self.coordinator_epoch, self.last_timestamp, self.txn_start
+        copied = ProducerEntry(*fields, self.batches)
+        copied.touched_ms, copied.generation = self.touched_ms, generation
+        return copied
 
     @property
     def last_sequence(self) -> int:
@@ -307,6 +319,7 @@ class ProducerState:
         self.entries: dict[int, ProducerEntry] = {}
         self.end_offset = 0
         """The state contains all batches before this offset."""
+        self._generation = 0
         # By first offset. Transactions begin in the order of the log, so these are sorted.
         self._ongoing: dict[int, int] = {}
         self._unreplicated: dict[int, int] = {}
@@ -406,8 +419,15 @@ class ProducerState:
             entry = ProducerEntry(producer_id)
         return ProducerAppend(entry, origin, self._verifications.get(producer_id))
 
+    def freeze(self) -> list[ProducerEntry]:
+        """Return the entries of all producers, which do not change any more. Later appends change copies."""
+        self._generation += 1
+        return list(self.entries.values())
+
     def commit(self, append: ProducerAppend, now_ms: int) -> None:
         """Apply the changes of an append, except for completed transactions (see `complete`)."""
+        if append.current.generation != self._generation:
+            append.current = append.current.copy(self._generation)
         entry = append.apply()
         entry.touched_ms = max(now_ms, entry.last_timestamp)
         self.entries[entry.producer_id] = entry

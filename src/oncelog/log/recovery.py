@@ -176,7 +176,7 @@ class Loader:
         self._epochs.truncate_from_start(log_start)
         yield from self._snapshots.removing_strays([segment.base_offset for segment in segments], self._pace)
         if end > segments[0].base_offset:
-            self._snapshots.take(self._state)
+            yield from self._snapshots.taking(self._state, self._pace)
         point = end if clean and first is None else min(recovery_point, end)
         return Loaded(segments, self._snapshots, self._epochs, self._state, log_start, end, point, True, self._deleted)
 
@@ -291,7 +291,7 @@ class Loader:
                 segment.cut(segment.size)
             segment.finish()
             if self._state.end_offset > segments[0].base_offset:
-                self._snapshots.take(self._state)
+                yield from self._snapshots.taking(self._state, self._pace)
             if not whole:
                 break
             if self._pace.is_due(SEGMENT_FINISHED):
