@@ -187,19 +187,11 @@ def test_an_error_while_one_response_is_processed_affects_only_its_partition(
             await asyncio.sleep(0.01)
             if not isinstance(request, FetchRequest) or number != LEADER:
                 return Failure("no such broker")
-            asked = {topic.topic_id: topic.partitions for topic in request.topics}
-            return FetchResponse(
-                session_id=0,
-                responses=[
-                    FetchableTopicResponse(
-                        topic_id=topic_id, partitions=[PartitionData(partition_index=0, records=batches(count=1))]
-                    )
-                    for topic_id in (ID, OTHER)
-                    if topic_id in asked
-                ],
-            )
+            asked = [topic.topic_id for topic in request.topics]
+            data = [PartitionData(partition_index=0, records=batches(count=1))]
+            topics = [FetchableTopicResponse(topic_id=each, partitions=data) for each in (ID, OTHER) if each in asked]
+            return FetchResponse(session_id=0, responses=topics)
 
-        broker.peers.request = both  # type: ignore[method-assign,assignment]
         received = Following.received
 
         def fail(self: Following, fetch: Fetch, response: Fetched) -> Any:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from oncelog.log import snapshot
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
-from oncelog.log.producer_state import ProducerEntry
 from oncelog.log.snapshot import decode_snapshot
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.crashdisk import CrashDisk
@@ -280,76 +277,6 @@ def test_producers_outlive_their_records_after_a_clean_restart() -> None:
     with pytest.raises(ProtocolError, match="gap"):
         append(log, of_producer(1, 41))
     append(log, of_producer(1, 40))
-
-
-@pytest.fixture
-def few_producers_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Encode larger snapshots in steps of 5 producers, so that the tests need few producers."""
-    monkeypatch.setattr("oncelog.log.snapshot.PRODUCERS_AT_ONCE", 5)
-    monkeypatch.setattr("oncelog.log.snapshot.PRODUCERS_A_STEP", 5)
-
-
-def snapshots(disk: CrashDisk) -> list[str]:
-    return sorted(path for path in disk.files if path.endswith(".snapshot"))
-
-
-@pytest.mark.usefixtures("few_producers_a_step")
-def test_snapshot_of_many_producers_is_encoded_during_the_next_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the producers as they were at the roll. Encoding 100,000 producers takes 0.2 s."""
-    encoded: list[int] = []
-    row = snapshot._row
-
-    def counted(entry: ProducerEntry, *rest: Any) -> bytes:
-        encoded[-1] += 1
-        return row(entry, *rest)
-
-    monkeypatch.setattr(snapshot, "_row", counted)
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    encoded.append(0)
-    log.roll(NOW)
-    for producer in (21, 0, 21, 30):
-        assert not snapshots(disk)
-        encoded.append(0)
-        append(log, of_producer(producer, log.producer_entries[producer].last_sequence + 1 if producer < 30 else 0))
-    encoded.append(0)
-    append(log, of_producer(1, 1))
-    assert encoded == [0, 5, 5, 5, 5, 2]
-    found = {entry.producer_id: entry.last_sequence for entry in decode_snapshot(disk.read_file(snapshots(disk)[0]))}
-    assert found == dict.fromkeys(range(22), 0)
-    expected = {**found, 0: 1, 1: 1, 21: 2, 30: 0}
-    for opened in (log, reopen(disk)):
-        assert {entry.producer_id: entry.last_sequence for entry in opened.producer_entries.values()} == expected
-
-
-@pytest.mark.usefixtures("few_producers_a_step")
-@pytest.mark.parametrize("way", ["kill", "close"])
-def test_producers_outlive_their_records_although_their_snapshot_is_unfinished(way: str) -> None:
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    log.roll(NOW)
-    log.advance_log_start(22)
-    log.delete_old_segments()
-    if way == "close":
-        log.close()
-    log = reopen(disk, clean=way == "close", log_start_offset=22)
-    assert sorted(log.producer_entries) == list(range(22))
-
-
-@pytest.mark.usefixtures("few_producers_a_step")
-def test_unfinished_snapshot_is_dropped_by_a_truncation() -> None:
-    """It has producers and batches that the log no longer has."""
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    log.roll(NOW)
-    log.truncate_to(10, NOW)
-    for sequence in range(1, 20):
-        append(log, of_producer(1, sequence))
-    assert not any(path.endswith(name(22, ".snapshot")) for path in disk.files)
-    assert sorted(reopen(disk).producer_entries) == list(range(10))
 
 
 def test_checkpointed_start_offset_is_kept() -> None:
