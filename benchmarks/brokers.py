@@ -29,7 +29,6 @@ from typing import NamedTuple, Protocol
 
 from capacity import Connection, check_produce, load
 from capacity import produce as encoded_produce
-from kafka_nodes import REPLICATED, KafkaNodes
 from rich.console import Console
 from rich.table import Table
 from servers import BATCHES, LARGE, Figures, Row, answers, compared, cpu_seconds, latency, resident, run_tool, save
@@ -39,7 +38,8 @@ from servers import properties as tool_properties
 from oncelog import Admin
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from support.apache_kafka import kafka_libs
-from support.servers import OncelogCluster
+from support.kafka_nodes import KafkaNodes
+from support.servers import REPLICATED, OncelogCluster
 from support.wire import Wire, batch
 
 REPLICAS = 3
@@ -319,7 +319,7 @@ def main() -> None:
         return
     console.print(f"Apache Kafka from {kafka_libs()}")
     rivals = {
-        "Apache Kafka": partial(one_round, KafkaNodes, warm, kills),
+        "Apache Kafka": partial(one_round, partial(KafkaNodes, heap="1g", options=()), warm, kills),
         "oncelog": partial(one_round, OncelogBrokers, warm, kills),
     }
     save(console, compared(console, ROWS, rivals, rounds, scale), arguments.json)

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from oncelog import Admin, Consumer, Producer
 from oncelog.net.connection import ClientConnection
 from oncelog.spark.reading.stream import StreamSource
-from support.apache_kafka import ApacheKafka, run_tool
+from support.apache_kafka import ApacheKafka
 from support.processes import wait_until
 
 RECORDS = 500
@@ -27,15 +27,10 @@ class Second(ApacheKafka):
     def listeners(self, port: int, controller: int) -> dict[str, str]:
         return {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
 
-    def _format(self, with_tool: bool) -> None:
+    def format(self, cluster_id: str, *, with_tool: bool = False) -> None:
         meta = (self.directory.parent / "first" / "kafka-logs" / "meta.properties").read_text()
-        cluster_id = next(line.partition("=")[2] for line in meta.splitlines() if line.startswith("cluster.id="))
-        run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config)
-
-
-def setting(node: ApacheKafka, name: str) -> str:
-    lines = node._config.read_text().splitlines()
-    return next(line.partition("=")[2] for line in lines if line.startswith(f"{name}="))
+        joined = next(line.partition("=")[2] for line in meta.splitlines() if line.startswith("cluster.id="))
+        super().format(joined, with_tool=True)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +43,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApacheKafk
         "process.roles": "broker",
         "node.id": "2",
         "broker.rack": "r2",
-        "controller.quorum.voters": setting(first, "controller.quorum.voters"),
+        "controller.quorum.voters": first.setting("controller.quorum.voters"),
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }
     try:

@@ -1,4 +1,6 @@
-"""Apache Kafka 4.3.1 with one KRaft node, as the control of every foreign-client test and benchmark.
+"""Apache Kafka 4.3.1, as the control of every foreign-client test and benchmark: a node, and a cluster of one.
+
+`support.kafka_nodes` has a cluster of three.
 
 The jars come from `$ONCELOG_KAFKA_LIBS`, otherwise from `.cache/kafka-libs` (`scripts/conformance` fills it).
 """
@@ -7,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import signal
 import socket
@@ -85,7 +86,14 @@ def new_id() -> str:
 
 
 QUORUM = {"process.roles": "broker,controller", "node.id": "1", "controller.listener.names": "CONTROLLER"}
-"""Settings of a single-node cluster."""
+"""Settings of a node that is broker and controller."""
+
+QUICK = {
+    "group.initial.rebalance.delay.ms": "0",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "2000",
+}
+"""Settings of a node in tests, which shall not wait long."""
 
 
 def properties(settings: Mapping[str, str]) -> str:
@@ -105,7 +113,79 @@ def formatted_directory() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in data.iterdir() if path.is_file()}
 
 
-class ApacheKafka:
+class KafkaNode:
+    """One process, which runs after `start`. `address` is the one of its first listener."""
+
+    def __init__(
+        self,
+        directory: Path,
+        address: str,
+        settings: Mapping[str, str],
+        *,
+        heap: str = "512m",
+        options: Sequence[str] = SHORT_LIVED,
+    ) -> None:
+        """Write the settings into `directory`. `options`: of the JVM."""
+        self.directory = directory
+        self.address = address
+        self.data = directory / "kafka-logs"
+        self._settings = {**QUORUM, "log.dirs": str(self.data), **settings}
+        self._heap, self._options = heap, options
+        directory.mkdir(parents=True, exist_ok=True)
+        self._config = directory / "server.properties"
+        self._config.write_text(properties(self._settings))
+
+    def setting(self, name: str) -> str:
+        """Return a setting that this node was given."""
+        return self._settings[name]
+
+    def format(self, cluster_id: str, *, with_tool: bool = False) -> None:
+        """Format the log directories: copy the one that the tool has created once, with ids of its own.
+
+        Only the tool itself can format several directories, or those of a node that is not a controller.
+        """
+        if with_tool:
+            run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config)
+            return
+        self.data.mkdir()
+        for name, content in formatted_directory().items():
+            (self.data / name).write_bytes(content)
+        meta = {"version": "1", "node.id": self.setting("node.id"), "cluster.id": cluster_id, "directory.id": new_id()}
+        (self.data / "meta.properties").write_text(properties(meta))
+
+    def launch(self) -> None:
+        """Start the process, and do not wait for it."""
+        command = java("kafka.Kafka", self._config, heap=self._heap, options=self._options)
+        self.process = ManagedProcess(command, self.directory, "apache-kafka")
+
+    def wait_listening(self) -> None:
+        """Wait until the node is ready. If it does not get ready, kill it and raise AssertionError with its output."""
+        try:
+            self.process.wait_for(lambda: accepts(self.address), "Apache Kafka listens", timeout=90)
+        except BaseException:
+            self.process.kill()
+            raise
+
+    def start(self) -> None:
+        """Start the process and wait until it is ready. Also restarts it after `kill`."""
+        self.launch()
+        self.wait_listening()
+
+    def runs(self) -> bool:
+        """Return whether the process was started and is alive."""
+        return hasattr(self, "process") and self.process.popen.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL the node, and return when it is dead."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.popen.wait()
+
+    def stop(self) -> int:
+        """Send SIGTERM and wait. Kafka exits with 143 after a clean stop."""
+        return self.process.stop(timeout=60)
+
+
+class ApacheKafka(KafkaNode):
     """One broker-and-controller node with internal topics of one replica, ready when constructed."""
 
     name = "apache-kafka"
@@ -120,65 +200,30 @@ class ApacheKafka:
         formatted: bool = False,
     ) -> None:
         """Start the node. `options`: of the JVM. `formatted`: its log directories (`log.dirs` in `settings`) exist."""
-        self.directory = directory
-        self.data = directory / "kafka-logs"
-        self._heap, self._options = heap, options
         self._held = held_ports(2)
         port, controller = map(port_of, self._held)
         self.bootstrap = f"127.0.0.1:{port}"
         given = {
-            **QUORUM,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             **self.listeners(port, controller),
-            "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
-            "group.initial.rebalance.delay.ms": "0",
-            "broker.heartbeat.interval.ms": "500",
-            "broker.session.timeout.ms": "2000",
+            **QUICK,
             **(settings or {}),
         }
-        directory.mkdir(parents=True, exist_ok=True)
-        self._config = directory / "server.properties"
-        self._config.write_text(properties(given))
+        super().__init__(directory, self.bootstrap, given, heap=heap, options=options)
         if not formatted:
-            self._format("log.dirs" in (settings or {}))
+            self.format(new_id(), with_tool="log.dirs" in (settings or {}))
         self.start()
-
-    def _format(self, with_tool: bool) -> None:
-        """Format the log directories: copy the ones that the tool has created once, with their own ids."""
-        if with_tool:
-            run_tool("kafka.tools.StorageTool", "format", "-t", new_id(), "-c", self._config)
-            return
-        self.data.mkdir()
-        for name, content in formatted_directory().items():
-            (self.data / name).write_bytes(content)
-        meta = self.data / "meta.properties"
-        meta.write_text(re.sub(r"(?<=\.id=)\S{22}$", lambda _: new_id(), meta.read_text(), flags=re.MULTILINE))
 
     def listeners(self, port: int, controller: int) -> dict[str, str]:
         """Return the settings of the listeners."""
         return {"listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"}
 
-    def start(self) -> None:
-        """Start the process and wait until it is ready. Also restarts it after `kill`."""
-        command = java("kafka.Kafka", self._config, heap=self._heap, options=self._options)
-        self.process = ManagedProcess(command, self.directory, "apache-kafka")
-        try:
-            self.process.wait_for(lambda: accepts(self.bootstrap), "Apache Kafka listens", timeout=90)
-        except BaseException:
-            self.process.kill()
-            raise
-
-    def kill(self) -> None:
-        """SIGKILL the node, and return when it is dead."""
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.popen.wait()
-
     def wait_ready(self) -> None:
         """Restart the killed node, because nothing else does, and wait until it is ready."""
-        if self.process.popen.poll() is not None:
+        if not self.runs():
             self.start()
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
@@ -186,8 +231,8 @@ class ApacheKafka:
         return self.data / f"{topic}-{partition}"
 
     def stop(self) -> int:
-        """Send SIGTERM and wait. Kafka exits with 143 after a clean stop."""
-        status = self.process.stop(timeout=60)
+        """Stop the node, and release its ports."""
+        status = super().stop()
         for each in self._held:
             each.close()
         return status

@@ -11,16 +11,23 @@ from typing import Literal
 import pytest
 
 from support.apache_kafka import ApacheKafka
+from support.kafka_nodes import ThreeKafkas
 from support.servers import OncelogCluster, ReplicatedCluster, Server
 
 SERVERS: dict[str, Callable[..., Server]] = {
     "oncelog": OncelogCluster,
     "oncelog-3": ReplicatedCluster,
     "apache-kafka": ApacheKafka,
+    "apache-kafka-3": ThreeKafkas,
 }
 """How to start each server under test in a folder."""
 
-SHARED = {"oncelog": "oncelog_cluster", "oncelog-3": "replicated_cluster", "apache-kafka": "apache_kafka"}
+SHARED = {
+    "oncelog": "oncelog_cluster",
+    "oncelog-3": "replicated_cluster",
+    "apache-kafka": "apache_kafka",
+    "apache-kafka-3": "three_kafkas",
+}
 """The fixture with each shared server."""
 
 OLD_RECORDS_STAY = {"log.retention.check.interval.ms": "86400000", "log.initial.task.delay.ms": "86400000"}
@@ -84,6 +91,14 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
     kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), settings=OLD_RECORDS_STAY)
     yield kafka
     kafka.stop()
+
+
+@pytest.fixture(scope="session")
+def three_kafkas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeKafkas]:
+    """Run three nodes of Apache Kafka, shared in the same way."""
+    kafkas = ThreeKafkas(tmp_path_factory.mktemp("apache-kafka-3"), settings=OLD_RECORDS_STAY)
+    yield kafkas
+    kafkas.stop()
 
 
 @pytest.fixture(scope="session")

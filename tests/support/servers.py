@@ -112,8 +112,12 @@ class OncelogCluster:
         return self.process.stop()
 
 
+REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}
+"""The settings of three brokers, ours or Apache Kafka's: `acks=all` waits for two of them."""
+
+
 class ReplicatedCluster(OncelogCluster):
-    """`oncelog up --brokers N`, whose topics have up to three replicas. `acks=all` waits for two of them."""
+    """`oncelog up --brokers N`, whose topics have up to three replicas."""
 
     name = "oncelog-3"
 
@@ -127,8 +131,7 @@ class ReplicatedCluster(OncelogCluster):
     ) -> None:
         self.brokers = brokers
         self._victim = 0
-        replicas = min(brokers, 3)
-        given = {"default.replication.factor": str(replicas), "min.insync.replicas": str(min(replicas, 2))}
+        given = {key: str(min(brokers, int(value))) for key, value in REPLICATED.items()}
         super().__init__(
             directory, settings={**given, **(settings or {})}, arguments=("--brokers", str(brokers), *arguments)
         )
