@@ -153,6 +153,7 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.LIST_TRANSACTIONS, {}, set(), empty="transaction_states")
     yield Case(ApiKey.CONSUMER_GROUP_HEARTBEAT, {"group_id": GROUP}, {E.UNSUPPORTED_VERSION})
     yield Case(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": [GROUP]}, {E.UNSUPPORTED_VERSION})
+    yield Case(ApiKey.LIST_CONFIG_RESOURCES, {}, {C})
     yield Case(ApiKey.DESCRIBE_TOPIC_PARTITIONS, {}, set(), empty="topics")
     yield Case(ApiKey.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"name": TOPIC}, {"name": "absent"}]}, {T})
 

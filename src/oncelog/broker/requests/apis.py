@@ -70,6 +70,7 @@ SERVED: dict[int, Served] = {
     ApiKey.LIST_TRANSACTIONS: Served(0, 2, "transactions.list"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "consumer_groups.heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "consumer_groups.describe"),
+    ApiKey.LIST_CONFIG_RESOURCES: Served(0, 1, "list_config_resources"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "describe_topic_partitions"),
 }
 

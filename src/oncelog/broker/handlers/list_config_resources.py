@@ -1,0 +1,54 @@
+"""ListConfigResources (KIP-1142): list topics, brokers and loggers. Source: Kafka's `KafkaApis`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.turns import Turns
+from oncelog.cluster.image import MetadataCache, MetadataImage
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.kinds import ResourceType
+from oncelog.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+_TYPES = frozenset(int(kind) for kind in ResourceType)
+
+
+async def handle(
+    cache: MetadataCache, request: ListConfigResourcesRequest, ctx: RequestContext
+) -> ListConfigResourcesResponse:
+    """Return the resources of the requested types, of all types if the request names none.
+
+    No client metrics and no groups have settings here. Version 0 lists client metrics only.
+    """
+    ctx.authorize(Operation.DESCRIBE_CONFIGS, *CLUSTER)
+    wanted = {ResourceType.CLIENT_METRICS} if ctx.api_version == 0 else set(request.resource_types) or _TYPES
+    if not wanted <= _TYPES:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    turns = Turns()
+    found = []
+    for resource in _resources(cache.image):
+        await turns.next()
+        if resource.resource_type in wanted:
+            found.append(resource)
+    return ListConfigResourcesResponse(config_resources=found)
+
+
+def _resources(image: MetadataImage) -> Iterator[ConfigResource]:
+    for topic in image.topics():
+        yield ConfigResource(resource_name=topic.name, resource_type=ResourceType.TOPIC)
+    for broker in sorted(image.brokers):
+        for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+            yield ConfigResource(resource_name=str(broker), resource_type=kind)
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of ListConfigResources."""
+    return partial(handle, parts.cache)
