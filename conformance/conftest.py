@@ -13,9 +13,11 @@ from support.fixtures import (
     replicated_cluster,
     server,
     start_server,
+    three_kafkas,
     vary_servers,
 )
 from support.hooks import pytest_collection_modifyitems, pytest_configure
+from support.suite_counts import servers_to_run
 
 __all__ = [
     "apache_kafka",
@@ -28,9 +30,11 @@ __all__ = [
     "replicated_cluster",
     "server",
     "start_server",
+    "three_kafkas",
 ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Create a variant of each test for each server."""
-    vary_servers(metafunc, "apache-kafka,oncelog")
+    """Create a variant of each test for each server. A module with foreign suites names them in `SUITES`."""
+    suites = getattr(metafunc.module, "SUITES", ())
+    vary_servers(metafunc, ",".join(servers_to_run(suites)) if suites else "apache-kafka,oncelog")

@@ -10,10 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from support.servers import Server
-from support.suites import check_counts
+from support.suite_counts import check_counts
+
+SUITES = ("franz-go", "kafkajs", "rskafka")
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("suite", ["franz-go", "kafkajs", "rskafka"])
+@pytest.mark.parametrize("suite", SUITES)
 def test_foreign_client(start_server: Callable[..., Server], suite: str) -> None:
     check_counts(suite, start_server)

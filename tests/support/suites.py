@@ -1,4 +1,4 @@
-"""Fetch, build and run foreign clients and test suites, and compare the results with `conformance/counts.json`.
+"""Fetch, build and run foreign clients and test suites. `support.suite_counts` compares the results with the pinned.
 
 Everything is fetched into `.cache/` from the ordinary package registries. This repository contains none of it.
 """
@@ -6,7 +6,6 @@ Everything is fetched into `.cache/` from the ordinary package registries. This 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -14,8 +13,7 @@ import subprocess
 import sys
 import tarfile
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -23,15 +21,10 @@ from xml.etree import ElementTree
 
 from support.apache_kafka import ROOT
 from support.repo_rules import MADE
-from support.servers import Server
 
 HERE = ROOT / "conformance"
 CACHE = ROOT / ".cache" / "suites"
-COUNTS = HERE / "counts.json"
 KAFKA_PYTHON = "3.0.12"
-
-SETTINGS = {"num.partitions": "4", "group.min.session.timeout.ms": "1000"}
-"""Settings of a broker that kafka-python's tests usually start themselves."""
 
 Outcomes = dict[str, str]
 """The name of each test -> "passed", "skipped" or "failed"."""
@@ -71,7 +64,7 @@ def built(folder: str, *build: str) -> Path:
     source, target = HERE / folder, CACHE / folder
     stamp = target / ".built"
     with locked(folder):
-        digest = _digest(source, build)
+        digest = folder_digest(source, build)
         if not stamp.exists() or stamp.read_text() != digest:
             stamp.unlink(missing_ok=True)
             shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*MADE))
@@ -80,7 +73,7 @@ def built(folder: str, *build: str) -> Path:
     return target
 
 
-def _digest(source: Path, build: tuple[str, ...]) -> str:
+def folder_digest(source: Path, build: Sequence[str] = ()) -> str:
     """Return a digest of the build command and of all files that it may read."""
     files = (path for path in sorted(source.rglob("*")) if path.is_file())
     wanted = [path for path in files if not MADE & set(path.relative_to(source).parts)]
@@ -102,19 +95,19 @@ def go_program() -> Path:
     return built("go", "go", "build", "-o", "check", ".") / "check"
 
 
-def franz_go(bootstrap: str) -> Outcomes:
-    """Run the tests with Go: franz-go, with its admin client."""
+def franz_go(bootstrap: str, _only: Sequence[str] = ()) -> Outcomes:
+    """Run all tests with Go: franz-go, with its admin client."""
     return lines(command(go_program(), bootstrap, f"go-{uuid.uuid4().hex[:8]}"))
 
 
-def kafkajs(bootstrap: str) -> Outcomes:
-    """Run the tests with JavaScript: kafkajs."""
+def kafkajs(bootstrap: str, _only: Sequence[str] = ()) -> Outcomes:
+    """Run all tests with JavaScript: kafkajs."""
     folder = built("js", "npm", "ci", "--no-audit", "--no-fund")
     return lines(command("node", "check.js", bootstrap, f"js-{uuid.uuid4().hex[:8]}", cwd=folder))
 
 
-def rskafka(bootstrap: str) -> Outcomes:
-    """Run the tests with Rust: rskafka."""
+def rskafka(bootstrap: str, _only: Sequence[str] = ()) -> Outcomes:
+    """Run all tests with Rust: rskafka."""
     folder = built("rust", "cargo", "build", "--quiet", "--locked")
     return lines(command(folder / "target/debug/oncelog-conformance", bootstrap, f"rust-{uuid.uuid4().hex[:8]}"))
 
@@ -149,15 +142,16 @@ def kafka_python_sources() -> Path:
     return folder
 
 
-def kafka_python(bootstrap: str) -> Outcomes:
-    """Run kafka-python's own integration tests, from its source distribution.
+def kafka_python(bootstrap: str, only: Sequence[str] = ()) -> Outcomes:
+    """Run kafka-python's own integration tests, or those with the names `only`, from its source distribution.
 
     The tests of TLS start their own broker.
     """
     folder = kafka_python_sources()
     report = folder / f"report-{uuid.uuid4().hex}.xml"
+    wanted = ["test/integration/{}.py::{}".format(*name.split(".", 1)) for name in only] or ["test/integration"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "120", "-p", "no:cacheprovider",
+        [sys.executable, "-m", "pytest", *wanted, "-q", "--timeout", "120", "-p", "no:cacheprovider",
          "--ignore", "test/integration/test_ssl_integration.py", "--show-capture", "no", "--junitxml", report],
         cwd=folder,
         env={**os.environ, "KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": str(folder)},
@@ -184,44 +178,18 @@ def junit(report: Path) -> Outcomes:
     return found
 
 
-SUITES: dict[str, Callable[[str], Outcomes]] = {
+SUITES: dict[str, Callable[[str, Sequence[str]], Outcomes]] = {
     "franz-go": franz_go,
     "kafkajs": kafkajs,
     "rskafka": rskafka,
     "kafka-python": kafka_python,
 }
+"""Runs a suite on the broker with this address. The second argument names the tests that the caller needs; if it is
+empty, the caller needs all.
+"""
 
 
-def summary(outcomes: Outcomes) -> dict[str, object]:
-    """Return how many tests ran, passed and were skipped, and which failed."""
-    counts = Counter(outcomes.values())
-    failed = sorted(name for name, how in outcomes.items() if how == "failed")
-    return {
-        "run": len(outcomes) - counts["skipped"],
-        "passed": counts["passed"],
-        "skipped": counts["skipped"],
-        "failed": failed,
-    }
-
-
-def check_counts(suite: str, start_server: Callable[..., Server]) -> None:
-    """Run a suite and compare its counts with COUNTS. If they differ, run it once more on a new server.
-
-    If `ONCELOG_PIN` is set, write the counts of this run to COUNTS first.
-    """
-
-    def run() -> tuple[str, dict[str, object]]:
-        server = start_server(SETTINGS)
-        first = server.bootstrap.partition(",")[0]  # the programs take one address
-        return server.name, summary(SUITES[suite](first))
-
-    name, found = run()
-    if found != json.loads(COUNTS.read_text()).get(suite, {}).get(name):
-        print(f"{suite} on {name}, the first time: {found}")
-        _, found = run()
-    with locked("counts"):
-        pinned = json.loads(COUNTS.read_text())
-        if os.environ.get("ONCELOG_PIN"):
-            pinned.setdefault(suite, {})[name] = found
-            COUNTS.write_text(json.dumps(pinned, indent=2, sort_keys=True) + "\n")
-    assert found == pinned[suite][name]
+def suite_digest(suite: str) -> str:
+    """Return a digest of the suite: of our program's sources, or of kafka-python's version."""
+    folders = {"franz-go": "go", "kafkajs": "js", "rskafka": "rust"}
+    return folder_digest(HERE / folders[suite]) if suite in folders else KAFKA_PYTHON
