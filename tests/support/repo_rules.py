@@ -47,6 +47,7 @@ EDGES = {
     "cluster/leases.py": WORLD,
     "columns/native.py": frozenset({"os"}),
     "broker/process.py": WORLD,
+    "broker/folder_locks.py": frozenset({"os", "time"}),
     "broker/log_lines.py": frozenset({"os", "threading"}),
     "broker/resources.py": frozenset({"time"}),
     "broker/broker.py": frozenset({"asyncio", "random"}),

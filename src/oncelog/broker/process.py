@@ -11,16 +11,13 @@ quickly.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import itertools
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +27,7 @@ import msgspec
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
+from oncelog.broker.folder_locks import StartError, UnusableFolderError, locked
 from oncelog.broker.log_lines import STDERR
 from oncelog.broker.resources import allow_many_files, descriptor_limit, limit_garbage_collection, share_descriptors
 
@@ -45,10 +43,6 @@ FAILED = 1
 NO_LOG_DIRECTORY = 3
 """Exit status: the broker cannot use any of its log directories, or the one with the metadata has failed."""
 
-LOCK_FILE = ".oncelog.lock"
-"""Locked with flock(2)."""
-KAFKA_LOCK_FILE = ".lock"
-"""Locked with fcntl(2), as Kafka does. On Linux, it is independent of flock(2); on other systems, the two conflict."""
 PID_FILE = "broker.pid"
 TRACE_VARIABLE = "ONCELOG_TRACE"
 """If this variable is not empty, a start error is shown with its traceback."""
@@ -107,82 +101,8 @@ class Ready(msgspec.Struct, frozen=True):
     """The host:port that clients of the first listener must use."""
 
 
-class StartError(Exception):
-    """The broker cannot start. The message is one sentence."""
-
-
-class UnusableFolderError(StartError):
-    """A directory cannot be created or written."""
-
-
 class DiskFailureError(Exception):
     """All log directories have failed, or the one with the metadata. The message is one sentence."""
-
-
-class FolderLock:
-    """Lock a directory against other oncelog processes and Apache Kafka, until `release` or the end of this process."""
-
-    def __init__(self, folder: str, wait_s: float = 0.0) -> None:
-        """Take the lock, and wait up to `wait_s` for another process to release it.
-
-        Raises StartError, which names the other process, if the directory stays locked. Raises UnusableFolderError if
-        the directory cannot be created or written.
-        """
-        self._folder = folder
-        self._fds: list[int] = []
-        try:
-            os.makedirs(folder, exist_ok=True)
-            self._take(wait_s)
-        except OSError as error:
-            self.release()
-            raise UnusableFolderError(f"cannot use directory {folder}: {error.strerror}") from error
-        except StartError:
-            self.release()
-            raise
-
-    def _take(self, wait_s: float) -> None:
-        own = self._open(LOCK_FILE)
-        deadline = time.monotonic() + wait_s
-        while not _locks(fcntl.flock, own):
-            if time.monotonic() >= deadline:
-                owner = os.pread(own, 20, 0).decode(errors="replace").strip()
-                raise StartError(
-                    f"directory {self._folder} is in use by process {owner or '?'}. Stop that process, "
-                    "or choose another directory"
-                )
-            time.sleep(0.02)
-        # This file is opened only now, because closing it would release any fcntl lock that this process holds on it.
-        kafkas = self._open(KAFKA_LOCK_FILE)
-        while not _locks(fcntl.lockf, kafkas):
-            if time.monotonic() >= deadline:
-                raise StartError(
-                    f"directory {self._folder} is in use by Apache Kafka. Stop it, or choose another directory"
-                )
-            time.sleep(0.02)
-        with contextlib.suppress(OSError):  # the pid is only for error messages, and the disk may be full
-            os.ftruncate(own, 0)
-            os.pwrite(own, f"{os.getpid()}\n".encode(), 0)
-
-    def _open(self, name: str) -> int:
-        fd = os.open(os.path.join(self._folder, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._fds.append(fd)
-        return fd
-
-    def release(self) -> None:
-        """Unlock the directory. The end of the process unlocks it too."""
-        while self._fds:
-            os.close(self._fds.pop())
-
-
-def _locks(lock: Callable[[int, int], None], fd: int) -> bool:
-    """Lock a file with `lock`. Return False if another process holds the lock."""
-    try:
-        lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            return False
-        raise
-    return True
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -223,7 +143,7 @@ def _run_locked(launch: Launch) -> int:
         log = _start_logging(config.node_id)
         for warning in config.warnings:
             log.warning("%s", warning)
-        with _locked(config.log_dirs, LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0, log) as usable:
+        with locked(config.log_dirs, LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0, log) as usable:
             pid_file = os.path.join(usable[0], PID_FILE)
             try:
                 _write_pid(pid_file)
@@ -235,44 +155,6 @@ def _run_locked(launch: Launch) -> int:
         say(f"oncelog: {error}")
         return NO_LOG_DIRECTORY if isinstance(error, (DiskFailureError, UnusableFolderError)) else FAILED
     return 0
-
-
-def check_apart(folders: Sequence[str]) -> None:
-    """Raise StartError if two log directories are the same, or if one contains another.
-
-    Kafka would not start on the outer directory (`parseTopicPartitionName`). If the inner one is named like a
-    partition directory, Kafka would load it as a log.
-    """
-    for inner, outer in itertools.permutations(folders, 2):
-        below, above = os.path.realpath(inner), os.path.realpath(outer)
-        if below == above:
-            raise StartError(f"log.dirs names {inner} more than once")
-        if os.path.commonpath([below, above]) == above:
-            raise StartError(
-                f"log.dirs names {inner}, which is inside {outer}; use directories that do not contain each other"
-            )
-
-
-@contextlib.contextmanager
-def _locked(folders: Sequence[str], wait_s: float, log: logging.Logger) -> Iterator[list[str]]:
-    """Lock all usable log directories for the body, and yield their paths. Raises StartError.
-
-    Raises UnusableFolderError if none is usable.
-    """
-    check_apart(folders)
-    with contextlib.ExitStack() as stack:
-        usable: list[str] = []
-        for folder in folders:
-            try:
-                lock = FolderLock(folder, wait_s)
-            except UnusableFolderError as error:  # the broker gets this error as well, and continues with the others
-                if folder == folders[-1] and not usable:
-                    raise
-                log.error("%s", error)
-                continue
-            stack.callback(lock.release)
-            usable.append(folder)
-        yield usable
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:

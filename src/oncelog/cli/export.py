@@ -11,7 +11,8 @@ import time
 import click
 
 from oncelog.broker.config.settings import load
-from oncelog.broker.process import METADATA_FILE, FolderLock, StartError, check_apart
+from oncelog.broker.folder_locks import FolderLock, StartError, check_apart
+from oncelog.broker.process import METADATA_FILE
 from oncelog.cli.broker_settings import gather, with_settings
 from oncelog.cli.lazy import examples
 from oncelog.cli.up import DEFAULT_DATA

@@ -18,13 +18,13 @@ import msgspec
 
 from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
+from oncelog.broker.folder_locks import StartError
 from oncelog.broker.log_lines import STDERR
 from oncelog.broker.process import (
     LAST_LINES_S,
     SHORT_JOIN_WAIT_S,
     STOP_SIGNALS,
     Launch,
-    StartError,
     finish_output,
     say,
     stop_signals,

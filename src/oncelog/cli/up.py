@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from oncelog.broker.config.settings import set_option
-from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError, TopicSpec
+from oncelog.broker.folder_locks import FolderLock, StartError
+from oncelog.broker.process import METADATA_FILE, Launch, TopicSpec
 from oncelog.cli.broker_settings import gather, of_broker, topic_specs, with_address, with_settings
 from oncelog.cli.lazy import examples
 from oncelog.cli.supervisor import Supervisor

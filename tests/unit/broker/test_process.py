@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.broker.process import FolderLock, StartError, check_apart
+from oncelog.broker.folder_locks import FolderLock, StartError, check_apart
 from oncelog.broker.resources import share_descriptors
 
 Paths = Callable[[Path], list[Path]]
