@@ -97,6 +97,49 @@ def test_user_that_repeats_a_write_of_unknown_outcome_is_caught_by_a_lost_answer
     assert twice(scenario) == (1 if careful else 3)
 
 
+def write_twice(machine: Machine) -> None:
+    machine.store.set(PATH, b"1")
+    machine.store.set(PATH, b"2")
+
+
+def test_paused_process_sends_its_next_request_after_it_resumes() -> None:
+    """The first request arrives after 0.1 s, its answer after 0.2 s, and the second request after 0.3 s."""
+
+    async def scenario(world: World) -> None:
+        world.store.create(PATH, b"0")
+        [machine] = await machines(world, 1)
+        world.store_link("m0").latency_s = 0.1, 0.1
+        work = on(world, machine, lambda: write_twice(machine))
+        await asyncio.sleep(0.15)
+        machine.pause()
+        await asyncio.sleep(1)
+        machine.resume()
+        await asyncio.sleep(0.05)
+        assert world.store.get(PATH).data == b"1"
+        await work
+        assert world.store.get(PATH).data == b"2"
+
+    twice(scenario)
+
+
+def test_store_is_quiet_until_a_watched_node_changes_or_the_link_is_cut() -> None:
+    async def scenario(world: World) -> None:
+        world.store.create(PATH, b"0")
+        [machine] = await machines(world, 1)
+        await on(world, machine, lambda: machine.store.watch(PATH, lambda _path: None))
+        link = world.store_link("m0")
+        assert machine.store.is_quiet()
+        link.cut_requests = True
+        assert not machine.store.is_quiet()
+        link.cut_requests = False
+        world.store.set(PATH, b"1")
+        assert not machine.store.is_quiet()
+        await on(world, machine, machine.store.poll)
+        assert machine.store.is_quiet()
+
+    twice(scenario)
+
+
 def test_unreachable_store_fails_after_a_time() -> None:
     async def scenario(world: World) -> None:
         world.store.create(PATH, b"0")

@@ -297,6 +297,10 @@ class Watches:
                 calls.append((callback, path))
         return calls
 
+    def have_changed(self, find: Callable[[str], Row | None]) -> bool:
+        """Return whether `changed` would return any watch."""
+        return any(_seen(find(path)) != before for path, _, before in self._watches.values())
+
 
 def _seen(row: Row | None) -> tuple[int, int] | None:
     return None if row is None else (row.changed, row.children_changed)

@@ -19,7 +19,7 @@ from oncelog.cluster.store import (
 )
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.sim.loop import Process, ProcessDied
-from oncelog.sim.threads import pause
+from oncelog.sim.threads import owe, pause
 
 T = TypeVar("T")
 
@@ -68,7 +68,8 @@ class StoreLink:
 
     def call(self, what: str, work: Callable[[], T], *, write: bool, renewal: bool = False) -> T:
         """Carry out a call in the store, between two latencies. Its answer may get lost. Renewals wait for no lock."""
-        self._travel()
+        if self.latency_s[1]:
+            pause(self._latency_s())
         if self.cut_requests:
             self._trace(f"request of {self._name} is lost: {what}")
             pause(TIMEOUT_S)
@@ -88,7 +89,7 @@ class StoreLink:
             raise kind(f"no answer from the metadata store: {what}")
         if write:
             self._trace(f"{self._name}: {what}{'' if error is None else f' fails: {type(error).__name__} {error}'}")
-        self._travel()
+        owe(self._latency_s())
         if error is not None:
             raise error
         return result
@@ -102,9 +103,13 @@ class StoreLink:
             pause(_LOCK_RETRY_S)
             waited_s += _LOCK_RETRY_S
 
-    def _travel(self) -> None:
-        if self.latency_s[1]:
-            pause(self._rng.uniform(*self.latency_s))
+    @property
+    def is_cut(self) -> bool:
+        """Whether a call would get no answer."""
+        return self.cut_requests or self.cut_answers
+
+    def _latency_s(self) -> float:
+        return self._rng.uniform(*self.latency_s) if self.latency_s[1] else 0.0
 
 
 class SimStore:
@@ -176,8 +181,12 @@ class SimStore:
             callback(path)
 
     def is_quiet(self) -> bool:
-        """Return False: a real store may have to wait for an answer."""
-        return False
+        """Return whether `poll` would find nothing, as in a store that announces changes. Costs no time.
+
+        Return False while the connection is cut, so that the caller notices.
+        """
+        self._store.poll()
+        return not self._link.is_cut and not self._watches.have_changed(self._store.find)
 
     def close(self) -> None:
         """Do nothing. Sessions remain until they end."""

@@ -3,6 +3,9 @@
 A worker calls `pause(seconds)` where a real one would wait. Meanwhile other processes run, so that the steps of
 blocking code interleave. A worker of a paused process continues when the process resumes. A worker of a dead process
 never continues. At the end of the world, it unwinds: `pause` raises ProcessDied.
+
+A handover to a thread costs more than most of the work. So a worker calls `owe(seconds)` if nothing but its own
+computation follows: the event loop lets this time pass before the next pause, or before the work is done.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ class _Worker:
     def __init__(self) -> None:
         self.wait_s = 0.0
         """How long the work wants to pause."""
+        self.owed_s = 0.0
+        """How long the work should have paused before."""
         self.busy = False
         self.over = False
         # Plain locks: a handover through a `threading.Semaphore` costs one and a half times as much.
@@ -84,6 +89,13 @@ def pause(seconds: float) -> bool:
     return True
 
 
+def owe(seconds: float) -> None:
+    """Let this time pass before the caller's next pause, or before its end. Do nothing outside of a worker thread."""
+    worker = _worker.get()
+    if worker is not None:
+        worker.owed_s += seconds
+
+
 class Threads:
     """The worker threads of all processes of a world."""
 
@@ -111,9 +123,17 @@ class Threads:
                 outcome.append((None, error))
 
         def proceed() -> None:
-            if worker.busy:
-                self._loop.call_later(worker.wait_s, step)
-                return
+            owed_s, worker.owed_s = worker.owed_s, 0.0
+            following = wait if worker.busy else finish
+            if owed_s:  # a timer of its own: if the process dies before it, the next request is not sent
+                self._loop.call_later(owed_s, following)
+            else:
+                following()
+
+        def wait() -> None:
+            self._loop.call_later(worker.wait_s, step)
+
+        def finish() -> None:
             self._idle.append(worker)
             result, error = outcome[0]
             if future.cancelled():
