@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from oncelog.cluster.partition_state import decode_state, state_path
+from oncelog.cluster.partition_state import PartitionState, decode_state, state_path
 from oncelog.cluster.store import NoNodeError
 from oncelog.cluster.topic_nodes import read_topic
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest
-from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -58,7 +58,11 @@ class Routes:
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the leader."""
-        return decode_state(self._world.store.get(state_path(topic, partition))).leader
+        return self.state(topic, partition).leader
+
+    def state(self, topic: str, partition: int) -> PartitionState:
+        """Return the state of a partition."""
+        return decode_state(self._world.store.get(state_path(topic, partition)))
 
     def coordinator(self, topic: str, key: str) -> int:
         """Return the coordinator of a group or a transactional id."""
@@ -107,6 +111,15 @@ class Client(RoutedWriter):
         response = await self.call(MetadataRequest(topics=wanted), lambda r: max(each.error_code for each in r.topics))
         return {topic.name: topic.topic_id for topic in response.topics}
 
+    async def create_topic_with(self, name: str, replicas: int, configs: dict[str, str]) -> Any:
+        """Create a topic with one partition, and return its id."""
+        settings = [CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
+        topic = CreatableTopic(name=name, num_partitions=1, replication_factor=replicas, configs=settings)
+        await self.call(CreateTopicsRequest(topics=[topic], timeout_ms=5000), lambda r: r.topics[0].error_code)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+        response = await self.call(request, lambda r: r.topics[0].error_code)
+        return response.topics[0].topic_id
+
     async def commit(self, group: str, offset: int) -> None:
         """Commit an offset of a group without members."""
         partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
@@ -114,9 +127,9 @@ class Client(RoutedWriter):
         request = OffsetCommitRequest(group_id=group, topics=topics)
         await self.call(request, lambda r: r.topics[0].partitions[0].error_code, 9)
 
-    async def offset_at(self, broker: int, group: str, topic: str) -> int | None:
-        """Return a group's offset of partition 0 as a broker has it, or None if that is not the coordinator."""
-        wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+    async def offset_at(self, broker: int, group: str, topic: str, partition: int = 0) -> int | None:
+        """Return a group's offset of a partition as a broker has it, or None if that is not the coordinator."""
+        wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
         try:
             response = await (await self.connection(broker)).call(request, 9)
@@ -143,10 +156,16 @@ class Producer(Client):
     """An idempotent producer of one partition. It has one request in flight."""
 
     def __init__(
-        self, routes: Routes, topic_id: Any, partition: int, rng: random.Random, now_ms: Callable[[], int]
+        self,
+        routes: Routes,
+        topic_id: Any,
+        partition: int,
+        rng: random.Random,
+        now_ms: Callable[[], int],
+        topic: str = TOPIC,
     ) -> None:
         super().__init__(routes, "")
-        self.topics[topic_id] = TOPIC
+        self.topics[topic_id] = self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
         self._rng = rng
@@ -165,11 +184,11 @@ class Producer(Client):
         response = await self.call(request)
         self._become(response.producer_id, response.producer_epoch)
 
-    async def send(self, value: bytes) -> int:
+    async def send(self, value: bytes | None, key: bytes | None = None) -> int:
         """Write one record, and return its offset. Now and then, send it again, which must not write it again."""
         sequence = self._sequences.get(self.partition, 0)
         batch = build_batch(
-            [Record(0, self._now_ms(), None, value)],
+            [Record(0, self._now_ms(), key, value)],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
@@ -192,7 +211,7 @@ class Producer(Client):
             try:
                 response = await self.call(request, lambda r: r.responses[0].partition_responses[0].error_code)
             except RefusedError:
-                if self._asked == self.routes.leader(TOPIC, self.partition):
+                if self._asked == self.routes.leader(self.topic, self.partition):
                     raise
                 continue  # a former leader lacks the records that its successor has acknowledged
             return int(response.responses[0].partition_responses[0].base_offset)

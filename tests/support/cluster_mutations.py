@@ -16,18 +16,31 @@ import pytest
 
 from oncelog.broker import replication_isr
 from oncelog.broker.coordinators import marker_outbox
+from oncelog.broker.coordinators import shell as coordinator_shell
+from oncelog.broker.coordinators.record_batches import replay_batch
 from oncelog.broker.coordinators.shell import CoordinatorShell
+from oncelog.broker.handlers import delete_records
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.replication import Replication, _Followed
+from oncelog.broker.storage import log_cleaner
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import Roles
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.controller import reconcile
+from oncelog.cluster.follower import Following
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.state_writes import StateWrite
+from oncelog.coordinator.groups import commits
+from oncelog.log import retention
+from oncelog.log.cleaning.batches import CleanedTransactions
+from oncelog.log.cleaning.offsets import OffsetMap
+from oncelog.log.cleaning.plan import make_plan
 from oncelog.log.log import Log
 from oncelog.log.producer_state import ProducerEntry, ProducerState
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.records import BatchHeader
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 from support import replica_mutations as pure
 from support.checked_patch import CheckedPatch, Patch, Patching, StalePatchError
 from support.cluster_plans import expand
@@ -206,6 +219,109 @@ def elected_without_isr(patch: Patching) -> None:
     patch.setattr(reconcile, "_elected", elected)
 
 
+def deletion_is_not_replicated(patch: Patching) -> None:
+    """A follower ignores the start offset of the leader's log."""
+
+    def received(following: Following, fetch: Any, response: Any) -> Any:
+        return original(following, fetch, response._replace(log_start=0))
+
+    original = Following.received
+    patch.setattr(Following, "received", received)
+
+
+def deletion_is_answered_at_once(patch: Patching) -> None:
+    """DeleteRecords does not wait until the followers have deleted the records."""
+
+    async def replicated(_replica: Any, _answer: Any, _timeout_ms: int, _ctx: Any) -> None:
+        pass
+
+    patch.setattr(delete_records, "_replicated", replicated)
+
+
+def deletion_is_not_written(patch: Patching) -> None:
+    """The start offsets of logs are not in the checkpoint, so a restart brings deleted records back."""
+
+    def offsets(partitions: Partitions, directory: Any) -> Any:
+        return original(partitions, directory)._replace(start_offsets={})
+
+    original = Partitions.offsets
+    patch.setattr(Partitions, "offsets", offsets)
+
+
+def deletion_exceeds_the_offset(patch: Patching) -> None:
+    """DeleteRecords deletes ten records more than it should."""
+
+    def delete(image: Any, partitions: Any, topic: str, partition: int, offset: int) -> Replica:
+        log = partitions.find(topic, partition).log
+        return original(image, partitions, topic, partition, -1 if offset + 10 > log.high_watermark else offset + 10)
+
+    original = delete_records._delete
+    patch.setattr(delete_records, "_delete", delete)
+
+
+def retention_keeps_nothing(patch: Patching) -> None:
+    """Retention by size deletes all segments but the active one."""
+
+    def retained_from(log: Log, _now_ms: int) -> int:
+        limited = log.config.delete and log.config.retention_bytes >= 0
+        return min(log.segments.active.base_offset, log.high_watermark) if limited else log.log_start_offset
+
+    patch.setattr(retention, "retained_from", retained_from)
+
+
+def undecided_records_are_compacted(patch: Patching) -> None:
+    """Compaction does not stop at the last stable offset."""
+
+    def plan(log: Log, checkpoint: int | None, now_ms: int) -> Any:
+        found = make_plan(log, checkpoint, now_ms)
+        active = log.segments.active.base_offset
+        dirty = [each.size for each in log.segments if found.first_dirty <= each.base_offset < active]
+        return found._replace(end=active, dirty_bytes=sum(dirty))
+
+    patch.setattr(log_cleaner, "make_plan", plan)
+
+
+def aborted_records_are_compacted_as_committed(patch: Patching) -> None:
+    patch.setattr(CleanedTransactions, "is_aborted", lambda _self, _header: False)
+
+
+def compaction_keeps_the_first_value(patch: Patching) -> None:
+    def put(offsets: OffsetMap, key: bytes, offset: int) -> bool:
+        offsets.latest = offset
+        return offsets.get(key) >= 0 or original(offsets, key, offset)
+
+    original = OffsetMap.put
+    patch.setattr(OffsetMap, "put", put)
+
+
+def commit_is_answered_before_replication(patch: Patching) -> None:
+    """The coordinator of groups answers as soon as a record is in its own log."""
+
+    def deliver(shell: Any, replica: Any, term: Any, effects: Any) -> None:
+        if shell.topic == CONSUMER_OFFSETS:
+            shell._deliver(effects)
+        else:
+            original(shell, replica, term, effects)
+
+    original = CoordinatorShell._deliver_later
+    patch.setattr(CoordinatorShell, "_deliver_later", deliver)
+
+
+def coordinator_loads_a_part(patch: Patching) -> None:
+    """A new coordinator skips every fifth batch of its partition."""
+
+    async def replay(shard: Any, decode_record: Any, header: BatchHeader, view: memoryview) -> None:
+        if header.base_offset % 5:
+            await replay_batch(shard, decode_record, header, view)
+
+    patch.setattr(coordinator_shell, "replay_batch", replay)
+
+
+def former_members_commit(patch: Patching) -> None:
+    """The generation and the member of a commit are not checked."""
+    patch.setattr(commits, "check_commit", lambda _group, _request, _version: None)
+
+
 MUTATIONS: tuple[Patch, ...] = (
     answer_before_replication,
     pure.high_watermark_is_log_end,
@@ -241,6 +357,17 @@ MUTATIONS: tuple[Patch, ...] = (
     retry_is_written_again,
     truncation_keeps_producers,
     sequences_start_anew,
+    deletion_is_not_replicated,
+    deletion_is_answered_at_once,
+    deletion_is_not_written,
+    deletion_exceeds_the_offset,
+    retention_keeps_nothing,
+    undecided_records_are_compacted,
+    aborted_records_are_compacted_as_committed,
+    compaction_keeps_the_first_value,
+    commit_is_answered_before_replication,
+    coordinator_loads_a_part,
+    former_members_commit,
 )
 
 

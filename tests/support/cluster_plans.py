@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -37,10 +38,20 @@ WRITERS = 3
 PRODUCERS = 3
 GROUPS = 2
 """Groups that commit without a transaction."""
+MEMBERS = 3
+"""Members of a group that rebalances."""
 FAULTS = (10, 14)
 SECONDS = 12.0
 """In virtual time, before the faults end."""
 TIMEOUTS_MS = (1000, 60_000)
+_FEATURE_SETTINGS = {
+    "trim": {"log_retention_check_interval_ms": 500},
+    "retain": {"log_retention_check_interval_ms": 500},
+    "compact": {"log_cleaner_backoff_ms": 300},
+    "members": {"group_min_session_timeout_ms": 500},
+}
+"""The settings of brokers by feature. A world has at most two features, and the less of the rest."""
+RETENTION_BYTES = 1500
 KINDS = ("kill", "crash", "die", "pause", "cut", "one way", "slow", "limit", "reset", "isolate")
 STORE_KINDS = ("requests", "answers", "lose", "expire", "failover", "unknown")
 
@@ -105,7 +116,35 @@ class Recreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     pause_s: Pause_s
 
 
-Work = Numbers | Loose | Transaction | Commits | Elect | Recreate
+class Trim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="trim"):
+    """A producer writes `count` records to a topic, and deletes all but the last `keep` of the topic."""
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    keep: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    pause_s: Pause_s
+
+
+class Put(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="put"):
+    """A key of a compacted topic gets a new value, or is deleted."""
+
+    key: Index
+    delete: bool
+    commit: bool | None
+    """Whether a transaction writes the value and commits. If it is None, there is no transaction."""
+    stall_s: Pause_s
+    pause_s: Pause_s
+
+
+class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="membership"):
+    """A member joins a group, commits `count` times for its partitions, and leaves, or disappears."""
+
+    member: Index
+    count: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    leave: bool
+    pause_s: Pause_s
+
+
+Work = Numbers | Loose | Transaction | Commits | Elect | Recreate | Trim | Put | Membership
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +155,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transaction_timeout_ms: int
     broker: dict[str, Any]
     """Settings of the brokers."""
+    retention_bytes: int = -1
+    """`retention.bytes` of the topic whose records are deleted."""
 
 
 def workload_of(plan: Plan) -> list[Work]:
@@ -136,7 +177,7 @@ def settings_of(plan: Plan) -> Settings:
 
 def expand(seed: int) -> Plan:
     """Return the plan of a seed."""
-    rng = random.Random(f"cluster {seed}")
+    rng, features = random.Random(f"cluster {seed}"), _features(seed)
     settings = Settings(
         store_latency_s=rng.choice(([0.0002, 0.002], [0.0005, 0.02])),
         transaction_timeout_ms=rng.choice(TIMEOUTS_MS),
@@ -149,9 +190,14 @@ def expand(seed: int) -> Plan:
             "min_insync_replicas": MIN_ISR,
             "offsets_topic_num_partitions": 2,
             "transaction_state_log_num_partitions": 2,
+            **{key: value for feature in features for key, value in _FEATURE_SETTINGS[feature].items()},
         },
+        retention_bytes=RETENTION_BYTES if "retain" in features else -1,
     )
     workload, faults = _workload(rng), _faults(rng)
+    for feature in features:  # divide the load of a world instead of adding to it
+        workload = [work for index, work in enumerate(workload) if index % 4]
+        workload += _FEATURES[feature](random.Random(f"{feature} {seed}"))
     forever = any(isinstance(each, Lasting) and each.seconds is None for each in faults)
     workload += _administration(seed, all_return=not forever)
     return Plan(
@@ -175,6 +221,48 @@ def _workload(rng: random.Random) -> list[Work]:
     for index in range(GROUPS):
         work += [Commits(index, rng.randrange(1, 5), rng.uniform(0, 0.6)) for _ in range(15)]
     return work
+
+
+def _features(seed: int) -> list[str]:
+    rng = random.Random(f"features {seed}")
+    return rng.sample(list(_FEATURE_SETTINGS), rng.choice((0, 1, 1, 2)))
+
+
+def _trims(rng: random.Random) -> list[Work]:
+    return [Trim(rng.randrange(1, 8), rng.choice((0, 0, 1, 5, 20)), rng.uniform(0, 0.6)) for _ in range(25)]
+
+
+def _retains(rng: random.Random) -> list[Work]:
+    return [Trim(rng.randrange(1, 8), 100, rng.uniform(0, 0.6)) for _ in range(20)]
+
+
+def _puts(rng: random.Random) -> list[Work]:
+    return [
+        Put(
+            key=rng.randrange(3),
+            delete=rng.random() < 0.15,
+            commit=rng.choice((None, None, True, False)),
+            stall_s=rng.uniform(0, 2) if rng.random() < 0.1 else 0.0,
+            pause_s=rng.uniform(0, 0.25),
+        )
+        for _ in range(80)
+    ]
+
+
+def _memberships(rng: random.Random) -> list[Work]:
+    return [
+        Membership(index, rng.randrange(15), rng.random() < 0.6, rng.uniform(0, 1))
+        for index in range(MEMBERS)
+        for _ in range(8)
+    ]
+
+
+_FEATURES: dict[str, Callable[[random.Random], list[Work]]] = {
+    "trim": _trims,
+    "retain": _retains,
+    "compact": _puts,
+    "members": _memberships,
+}
 
 
 def _administration(seed: int, *, all_return: bool) -> list[Work]:

@@ -20,7 +20,7 @@ from oncelog.cluster.partition_state import PartitionState, decode_state
 from oncelog.cluster.store import Check, Create, Operation, Set
 from oncelog.net.connection import ClientConnection, connect
 from oncelog.net.failures import ConnectionLostError
-from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control, is_partial, iter_batches, parse_header
@@ -34,6 +34,8 @@ LOG_FILE = re.compile(r"data/(?P<topic>[^/]+)-(?P<partition>\d+)/\d{20}\.log")
 STATE_NODE = re.compile(r"/brokers/topics/(?P<topic>[^/]+)/partitions/(?P<partition>\d+)/state")
 RECREATED = "recreated"
 """A topic that is deleted and created again. Its replicas of different topics have the same names, so skip them."""
+COMPACTED = "compacted"
+"""A compacted topic. Replicas compact it at different times, so there is no ledger of its batches."""
 CHECK_S = 0.05
 MOST_WRITES = 20
 """If the state of a partition changes this often within a second, brokers write in a loop."""
@@ -87,6 +89,8 @@ class DiskWatch:
         self.ledgers: dict[Partition, Ledger] = defaultdict(Ledger)
         self.leaders: dict[Partition, dict[int, int]] = defaultdict(dict)
         """The leader of each epoch, as the tree has shown it."""
+        self.deletable: dict[Partition, int] = defaultdict(int)
+        """Records before this offset may be deleted."""
         self.on_commit: Callable[[Partition, BatchHeader], None] = lambda _partition, _header: None
         """Called for each batch that is newly known to be committed."""
         self._world = world
@@ -108,6 +112,8 @@ class DiskWatch:
         file = self._files[number, path]
         new = file.read(content)
         if not new:
+            return
+        if partition[0] == COMPACTED:
             return
         first = len(file.batches) - len(new)
         ledger, before = self.ledgers[partition], None
@@ -133,10 +139,21 @@ class DiskWatch:
 
     def batches(self, number: int, partition: Partition) -> list[tuple[BatchHeader, bytes]]:
         """Return the batches on a disk. Call `scan` before."""
+        return [batch for path in self._paths(number, partition) for batch in self._files[number, path].batches]
+
+    def first(self, number: int, partition: Partition) -> int:
+        """Return the base offset of the first segment on a disk."""
+        paths = self._paths(number, partition)
+        return int(paths[0].rpartition("/")[2][:20]) if paths else 0
+
+    def start(self, number: int, partition: Partition) -> int:
+        """Return the offset from which a broker must have all records: not all that may be deleted are."""
+        return min(self.first(number, partition), self.deletable[partition])
+
+    def _paths(self, number: int, partition: Partition) -> list[str]:
         files = self._world.brokers[number].disk.files
         folder = f"data/{partition[0]}-{partition[1]}/"
-        paths = sorted(path for path in files if path.startswith(folder) and _partition_of(path))
-        return [batch for path in paths for batch in self._files[number, path].batches]
+        return sorted(path for path in files if path.startswith(folder) and _partition_of(path))
 
 
 class StateWatch:
@@ -160,7 +177,7 @@ class StateWatch:
     def _committed(self, partition: Partition, header: BatchHeader) -> None:
         """Check that each in-sync replica has a batch before the leader says that it is committed."""
         for number in self.states[partition].isr:
-            if (partition, number) not in self._lost:
+            if (partition, number) not in self._lost and header.base_offset >= self._disks.start(number, partition):
                 batches = reversed(self._disks.batches(number, partition))
                 at = next((each for each, _ in batches if each.base_offset <= header.base_offset), None)
                 if at is None or key_of(at) != key_of(header):
@@ -247,7 +264,7 @@ class StateWatch:
             if not crashed:
                 headers = [header for header, _ in self._disks.batches(number, partition)]
                 who = f"broker {number}, which {state} names for {partition},"
-                self._disks.ledgers[partition].check_complete(headers, who)
+                self._disks.ledgers[partition].check_complete(headers, who, self._disks.start(number, partition))
 
 
 class _Reader:
@@ -298,6 +315,9 @@ class Consumers:
                 for data in topic.partitions:
                     partition = (topic.name if ends else self._names[topic.topic_id]), data.partition_index
                     if data.error_code:
+                        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                            reader = self.readers[partition]
+                            reader.offset = max(reader.offset, self._disks.deletable[partition])
                         continue
                     if ends:
                         self._disks.ledgers[partition].expose(epochs[partition], data.offset)
@@ -310,7 +330,7 @@ class Consumers:
             partition: [epoch for epoch, leader in leaders.items() if leader == number]
             for partition, leaders in self._disks.leaders.items()
         }
-        return {partition: max(epochs) for partition, epochs in led.items() if epochs}
+        return {partition: max(epochs) for partition, epochs in led.items() if epochs and partition[0] in self._topics}
 
     def _fetch(self, epochs: dict[Partition, int]) -> FetchRequest:
         topics = {name: FetchTopic(topic_id=topic_id, partitions=[]) for name, topic_id in self._topics.items()}

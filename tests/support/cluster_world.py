@@ -7,15 +7,12 @@ the faults, the world heals except for permanent faults, and everything must bec
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from oncelog.log.snapshot import decode_snapshot
-from oncelog.protocol.records import decode_control, decode_records
+from oncelog.protocol.records import decode_records
 from oncelog.sim.faults import (
     AnyFault,
     Crash,
@@ -33,6 +30,7 @@ from oncelog.sim.plan import Plan
 from oncelog.sim.world import SimBroker, World
 from support.cluster_admin import Administration
 from support.cluster_clients import TOPIC, Client, Producer, Routes
+from support.cluster_features import Features
 from support.cluster_plans import (
     BROKERS,
     GROUPS,
@@ -47,27 +45,23 @@ from support.cluster_plans import (
     settings_of,
     workload_of,
 )
-from support.cluster_watch import CHECK_S, Consumers, DiskWatch, StateWatch
+from support.cluster_values import (
+    ABORTED,
+    COMMITTED,
+    Written,
+    check_offset,
+    check_replicas,
+    check_transaction,
+    committed_values,
+)
+from support.cluster_watch import CHECK_S, COMPACTED, Consumers, DiskWatch, Partition, StateWatch
 from support.raw_client import RefusedError
-from support.replica_invariants import InvariantError, key_of
+from support.replica_invariants import InvariantError
 
 LIMIT_S = 60.0
 """How long each step of the recovery may take, in virtual time."""
 ENDING_SESSIONS = (CutStore, Die, ExpireSessions, Kill, Pause, SetClock)
 """Faults that may end the session of a broker."""
-COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
-_ABORTED = struct.Struct(">hqqqq")
-
-
-@dataclass
-class Written:
-    """One transaction as its writer knows it."""
-
-    value: bytes
-    partitions: set[int] = field(default_factory=set)
-    acknowledged: set[int] = field(default_factory=set)
-    offset: int = -1
-    outcome: str = UNKNOWN
 
 
 class ClusterWorld:
@@ -86,6 +80,7 @@ class ClusterWorld:
         self.over = False
         self.outcomes: Counter[str] = Counter()
         self.administration = Administration(self.routes, self.outcomes, world.now_ms)
+        self.features = Features(world, self.routes, self.disks, self.outcomes, self._own, self._check_acknowledged)
         self.producer_ids: dict[int, str] = {}
         self.written: list[list[Written]] = [[] for _ in range(WRITERS)]
         self.acknowledged: dict[tuple[int, int], bytes] = {}
@@ -119,17 +114,20 @@ class ClusterWorld:
         machines = await self._start()
         client = Client(self.routes, "admin")
         self.topics = await client.create_topics(PARTITIONS, len(BROKERS))
-        consumers = Consumers(self.world, self.disks, self.topics)
+        await self.features.create(self.workload, self.settings.retention_bytes)
+        consumers = Consumers(self.world, self.disks, self.topics | self.features.topics)
         background = [self._guarded(consumers.read(number)) for number in BROKERS]
         background.append(self._guarded(self._check_disks()))
         tasks = [self._guarded(self._produce(index)) for index in range(PRODUCERS)]
         tasks += [self._guarded(self._produce_loosely(index)) for index in range(PARTITIONS)]
         tasks += [self._guarded(self._transact(index)) for index in range(WRITERS)]
         tasks += [self._guarded(self._commit(index)) for index in range(GROUPS)]
+        tasks += [self._guarded(client) for client in self.features.tasks(self.workload)]
         tasks.append(self._guarded(self.administration.elect(self.workload)))
         tasks.append(self._guarded(self.administration.recreate(self.workload)))
         await nemesis.run()
         self.over = self.administration.over = True
+        self.features.end()
         self.outcomes["faults"] += nemesis.struck
         await self._recover(tasks, consumers)
         consumers.over = True
@@ -231,10 +229,10 @@ class ClusterWorld:
         except (RefusedError, AssertionError) as error:
             raise InvariantError(9, str(error)) from error
         self.acknowledged[producer.partition, offset] = value
-        self._check_acknowledged(producer.partition, offset, value)
+        self._check_acknowledged((TOPIC, producer.partition), offset, value)
         self.outcomes["numbers"] += 1
 
-    def _check_acknowledged(self, partition: int, offset: int, value: bytes) -> None:
+    def _check_acknowledged(self, partition: Partition, offset: int, value: bytes) -> None:
         """Find an acknowledged record on the disks. If several epochs have it there, that of the leader is committed.
 
         A former leader may have appended a retry of the record at the same offset.
@@ -243,14 +241,16 @@ class ClusterWorld:
         found = {
             number: header
             for number in BROKERS
-            for header, view in self.disks.batches(number, (TOPIC, partition))
+            for header, view in self.disks.batches(number, partition)
             if header.base_offset == offset and [record.value for record in decode_records(view)] == [value]
         }
         if not found or (len(found) < MIN_ISR and not self.states.have_lost):
-            raise InvariantError(5, f"{value!r} was acknowledged at {partition}:{offset}, but is on {len(found)} disks")
+            raise InvariantError(
+                5, f"{value!r} was acknowledged at {offset} of {partition}; it is on {len(found)} disks"
+            )
         newest = max(found.values(), key=lambda each: each.partition_leader_epoch)
-        leader = self.states.states[TOPIC, partition].leader
-        self.disks.commit((TOPIC, partition), found.get(leader, newest))
+        leader = self.states.states[partition].leader
+        self.disks.commit(partition, found.get(leader, newest))
 
     def _own(self, producer_id: int, name: str) -> None:
         owner = self.producer_ids.setdefault(producer_id, name)
@@ -331,6 +331,7 @@ class ClusterWorld:
         for index in range(WRITERS):
             writer = Client(self.routes, f"writer-{index}")
             await self._within(writer.start(), f"writer-{index} cannot start")
+        await self._within(self.features.finish(), "a topic of a feature is not writable")
         await self._until(lambda: not self._behind(consumers), lambda: f"behind: {self._behind(consumers)}")
 
     async def _until(self, is_true: Callable[[], bool], what: Callable[[], str]) -> None:
@@ -366,8 +367,14 @@ class ClusterWorld:
         self.disks.scan()
         found = []
         for partition in self.states.states:
+            first = max(self.disks.first(number, partition) for number in self.living)
             logs = [[header for header, _ in self.disks.batches(number, partition)] for number in self.living]
-            ends = [log[-1].next_offset if log else 0 for log in logs]
+            logs = [[header for header in log if header.base_offset >= first] for log in logs]
+            ends = [log[-1].next_offset if log else first for log in logs]
+            if partition[0] == COMPACTED:
+                if any(end != ends[0] for end in ends):
+                    found.append(f"{partition}: ends {ends}")
+                continue
             reader = consumers.readers[partition]
             if any(log != logs[0] for log in logs) or reader.offset != ends[0] or reader.open:
                 found.append(f"{partition}: ends {ends}, read {reader.offset}, open {reader.open}")
@@ -381,7 +388,7 @@ class ClusterWorld:
         reader.topics[self.topics[TOPIC]] = TOPIC
         visible: list[list[bytes]] = []
         for partition in range(PARTITIONS):
-            everything, committed = self._committed(partition)
+            everything, committed = committed_values(self.disks, self.living[0], (TOPIC, partition), self.markers)
             for (where, offset), value in self.acknowledged.items():
                 if where == partition and everything.get(offset) != value:
                     raise InvariantError(
@@ -399,11 +406,14 @@ class ClusterWorld:
             visible.append(committed)
         for index, history in enumerate(self.written):
             for written in history:
-                self._check_transaction(written, visible)
-            await self._check_offset(reader, index, visible)
+                check_transaction(written, visible)
+                self.outcomes[written.outcome] += 1
+            found = await reader.committed_offset(f"writer-{index}", TOPIC)
+            check_offset(f"writer-{index}", found, history, visible)
         for index in range(GROUPS):
             await self._check_group(reader, index)
             await self._check_former_coordinators(reader, index)
+        await self.features.check(reader, self.living)
 
     async def _check_former_coordinators(self, client: Client, index: int) -> None:
         """Check that a broker that no longer coordinates a group does not answer with old offsets."""
@@ -412,54 +422,6 @@ class ClusterWorld:
             found = await client.offset_at(broker, f"group-{index}", TOPIC)
             if found is not None and not least <= found <= most:
                 raise InvariantError(10, f"broker {broker} has {found} for group-{index}, instead of {least} to {most}")
-
-    def _committed(self, partition: int) -> tuple[dict[int, bytes], list[bytes]]:
-        """Return all records of a partition by offset, and the values of the committed ones. Invariant 8."""
-        everything: dict[int, bytes] = {}
-        undecided: dict[int, list[int]] = {}
-        hidden: set[int] = set()
-        for header, view in self.disks.batches(self.living[0], (TOPIC, partition)):
-            if header.is_control:
-                commit, _ = decode_control(view)
-                key = header.producer_id, header.producer_epoch
-                if self.markers.setdefault(key, commit) != commit:
-                    raise InvariantError(8, f"the transaction {key} was committed and aborted")
-                offsets = undecided.pop(header.producer_id, [])
-                hidden |= set() if commit else set(offsets)
-                continue
-            for number, record in enumerate(decode_records(view)):
-                everything[header.base_offset + number] = bytes(record.value or b"")
-                if header.is_transactional:
-                    undecided.setdefault(header.producer_id, []).append(header.base_offset + number)
-        if undecided:
-            raise InvariantError(12, f"partition {partition} has open transactions: {undecided}")
-        return everything, [value for offset, value in sorted(everything.items()) if offset not in hidden]
-
-    def _check_transaction(self, written: Written, visible: list[list[bytes]]) -> None:
-        pair = {written.value, written.value + b"+"}
-        found = {partition for partition, values in enumerate(visible) if pair & set(values)}
-        torn = any(not pair <= set(visible[partition]) for partition in found)
-        if written.outcome is COMMITTED:
-            wrong = found != written.partitions
-        elif written.outcome is ABORTED:
-            wrong = bool(found)
-        else:
-            wrong = bool(found) and not written.acknowledged <= found <= written.partitions
-        if torn or wrong:
-            raise InvariantError(8, f"{written} is visible in {found}")
-        self.outcomes[written.outcome] += 1
-
-    async def _check_offset(self, reader: Client, index: int, visible: list[list[bytes]]) -> None:
-        """Check that the offset of a writer's group is that of the last transaction that has committed one."""
-        found = await reader.committed_offset(f"writer-{index}", TOPIC)
-        offsets = {written.offset: written for written in self.written[index] if written.offset >= 0}
-        least = max((offset for offset, each in offsets.items() if each.outcome is COMMITTED), default=-1)
-        chosen = offsets.get(found)
-        if found < least or (found >= 0 and (chosen is None or chosen.outcome is ABORTED)):
-            raise InvariantError(10, f"writer-{index} has the offset {found}; at least {least} was committed: {chosen}")
-        seen = chosen is not None and any(chosen.value in values for values in visible)
-        if chosen is not None and chosen.partitions and not seen:
-            raise InvariantError(8, f"the offset of {chosen} is committed, but not its records")
 
     async def _stop(self, machines: list[SimBroker]) -> None:
         """Stop all brokers, and compare what they have written about producers. Invariant 6."""
@@ -470,27 +432,8 @@ class ClusterWorld:
                 machine.kill()
         self.disks.scan()
         for partition in self.states.states:
-            found = {number: self._producers(number, partition) for number in self.living}
-            if any(each != found[self.living[0]] for each in found.values()):
-                raise InvariantError(6, f"{partition}: {found}")
-
-    def _producers(self, number: int, partition: tuple[str, int]) -> Any:
-        """Return the log, the aborted transactions and the producers of a replica, as its files have them."""
-        files = self.world.brokers[number].disk.files
-        folder = f"data/{partition[0]}-{partition[1]}/"
-        aborted = [
-            entry[1:4]
-            for path in sorted(files)
-            if path.startswith(folder) and path.endswith(".txnindex")
-            for entry in _ABORTED.iter_unpack(files[path].data)
-        ]
-        newest = max((path for path in files if path.startswith(folder) and path.endswith(".snapshot")), default=None)
-        producers = {
-            each.producer_id: (each.epoch, each.last_sequence, each.txn_start, each.coordinator_epoch)
-            for each in (() if newest is None else decode_snapshot(bytes(files[newest].data)))
-        }
-        keys = [key_of(header) for header, _ in self.disks.batches(number, partition)]
-        return keys, aborted, producers
+            check_replicas(self.world, self.disks, partition, self.living)
+        self.features.check_disks(self.living)
 
 
 def _host_of(fault: AnyFault) -> str:

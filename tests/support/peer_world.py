@@ -197,9 +197,9 @@ class RoutedWriter(RawWriter):
         )
         await self.call(request, lambda r: r.topics[0].partitions[0].error_code)
 
-    async def committed_offset(self, group: str, topic: str) -> int:
-        """Return the committed offset of partition 0 of a topic, or -1. Wait until no transaction may change it."""
-        wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+    async def committed_offset(self, group: str, topic: str, partition: int = 0) -> int:
+        """Return the committed offset of a partition, or -1. Wait until no transaction may change it."""
+        wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
         request = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])], require_stable=True
         )

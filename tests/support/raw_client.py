@@ -7,7 +7,7 @@ simulation costs nothing, and relies only on the guarantees of Kafka's protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -94,31 +94,42 @@ class RawClient:
         return topic_id
 
     async def read_committed(self, topic_id: UUID, partition: int, *, until_stable: bool = True) -> list[bytes | None]:
-        """Return the values that a read_committed consumer sees.
+        """Return the values that a read_committed consumer sees. See `read_records`."""
+        records, _ = await self.read_records(topic_id, partition, until_stable=until_stable)
+        return [record.value for record in records]
 
-        `until_stable`: wait until no transaction is open after them.
+    async def read_records(
+        self, topic_id: UUID, partition: int, *, first: int = 0, until_stable: bool = True
+    ) -> tuple[list[Record], int]:
+        """Return the records from the offset `first` on that a read_committed consumer sees, and where they end.
+
+        `until_stable`: no transaction may be open after them.
         """
-        values: list[bytes | None] = []
-        offset = 0
+        records: list[Record] = []
+        offset = first
         while True:
             found = await self._fetch(topic_id, partition, offset)
             if until_stable:
                 assert found.last_stable_offset == found.high_watermark, f"an open transaction: {found!r:.300}"
             if offset >= found.last_stable_offset:
-                return values
+                return records, int(found.last_stable_offset)
             aborted = {(entry.producer_id, entry.first_offset) for entry in found.aborted_transactions or ()}
             open_aborts: set[int] = set()
             for header, view in iter_batches(found.records):
                 open_aborts |= {pid for pid, first in aborted if first <= header.last_offset}
-                if header.is_control:
+                if header.is_control and header.count:  # compaction may have removed the marker
                     commit, _ = decode_control(view)
                     assert not (commit and header.producer_id in open_aborts)
-                    aborted = {entry for entry in aborted if entry[0] != header.producer_id or entry[1] > offset}
+                    aborted = {
+                        entry for entry in aborted if entry[0] != header.producer_id or entry[1] > header.last_offset
+                    }
                     open_aborts.discard(header.producer_id)
-                elif header.base_offset >= offset and not (
-                    header.is_transactional and header.producer_id in open_aborts
+                elif (
+                    not header.is_control
+                    and header.base_offset >= offset
+                    and not (header.is_transactional and header.producer_id in open_aborts)
                 ):
-                    values += [record.value for record in decode_records(view)]
+                    records += decode_records(view)
                 offset = header.next_offset
 
     async def _fetch(self, topic_id: UUID, partition: int, offset: int) -> Any:
@@ -158,11 +169,13 @@ class RawWriter(RawClient):
         self.producer_id, self.epoch = producer_id, epoch
         self._sequences = {}
 
-    async def write(self, topic_id: UUID, partition: int, values: list[bytes], now_ms: int) -> None:
-        """Write one batch, which adds the partition to the transaction."""
+    async def write(
+        self, topic_id: UUID, partition: int, values: Sequence[bytes | None], now_ms: int, key: bytes | None = None
+    ) -> int:
+        """Write one batch, which adds the partition to the transaction. Return its offset."""
         sequence = self._sequences.get(partition, 0)
         batch = build_batch(
-            [Record(index, now_ms, None, value) for index, value in enumerate(values)],
+            [Record(index, now_ms, key, value) for index, value in enumerate(values)],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
@@ -175,8 +188,9 @@ class RawWriter(RawClient):
             timeout_ms=1000,
             topic_data=[TopicProduceData(topic_id=topic_id, partition_data=[data])],
         )
-        await self.call(request, lambda r: r.responses[0].partition_responses[0].error_code)
+        response = await self.call(request, lambda r: r.responses[0].partition_responses[0].error_code)
         self._sequences[partition] = sequence + len(values)
+        return int(response.responses[0].partition_responses[0].base_offset)
 
     async def end(self, commit: bool) -> None:
         """Commit or abort. The next transaction uses the next epoch."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -69,7 +70,9 @@ class Written:
 class OldWriter(RawWriter):
     """A producer from before KIP-890 part 2: requests add partitions and groups, and the epoch does not change."""
 
-    async def write(self, topic_id: UUID, partition: int, values: list[bytes], now_ms: int) -> None:
+    async def write(
+        self, topic_id: UUID, partition: int, values: Sequence[bytes | None], now_ms: int, key: bytes | None = None
+    ) -> int:
         topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[partition])]
         add = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
@@ -80,12 +83,14 @@ class OldWriter(RawWriter):
         await self.call(
             add, lambda r: r.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code, 3
         )
-        await self.produce(partition, values, now_ms)
+        return await self.produce(partition, values, now_ms, key)
 
-    async def produce(self, partition: int, values: list[bytes], now_ms: int) -> None:
+    async def produce(
+        self, partition: int, values: Sequence[bytes | None], now_ms: int, key: bytes | None = None
+    ) -> int:
         """Write a batch, which adds nothing to the transaction."""
         sequence = self._sequences.get(partition, 0)
-        records = [Record(index, now_ms, None, value) for index, value in enumerate(values)]
+        records = [Record(index, now_ms, key, value) for index, value in enumerate(values)]
         batch = build_batch(
             records,
             producer_id=self.producer_id,
@@ -101,8 +106,9 @@ class OldWriter(RawWriter):
                 TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=partition, records=batch)])
             ],
         )
-        await self.call(request, lambda r: r.responses[0].partition_responses[0].error_code, 11)
+        response = await self.call(request, lambda r: r.responses[0].partition_responses[0].error_code, 11)
         self._sequences[partition] = sequence + len(values)
+        return int(response.responses[0].partition_responses[0].base_offset)
 
     async def commit_offset(self, group: str, offset: int) -> None:
         add = AddOffsetsToTxnRequest(
