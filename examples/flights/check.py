@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Self
 
 import data
@@ -31,14 +32,8 @@ class Watcher:
         self._consumer.assign([part for topic in topics for part in partitions(topic)])
         self._counts: Counter[str] = Counter(dict.fromkeys(topics, 0))
         self._stopping = threading.Event()
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="watcher")
-
-    def _run(self) -> None:
-        try:
-            self._watch()
-        except Exception as error:
-            self._failure = error
+        self._thread = ThreadPoolExecutor(1, "watcher")
+        self._watching: Future[None] = Future()
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
@@ -50,17 +45,17 @@ class Watcher:
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows so far, by topic. Raise what has ended the thread."""
-        if self._failure is not None:
-            raise self._failure
+        if self._watching.done():
+            self._watching.result()
         return dict(self._counts)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._watching = self._thread.submit(self._watch)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._stopping.set()
-        self._thread.join()
+        self._thread.shutdown()
         self._consumer.close()
 
 

@@ -242,7 +242,8 @@ def deletion_is_not_written(patch: Patching) -> None:
     """The start offsets of logs are not in the checkpoint, so a restart brings deleted records back."""
 
     def offsets(partitions: Partitions, directory: Any) -> Any:
-        return original(partitions, directory)._replace(start_offsets={})
+        found = yield from original(partitions, directory)
+        return found._replace(start_offsets={})
 
     original = Partitions.offsets
     patch.setattr(Partitions, "offsets", offsets)
