@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oncelog.sim.faults import Crash, Limit, Slow
+from oncelog.sim.faults import Crash, Cut, Limit, Slow
 from oncelog.sim.plan import PlanError, decode
 from support import cluster_mutations, worlds
-from support.cluster_plans import FAULTS, SCENARIO, Commits, Transaction, expand
+from support.cluster_plans import FAULTS, SCENARIO, Commits, Transaction, Trim, expand
 from support.cluster_world import run_plan
 from support.replica_invariants import InvariantError
 
@@ -113,3 +113,11 @@ def test_slow_follower_does_not_join_and_leave_in_turns() -> None:
     ]
     workload = [msgspec.to_builtins(each) for each in work]
     run_plan(msgspec.structs.replace(expand(1111), seconds=3.3, workload=workload, faults=faults))
+
+
+def test_replica_without_records_keeps_the_start_of_its_leaders_log() -> None:
+    """The leader has deleted all records before broker 2 has any, and broker 2 joins the ISR (seed 166, shrunk)."""
+    workload = [msgspec.to_builtins(Trim(count=1, keep=0, pause_s=0.35))]
+    faults = [Cut(at=0.2082, source="broker-2", target="broker-3", seconds=4.0)]
+    outcomes, _ = run_plan(msgspec.structs.replace(expand(166), seconds=5.5, workload=workload, faults=faults))
+    assert outcomes["deletions"] == 1

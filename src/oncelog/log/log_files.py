@@ -61,7 +61,7 @@ class LogFiles:
     # --- creating ---
 
     def _create(self) -> None:
-        """Create the files of a log that gets its first batch."""
+        """Create the files of a log that gets its first batch, or begins at another offset."""
         create_folder(self._disk, self.directory, self._topic_id)
         self.segments.active.create()
         self._created()
@@ -174,6 +174,8 @@ class LogFiles:
         self.epochs.clear()
         self.epochs.flush()
         self._begin_at(offset)
+        if not self.exist:  # the name of the segment is the only place that has the offset
+            self._create()
 
     def rebuilding(self, log_start: int, end: int, now_ms: int, *, high_watermark: int) -> Steps[None]:
         """Build the producer state of the truncated log beside the stale one, with pauses, and replace that."""

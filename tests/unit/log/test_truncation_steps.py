@@ -169,3 +169,14 @@ def test_truncations_are_counted() -> None:
     log.truncate_to(0, NOW)
     restart_at(log, 5, NOW)
     assert log.truncations == 2
+
+
+def test_log_without_files_keeps_the_offset_of_its_restart() -> None:
+    """Otherwise, a follower without records forgets where its leader's log starts, and reuses offsets if it leads."""
+    disk = CrashDisk()
+    log = open_log(disk)
+    assert not log.has_files
+    restart_at(log, 6, NOW)
+    disk.kill()
+    again = open_log(disk)
+    assert (again.log_start_offset, again.log_end_offset) == (6, 6)
