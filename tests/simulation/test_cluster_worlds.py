@@ -9,15 +9,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from oncelog.sim.faults import Crash, Cut, Limit, Slow
+from oncelog.sim.faults import Crash, Cut, Kill, Limit, Slow
 from oncelog.sim.plan import PlanError, decode
 from support import cluster_mutations, worlds
-from support.cluster_plans import FAULTS, SCENARIO, Commits, Transaction, Trim, expand
+from support.cluster_plans import FAULTS, SCENARIO, Commits, Put, Transaction, Trim, expand
 from support.cluster_world import run_plan
 from support.replica_invariants import InvariantError
 
@@ -121,3 +122,28 @@ def test_replica_without_records_keeps_the_start_of_its_leaders_log() -> None:
     faults = [Cut(at=0.2082, source="broker-2", target="broker-3", seconds=4.0)]
     outcomes, _ = run_plan(msgspec.structs.replace(expand(166), seconds=5.5, workload=workload, faults=faults))
     assert outcomes["deletions"] == 1
+
+
+def test_compaction_beyond_an_open_transaction_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Key 0 has a committed value. Its next value is undecided while segments roll, and is aborted later."""
+    puts = [Put(0, False, None, 0.0, 0.1), *(Put(0, False, False, 1.5, 0.1, others=12) for _ in range(2))]
+    plan = expand(5)
+    workload = [msgspec.to_builtins(each) for each in puts]
+    plan = msgspec.structs.replace(plan, seconds=6.0, workload=workload, faults=[])
+    assert run_plan(plan)[0]["compacted"] > 0
+    cluster_mutations.undecided_records_are_compacted(monkeypatch)
+    with pytest.raises(InvariantError, match="invariant 14"):
+        run_plan(plan)
+
+
+def test_deletion_that_is_answered_before_followers_have_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The followers are cut off when the records are deleted, and the leader, broker 2, dies before they return."""
+    brokers = "broker-1", "broker-2", "broker-3"
+    cuts = [Cut(at=0.9, source=one, target=two, seconds=2.1) for one, two in combinations(brokers, 2)]
+    workload = [msgspec.to_builtins(each) for each in (Trim(5, 5, 1.0), Trim(0, 0, 3.0))]
+    faults = [*cuts, Kill(at=1.9, host="broker-2", seconds=4.0)]
+    plan = msgspec.structs.replace(expand(4), seconds=6.0, workload=workload, faults=faults)
+    assert run_plan(plan)[0]["deletions"] == 1
+    cluster_mutations.deletion_is_answered_at_once(monkeypatch)
+    with pytest.raises(InvariantError, match="invariant 13"):
+        run_plan(plan)

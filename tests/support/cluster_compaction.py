@@ -62,18 +62,25 @@ class Compaction:
                 continue
             if self.over:
                 return
-            number = len(self._history)
-            written = _Written(b"k%d" % work.key, None if work.delete else b"c%d" % number)
-            self._history.append(written)
             if work.commit is None:
-                written.offset, written.committed = await producer.send(written.value, written.key), True
+                await self._put(producer, work.key, delete=work.delete)
             else:
-                await self._transact(written, work)
-            if number % 10 == 9:
+                await self._transact(producer, work)
+            if len(self._history) % 10 == 0:
                 await self._read(until_stable=False)
             await asyncio.sleep(work.pause_s)
 
-    async def _transact(self, written: _Written, work: Put) -> None:
+    def _next(self, key: int, *, delete: bool) -> _Written:
+        written = _Written(b"k%d" % key, None if delete else b"c%d" % len(self._history))
+        self._history.append(written)
+        return written
+
+    async def _put(self, producer: Producer, key: int, *, delete: bool) -> None:
+        written = self._next(key, delete=delete)
+        written.offset, written.committed = await producer.send(written.value, written.key), True
+
+    async def _transact(self, producer: Producer, work: Put) -> None:
+        written = self._next(work.key, delete=work.delete)
         try:
             if not self._started:
                 await self._writer.start()
@@ -81,6 +88,8 @@ class Compaction:
             written.offset = await self._writer.write(
                 self.topic_id, 0, [written.value], self._world.now_ms(), written.key
             )
+            for number in range(0 if self.over else work.others):
+                await self._put(producer, (work.key + 1 + number % 2) % 3, delete=False)
             await asyncio.sleep(work.stall_s)
             await self._writer.end(bool(work.commit))
             written.committed = work.commit

@@ -71,8 +71,9 @@ class Deletions:
                     return
                 await self.write(producer, b"d%d" % number, check)
                 number += 1
-            if max(self.values) + 1 - work.keep > self.start:
-                await self._delete(max(self.values) + 1 - work.keep, whole=not work.keep)
+            upto = max(self.values, default=-1) + 1 - work.keep
+            if upto > self.start:
+                await self._delete(upto, whole=not work.keep)
             await self._probe()
             await asyncio.sleep(work.pause_s)
 

@@ -286,13 +286,9 @@ def aborted_records_are_compacted_as_committed(patch: Patching) -> None:
     patch.setattr(CleanedTransactions, "is_aborted", lambda _self, _header: False)
 
 
-def compaction_keeps_the_first_value(patch: Patching) -> None:
-    def put(offsets: OffsetMap, key: bytes, offset: int) -> bool:
-        offsets.latest = offset
-        return offsets.get(key) >= 0 or original(offsets, key, offset)
-
-    original = OffsetMap.put
-    patch.setattr(OffsetMap, "put", put)
+def compaction_removes_the_last_value(patch: Patching) -> None:
+    original = OffsetMap.get
+    patch.setattr(OffsetMap, "get", lambda self, key: original(self, key) + 1)
 
 
 def commit_is_answered_before_replication(patch: Patching) -> None:
@@ -365,7 +361,7 @@ MUTATIONS: tuple[Patch, ...] = (
     retention_keeps_nothing,
     undecided_records_are_compacted,
     aborted_records_are_compacted_as_committed,
-    compaction_keeps_the_first_value,
+    compaction_removes_the_last_value,
     commit_is_answered_before_replication,
     coordinator_loads_a_part,
     former_members_commit,

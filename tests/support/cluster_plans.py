@@ -119,7 +119,7 @@ class Recreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 class Trim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="trim"):
     """A producer writes `count` records to a topic, and deletes all but the last `keep` of the topic."""
 
-    count: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    count: Annotated[int, msgspec.Meta(ge=0, le=100)]
     keep: Annotated[int, msgspec.Meta(ge=0, le=100)]
     pause_s: Pause_s
 
@@ -133,6 +133,8 @@ class Put(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="wo
     """Whether a transaction writes the value and commits. If it is None, there is no transaction."""
     stall_s: Pause_s
     pause_s: Pause_s
+    others: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """The number of values that other keys get while the transaction is open, without a transaction."""
 
 
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="work", tag="membership"):
