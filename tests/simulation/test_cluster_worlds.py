@@ -23,7 +23,7 @@ from support.cluster_world import run_plan
 from support.replica_invariants import InvariantError
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS, SEEDS_A_TEST = 20, 5
+SEEDS, SEEDS_A_TEST = 200, 5
 """A world takes about a second, so workers of pytest share the tests."""
 
 
