@@ -62,10 +62,10 @@ def test_partly_sent_table_continues_in_added_partition(
 
 def test_error_names_missing_partition_and_wait_time(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 2)
-    with Producer(server.bootstrap, max_block_ms=300) as producer:
-        with pytest.raises(errors.UnknownTopicError, match=r"partitions 0 to 1, not 7, after 300 ms \(max_block_ms\)"):
+    with Producer(server.bootstrap, max_block_ms=2_000) as producer:
+        with pytest.raises(errors.UnknownTopicError, match=r"partitions 0 to 1, not 7, after 2000 ms \(max_block_ms\)"):
             producer.send(name, b"x", partition=7)
-        with pytest.raises(errors.UnknownTopicError, match=r"not 7, after 300 ms"):
+        with pytest.raises(errors.UnknownTopicError, match=r"not 7, after 2000 ms"):
             producer.send_table(name, pa.table({"value": ["x"], "partition": [7]}))
 
 

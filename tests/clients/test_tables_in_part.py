@@ -72,7 +72,7 @@ def test_bad_row_reports_sent_and_unsent_rows(server: Server, topic: str) -> Non
 
 SMALL: dict[str, Any] = {
     "buffer_memory": 40_000,
-    "max_block_ms": 200,
+    "max_block_ms": 1_000,
     "linger_ms": 0,
     "retry_backoff_ms": 5,
 }

@@ -24,7 +24,7 @@ def wire(module_server: Server) -> Iterator[Wire]:
 
 def test_new_group_gathers_members_before_its_first_generation(module_server: Server, name: str) -> None:
     """KIP-134. Members whose session is shorter than the delay do not expire meanwhile."""
-    members = [Member(module_server.bootstrap, name, session_timeout_ms=SHORT_MS) for _ in range(3)]
+    members = [Member(module_server.bootstrap, name, session_timeout_ms=900) for _ in range(3)]
     for each in members:
         each.ask_to_join()
     answers = [each.take() for each in members]

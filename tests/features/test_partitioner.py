@@ -136,7 +136,7 @@ def test_user_defined_partitioner(wire: Wire, server: Server, name: str) -> None
 def test_nonexistent_partition(wire: Wire, server: Server, name: str, partition: int) -> None:
     wire.create_topic(name, PARTITIONS)
     error = errors.UsageError if partition < 0 else errors.UnknownTopicError
-    with Producer(server.bootstrap, max_block_ms=300) as producer, pytest.raises(error, match=str(partition)):
+    with Producer(server.bootstrap, max_block_ms=2_000) as producer, pytest.raises(error, match=str(partition)):
         producer.send(name, b"v", partition=partition)
     with (
         Producer(server.bootstrap, partitioner=lambda *_: partition) as producer,

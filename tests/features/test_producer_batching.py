@@ -90,7 +90,7 @@ def test_memory_is_bounded_and_send_waits_for_it(wire: Wire, server: Server, pro
         return PASS if opened.is_set() else ErrorCode.NOT_ENOUGH_REPLICAS
 
     proxy.rule = rule
-    with Producer(server.bootstrap, buffer_memory=20_000, max_block_ms=200, linger_ms=0) as producer:
+    with Producer(server.bootstrap, buffer_memory=20_000, max_block_ms=2_000, linger_ms=0) as producer:
         sent = 0
         try:
             for _ in range(100):
@@ -109,7 +109,7 @@ def test_memory_is_bounded_and_send_waits_for_it(wire: Wire, server: Server, pro
 
 def test_send_waits_for_a_missing_topic_up_to_max_block_ms(server: Server, name: str) -> None:
     with (
-        Producer(server.bootstrap, max_block_ms=100, allow_auto_create_topics=False) as producer,
+        Producer(server.bootstrap, max_block_ms=2_000, allow_auto_create_topics=False) as producer,
         pytest.raises(errors.RetriableError, match=name),
     ):
         producer.send(name, b"v")
