@@ -416,61 +416,6 @@ def test_load_of_a_former_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> No
     stub.run(life)
 
 
-def test_order_of_elections_does_not_matter() -> None:
-    """A resignation may arrive after the next term has begun (KAFKA-10614)."""
-    stub = BrokerStub()
-
-    async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        stub.replica = leading_replica(TOPIC, stub.log, epoch=2)
-        await stub.elect(shell, 2)
-        shell.resign(0, 1)
-        assert await shell.request(0, say("here")) == "here"
-        shell.resign(0, 2)
-        assert not list(shell.shards())
-
-    stub.run(life)
-
-
-def test_partition_is_loaded_when_its_log_has_the_epoch(caplog: pytest.LogCaptureFixture) -> None:
-    """Records of an older epoch would be appended otherwise. The wait is no failure."""
-    stub = BrokerStub()
-
-    async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        await stub.elect(shell, 1)
-        with pytest.raises(ProtocolError) as caught:
-            shell.shard(0)
-        assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        with pytest.raises(ProtocolError, match="not loaded"):
-            shell.check_loaded()
-        shell.role_changed(stub.replica)  # still under the former epoch
-        await asyncio.sleep(0)
-        stub.replica = leading_replica(TOPIC, stub.log, epoch=1)
-        for _ in range(2):
-            shell.role_changed(stub.replica)
-        while not list(shell.shards()):
-            await asyncio.sleep(0)
-        assert stub.made == [0, 1]
-
-    stub.run(life)
-    assert not caplog.records
-
-
-def test_leader_that_steps_down_rejects_requests() -> None:
-    stub = BrokerStub()
-
-    async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        stub.leading = False
-        await stub.elect(shell, 1)
-        with pytest.raises(ProtocolError) as caught:
-            shell.shard(0)
-        assert caught.value.code is ErrorCode.NOT_COORDINATOR
-
-    stub.run(life)
-
-
 def test_replica_of_another_epoch_gets_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replica may know the next term before the coordinator, which follows without a further change."""
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
