@@ -466,6 +466,7 @@ def test_follower_that_the_leader_has_no_records_for_reports_that_it_is_behind(
         await brokers.stop(2)
         for _ in range(3):
             assert await produce(first, acks=1) == ErrorCode.NONE
+        await until(lambda: first.partitions.find("t", 0).log.high_watermark == 4)  # without the follower
         topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=3)])
         deleted = await ask(first, DeleteRecordsRequest(topics=[topic], timeout_ms=5000))
         assert deleted.topics[0].partitions[0].error_code == ErrorCode.NONE
