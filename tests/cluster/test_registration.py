@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -184,21 +185,31 @@ def test_change_of_the_registration_survives_the_end_of_the_session(tmp_path: Pa
     run(Brokers(tmp_path, store), body)
 
 
-def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path) -> None:
+def in_shared_isr(store: MemoryStore) -> None:
+    """Note that broker 1 is in sync with broker 2, which leads."""
+    path = state_path("t", 0)
+    ChangeLog(store).write([Set(path, encode_state(PartitionState(2, 0, (2, 1), 1, 0)))], path)
+
+
+def led_by_another() -> MemoryStore:
+    """Return a tree in which broker 2 is the controller, and never changes anything."""
     store = MemoryStore(lambda: NOW)
-    others = PartitionState(2, 0, (2,), 0, 0), PartitionState(2, 0, (2, 1), 1, 0)
-    lost = []
     prepare(store)
-    controller = store.open_session("broker-2", 60_000)  # another broker leads the partition, and changes nothing
-    store.create(CONTROLLER, encode_controller(2), session=controller)
-    store.create(broker_path(2), encode_broker(BrokerInfo(0)), session=controller)
+    session = store.open_session("broker-2", 60_000)
+    store.create(CONTROLLER, encode_controller(2), session=session)
+    store.create(broker_path(2), encode_broker(BrokerInfo(0)), session=session)
+    return store
+
+
+def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path) -> None:
+    store = led_by_another()
+    lost = []
 
     async def body(brokers: Brokers) -> None:
         broker = await brokers.start(1)
         await broker.topics.create("t", assignment=[(1,)])
         append(broker.partitions.find("t", 0))
-        path = state_path("t", 0)
-        ChangeLog(store).write([Set(path, encode_state(others[1]))], path)
+        in_shared_isr(store)
 
         async def again(boot_id: str, *, clean: bool) -> None:
             if clean:  # a log that is not recovered yet must be recovered at the next start
@@ -212,13 +223,30 @@ def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path
         await again("boot 3", clean=False)
         await again("boot 3", clean=True)  # the broker is in sync still
         assert lost == [False, False, True, True]
-        ChangeLog(store).write([Set(path, encode_state(others[0]))], path)
+        path = state_path("t", 0)
+        ChangeLog(store).write([Set(path, encode_state(PartitionState(2, 0, (2,), 0, 0)))], path)
         broker = brokers.running[1]
         await broker.loader.catch_up()
         await until(lambda: not broker.registration.info.lost_unsynced)
         assert not read_registrations(store)[1].lost_unsynced
         await again("boot 3", clean=False)
         assert lost[-1] is False
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_power_failure_that_leaves_no_log_folder_counts_as_lost_records(tmp_path: Path) -> None:
+    store = led_by_another()
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        await broker.topics.create("t", assignment=[(1,)])
+        append(broker.partitions.find("t", 0))
+        in_shared_isr(store)
+        await brokers.crash(1)
+        rmtree(tmp_path / "data-1" / "t-0")  # its name was never synced
+        broker = await brokers.start(1, boot_id="boot 2")
+        assert broker.registration.info.lost_unsynced
 
     run(Brokers(tmp_path, store), body)
 

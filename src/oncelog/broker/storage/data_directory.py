@@ -71,6 +71,8 @@ class DataDirectory:
         """The id of the directory in Kafka's metadata (KIP-858). None before `open`."""
         self.clean = False
         """Whether the last broker process that used the directory closed all its logs. Set by `open`."""
+        self.is_new = False
+        """Whether no broker has used the directory before: it had neither an identity nor logs. Set by `open`."""
         self.deleted: list[str] = []
         """Partition directories of deleted topics that `open` found. The broker has to remove them."""
         self.found: set[tuple[str, int]] = set()
@@ -146,7 +148,7 @@ class DataDirectory:
             )
             self.disk.fail(error)
             raise error
-        self._identify(cluster_id, (lambda: known_id) if known_id is not None else new_directory_id)
+        known = self._identify(cluster_id, (lambda: known_id) if known_id is not None else new_directory_id)
         mark = self._file(CLEAN_SHUTDOWN)
         self.clean = self.disk.exists(mark)
         if self.clean:
@@ -154,6 +156,7 @@ class DataDirectory:
             self.disk.sync(self.path)  # otherwise, a power failure may bring the mark back
         self.deleted = [self._file(name) for name in self.disk.listdir(self.path) if name.endswith(DELETE_SUFFIX)]
         self.found = set(self.list_partitions())
+        self.is_new = not known and not self.found
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.start_offsets = self._read(START_OFFSETS)
         self.high_watermarks = self._read(HIGH_WATERMARKS)
@@ -161,7 +164,8 @@ class DataDirectory:
         self._cleaned = self._read(CLEANER_OFFSETS)
         self._cleaned_in_place = self._cleaned.copy()
 
-    def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
+    def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> bool:
+        """Write the identity, unless it is written already. Return whether the directory had an identity before."""
         found = self.identity()
         own = self._own_identity(cluster_id)
         if found:
@@ -174,6 +178,7 @@ class DataDirectory:
         if found != wanted:
             lines = "".join(f"{key}={value}\n" for key, value in wanted.items())
             self.disk.atomic_write(self._file(META_PROPERTIES), lines.encode(), sync=True)
+        return bool(found)
 
     def _check_identity(self, found: dict[str, str], own: dict[str, str]) -> None:
         path = self._file(META_PROPERTIES)

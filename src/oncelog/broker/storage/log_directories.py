@@ -61,8 +61,11 @@ class LogDirectories:
 
     @property
     def clean(self) -> bool:
-        """Return whether all directories with logs were cleanly closed before `open`."""
-        return all(directory.clean or not directory.found for directory in self.online)
+        """Return whether no directory has been in use since it was last cleanly closed. An offline one may have been.
+
+        A directory without logs may have lost their names in a power failure.
+        """
+        return all(directory.clean or directory.is_new for directory in self._all)
 
     def cluster_id(self) -> str | None:
         """Return the cluster id of the first directory that has one, or None. Read errors are logged."""
