@@ -300,6 +300,49 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
     asyncio.run(run())
 
 
+def test_fetch_in_turns_returns_the_offsets_of_its_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The high watermark of a later turn may be that of another leader, with other records at these offsets."""
+    reads = 0
+
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
+        await broker.start()
+        await broker.topics.create("t", partitions=1)
+        await broker.topics.create("wide", partitions=150)
+        replica = broker.partitions.find("t", 0)
+        batch = build_batch([Record(0, 10**12, b"k", b"v")])
+        replica.append(memoryview(bytearray(batch)), now_ms=10**12)
+        asked = [
+            FetchTopic(
+                topic=name,
+                partitions=[FetchPartition(partition=index, partition_max_bytes=1000) for index in range(count)],
+            )
+            for name, count in (("t", 1), ("wide", 150))
+        ]
+        hosted = broker.partitions.hosted
+
+        def counted(topic: str, partition: int) -> Any:
+            nonlocal reads
+            reads += topic == "t"
+            return hosted(topic, partition)
+
+        monkeypatch.setattr(broker.partitions, "hosted", counted)
+        pending: Any = bind(broker.parts)(FetchRequest(topics=asked), CONTEXT)
+        while not reads:
+            pending.send(None)
+        # The Fetch has read the first 100 partitions.
+        replica.append(memoryview(bytearray(batch)), now_ms=10**12)
+        assert replica.log.high_watermark == 2
+        response = await asyncio.wait_for(asyncio.ensure_future(pending), 60)
+        [found] = response.responses[0].partitions
+        assert len(found.records) == len(batch)
+        assert (found.high_watermark, found.last_stable_offset, found.log_start_offset) == (1, 1, 0)
+        await broker.stop()
+
+    asyncio.run(run())
+
+
 def test_fetch_of_many_partitions_is_answered_soon_while_too_many_wait(tmp_path: Path) -> None:
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})

@@ -104,7 +104,7 @@ def _response(context: FetchContext, reads: list[PartitionRead]) -> Generator[No
         position = read.position
         high_watermark = log_start_offset = -1
         if read.replica is not None and not read.error:
-            high_watermark, log_start_offset = read.replica.log.high_watermark, read.replica.log.log_start_offset
+            high_watermark, log_start_offset = read.high_watermark, read.log_start_offset
         has_news = bool(read.data) or read.diverging is not None or read.preferred is not None
         named = position.changed(read.error, high_watermark, log_start_offset, has_news)
         if context.incremental and not named:
@@ -132,13 +132,12 @@ def _partition_data(read: PartitionRead) -> PartitionData:
             records=b"",
             aborted_transactions=None,
         )
-    log = read.replica.log
     aborted = read.aborted
     data = PartitionData(
         partition_index=read.position.partition,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset,
+        high_watermark=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
+        log_start_offset=read.log_start_offset,
         aborted_transactions=(
             None if aborted is None else [AbortedTransaction(producer_id=p, first_offset=f) for p, f in aborted]
         ),
@@ -300,6 +299,7 @@ class FetchHandler:
                     if racks and replica.term is not None:
                         read.preferred = nearest_replica(replica.term, position.fetch_offset, request.rack_id, racks)
                     self._read_one(read, replica, limit, read_committed, at_least_one=first)
+                read.note_offsets()
             except ProtocolError as error:
                 read.error = error.code
             if read.data:

@@ -26,6 +26,9 @@ class PartitionRead:
         "end",
         "error",
         "held_back",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
         "position",
         "preferred",
         "replica",
@@ -48,6 +51,19 @@ class PartitionRead:
         """There is data, but no memory for it until other responses are sent (`queued.max.response.bytes`)."""
         self.preferred: int | None = None
         """The follower from which the consumer should read instead."""
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+
+    def note_offsets(self) -> None:
+        """Record the log's offsets that belong to the data. Call this in the turn of the read.
+
+        The response may be built in a later turn. By then, the broker may follow another leader, whose high watermark
+        covers other records than those that were read.
+        """
+        if self.replica is not None:
+            log = self.replica.log
+            self.high_watermark = log.high_watermark
+            self.last_stable_offset = log.last_stable_offset
+            self.log_start_offset = log.log_start_offset
 
 
 def follower_of(request: FetchRequest) -> tuple[int, int] | None:
