@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -14,8 +15,10 @@ from shutil import rmtree
 import pytest
 
 from oncelog.broker.metadata.registration import Identity, Registration
+from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import (
+    BOOTS,
     CONTROLLER,
     BrokerInfo,
     Endpoint,
@@ -29,8 +32,10 @@ from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
 from oncelog.cluster.store import Set
 from oncelog.cluster.store_memory import MemoryStore
+from oncelog.log.checkpoint import write_offset_checkpoint
+from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from support.broker_fixtures import append
+from support.broker_fixtures import BrokenDisk, append
 from support.broker_sets import NOW, Brokers, Clock, run, until
 
 
@@ -246,6 +251,54 @@ def test_power_failure_that_leaves_no_log_folder_counts_as_lost_records(tmp_path
         await brokers.crash(1)
         rmtree(tmp_path / "data-1" / "t-0")  # its name was never synced
         broker = await brokers.start(1, boot_id="boot 2")
+        assert broker.registration.info.lost_unsynced
+
+    run(Brokers(tmp_path, store), body)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_failed_disk_counts_as_lost_records_in_the_same_boot(tmp_path: Path, together: bool) -> None:
+    """After a failed sync, the system may have dropped what it has not written, although the machine runs on."""
+    store = led_by_another()
+
+    async def body(brokers: Brokers) -> None:
+        disk = brokers.disk = BrokenDisk()
+        broker = await brokers.start(1)
+        await broker.topics.create("t", assignment=[(1,)])
+        replica = broker.partitions.find("t", 0)
+        append(replica)
+        in_shared_isr(store)
+        disk.break_down("sync" if together else "write", str(tmp_path / "data-1" / "t-0"))
+        if together:  # the sync of the stop fails
+            await brokers.running.pop(1).stop(together=True)
+        else:
+            with pytest.raises(ProtocolError, match="no write"):
+                append(replica)
+            await until(lambda: json.loads(store.get(f"{BOOTS}/1").data)["lost"])
+            assert not broker.registration.info.lost_unsynced  # its other directories have all records
+            await brokers.crash(1)
+        disk.repair()
+        broker = await brokers.start(1)
+        assert broker.registration.info.lost_unsynced
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_recovery_below_the_high_watermark_counts_as_lost_records(tmp_path: Path) -> None:
+    store = led_by_another()
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        await broker.topics.create("t", assignment=[(1, 2)])
+        append(broker.partitions.find("t", 0))
+        in_shared_isr(store)
+        await brokers.crash(1)
+        marks = str(tmp_path / "data-1" / HIGH_WATERMARKS)
+        write_offset_checkpoint(OsDisk(), marks, {("t", 0): 2})  # the log ends at 1
+        broker = await brokers.start(1)
+        await until(lambda: read_registrations(store)[1].lost_unsynced)
+        await brokers.crash(1)
+        broker = await brokers.start(1)
         assert broker.registration.info.lost_unsynced
 
     run(Brokers(tmp_path, store), body)

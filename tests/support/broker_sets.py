@@ -31,6 +31,7 @@ class Brokers:
         self, folder: Path, store: MetadataStore | None = None, now_ms: Callable[[], int] = lambda: NOW
     ) -> None:
         self.running: dict[int, Broker] = {}
+        self.disk = OsDisk()
         self._now_ms = now_ms
         self._folder = folder
         self._store = store
@@ -43,7 +44,7 @@ class Brokers:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         store = self._store or SqliteStore(str(self._folder / "metadata.sqlite"))
-        return Broker(load(given), disk=OsDisk(), store=store, now_ms=self._now_ms, boot_id=boot_id)
+        return Broker(load(given), disk=self.disk, store=store, now_ms=self._now_ms, boot_id=boot_id)
 
     async def start(self, node_id: int, **options: str) -> Broker:
         broker = self.make(node_id, **options)

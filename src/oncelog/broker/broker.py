@@ -259,6 +259,10 @@ class Broker:
             logger=self.log,
         )
         self.registration.offline = self.partitions.offline
+        self.registration.failed = self.directories.failed_in_use
+        self.partitions.on_records_missing = lambda: workers.spawn(
+            self.registration.records_missing(), "note that committed records are missing"
+        )
         roles.broker_epoch = lambda: self.registration.epoch
         roles.on_term_ended = self._term_ended
         roles.on_changed = self._role_changed
@@ -389,6 +393,7 @@ class Broker:
         self.unlinker.close()
         clean = await self.partitions.close()
         written = await self.checkpoints.write()
+        await self.registration.note_failure()
         if self._stalls is not None:
             self._stalls.close()
         for directory in clean:

@@ -19,7 +19,7 @@ from oncelog.cluster.store import MetadataStore, NoNodeError
 BROKERS = "/brokers/ids"
 BROKER_EPOCHS = "/oncelog/broker_epochs"
 BOOTS = "/oncelog/boots"
-"""The parent of the nodes in which each broker notes the last start of its machine."""
+"""The parent of the nodes in which each broker notes the last start of its machine, and failures of its disks."""
 CONTROLLER = "/controller"
 NO_BROKER = -1
 
@@ -45,7 +45,11 @@ class BrokerInfo:
     shutting_down: bool = False
     """The broker stops soon: it keeps leading only what no other broker can lead."""
     lost_unsynced: bool = False
-    """Its machine has crashed, so records that it had acknowledged may be missing. It must leave each ISR first."""
+    """Records that it had acknowledged may be missing. It must leave each ISR first.
+
+    Its machine has crashed, a log directory of its last process has failed, or recovery has found fewer records than
+    were committed.
+    """
     offline: frozenset[tuple[str, int]] = frozenset()
     """The partitions that are in its failed log directories."""
     lost_logs: frozenset[tuple[str, int]] = frozenset()

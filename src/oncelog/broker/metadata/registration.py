@@ -73,6 +73,8 @@ class Registration:
         """Returns the partitions in failed log directories. It may run in a worker thread."""
         self.lost: log_dir_registry.Lost = frozenset()
         """The lost logs that the broker may not replace yet."""
+        self.failed: Callable[[], bool] = bool
+        """Returns whether a log directory has failed while it was in use. It may run in a worker thread."""
         self.when_lost: list[Callable[[], None]] = []
         """Called when the broker learns that its session has ended, before it registers again."""
         self._store = store
@@ -82,6 +84,8 @@ class Registration:
         self._offload_renewal = offload_renewal or workers.offload
         self._logger = logger
         self._image = MetadataImage()
+        self._failure_noted = False
+        self._lacks_records = False
         self._wake = asyncio.Event()
         self._updating = asyncio.Lock()
 
@@ -111,6 +115,7 @@ class Registration:
             -1,
             endpoints,
             self._identity.rack,
+            lost_unsynced=self.info.lost_unsynced,
             offline=self.offline(),
             lost_logs=log_dir_registry.named(image, self.lost),
         )
@@ -144,7 +149,45 @@ class Registration:
         async with self._updating:
             offline = await self._workers.offload(self.offline)
             stops = shutting_down or self.info.shutting_down
-            await self._write(replace(self.info, offline=offline, shutting_down=stops))
+            info = replace(self.info, offline=offline, shutting_down=stops)
+            failed, lacks = self.failed(), self._lacks_records
+            newly_lost = lacks and not info.lost_unsynced
+            if newly_lost:
+                info = replace(info, lost_unsynced=True)
+            if newly_lost or (failed and not self._failure_noted):
+                if await self._write(info, self._boot_change(lost=True)):
+                    self._failure_noted = failed
+            else:
+                await self._write(info)
+            if lacks:  # else, another log may have been opened during the write
+                self._lacks_records = False
+
+    async def records_missing(self) -> None:
+        """Leave each ISR, because recovery has found fewer records than were committed."""
+        self._lacks_records = True
+        with suppress(StoreError):  # the next renewal tries again
+            await self.update()
+
+    async def note_failure(self) -> None:
+        """Note for the next start that a log directory has failed, if `update` could not. Call this after `close`.
+
+        A failed sync may have dropped records that others have seen, although the machine runs on. If the tree cannot
+        be written before the process ends, the next start in the same boot does not know about the failure. Then the
+        broker is safe only if an election or the controller has removed it from the ISRs meanwhile.
+        """
+        if self.failed() and not self._failure_noted:
+            try:
+                await self._workers.write(self._store.multi, [self._boot_change(lost=True)])
+            except StoreError as error:
+                self._logger.error(
+                    "cannot note that a log directory has failed: %r. The next start may count its records as "
+                    "complete. If its partitions have other replicas, restart the machine before this broker", error,
+                )  # fmt: skip
+
+    def _boot_change(self, *, lost: bool) -> Operation:
+        """Return the write that sets whether the next start must count unsynced records as lost."""
+        boot = _BootNode(self._identity.boot_id, lost)
+        return Set(f"{BOOTS}/{self._identity.node_id}", msgspec.json.encode(boot))
 
     async def close(self) -> None:
         """End the session, and with it the registration."""
@@ -157,21 +200,22 @@ class Registration:
         """Write the registration under the next epoch, and return it."""
         node_id, session = self._identity.node_id, self.session
         operations: list[Operation] = []
-        boot = _BootNode(self._identity.boot_id)
+        boot = _BootNode(self._identity.boot_id, self.failed())
         try:
             version = self._store.get(epoch_path(node_id)).version
             found = msgspec.json.decode(self._store.get(f"{BOOTS}/{node_id}").data, type=_BootNode)
         except NoNodeError:
-            epoch = 0
+            epoch, lost = 0, False
             operations += [Create(epoch_path(node_id)), Create(f"{BOOTS}/{node_id}", msgspec.json.encode(boot))]
         else:
             epoch = version + 1
             crashed = not clean and (not boot.boot or boot.boot != found.boot)
-            boot.lost = found.lost or crashed
+            lost = found.lost or crashed or info.lost_unsynced
+            boot.lost = boot.lost or lost
             operations.append(Set(epoch_path(node_id), b"", version))
             if boot != found:
-                operations.append(Set(f"{BOOTS}/{node_id}", msgspec.json.encode(boot)))
-        info = replace(info, epoch=epoch, lost_unsynced=boot.lost)
+                operations.append(self._boot_change(lost=boot.lost))
+        info = replace(info, epoch=epoch, lost_unsynced=lost)
         operations.append(Create(broker_path(node_id), encode_broker(info), session))
         self._store.multi(operations)
         return info
@@ -249,8 +293,7 @@ class Registration:
     async def _forget_lost(self) -> None:
         async with self._updating:
             if self.info.lost_unsynced:
-                boot = msgspec.json.encode(_BootNode(self._identity.boot_id))
-                extra = Set(f"{BOOTS}/{self._identity.node_id}", boot)
+                extra = self._boot_change(lost=self.failed())
                 with suppress(StoreError):  # the next change of the metadata tries again
                     await self._write(replace(self.info, lost_unsynced=False), extra)
 
@@ -269,13 +312,20 @@ class Registration:
             with suppress(StoreError):
                 await self.update()
 
-    async def _write(self, info: BrokerInfo, *extra: Operation) -> None:
-        if self.epoch >= 0 and info != self.info:
+    async def _write(self, info: BrokerInfo, *extra: Operation) -> bool:
+        """Write the registration if it has changed, with `extra`. Return whether it was written. Raises StoreError.
+
+        If the session has ended, write nothing: the next registration includes the change.
+        """
+        written = False
+        if self.epoch >= 0 and (extra or info != self.info):
             path = broker_path(self._identity.node_id)
             operations = [Set(path, encode_broker(info), ANY), *extra]
             with suppress(SessionExpiredError, NoNodeError):
                 await self._workers.write(lambda: self._changes.write(operations, path, session=self.session))
+                written = True
         self.info = replace(info, epoch=self.epoch)
+        return written
 
 
 def _is_replaced(image: MetadataImage, broker: int) -> bool:

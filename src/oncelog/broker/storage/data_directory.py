@@ -73,6 +73,7 @@ class DataDirectory:
         """Whether the last broker process that used the directory closed all its logs. Set by `open`."""
         self.is_new = False
         """Whether no broker has used the directory before: it had neither an identity nor logs. Set by `open`."""
+        self._is_opened = False
         self.deleted: list[str] = []
         """Partition directories of deleted topics that `open` found. The broker has to remove them."""
         self.found: set[tuple[str, int]] = set()
@@ -98,6 +99,11 @@ class DataDirectory:
     def online(self) -> bool:
         """Return whether the directory may be used, because no operation in it has failed."""
         return self.disk.failure is None
+
+    @property
+    def failed_in_use(self) -> bool:
+        """Return whether the directory has failed since `open`. Then records that were written may be lost."""
+        return self._is_opened and not self.online
 
     @property
     def absolute_path(self) -> str:
@@ -163,6 +169,7 @@ class DataDirectory:
         self._high_watermarks_in_place = self.high_watermarks.copy()
         self._cleaned = self._read(CLEANER_OFFSETS)
         self._cleaned_in_place = self._cleaned.copy()
+        self._is_opened = True
 
     def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> bool:
         """Write the identity, unless it is written already. Return whether the directory had an identity before."""

@@ -67,6 +67,10 @@ class LogDirectories:
         """
         return all(directory.clean or directory.is_new for directory in self._all)
 
+    def failed_in_use(self) -> bool:
+        """Return whether a directory has failed since `open`."""
+        return any(directory.failed_in_use for directory in self._all)
+
     def cluster_id(self) -> str | None:
         """Return the cluster id of the first directory that has one, or None. Read errors are logged."""
         for directory in self._all:

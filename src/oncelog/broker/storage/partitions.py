@@ -79,6 +79,8 @@ class Partitions:
         self._stepping = asyncio.Lock()
         """Held during a background step, so that all recoveries together run one step in a turn."""
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
+        self.on_records_missing: Callable[[], object] = bool
+        """Called if recovery has ended below the checkpointed high watermark, before the replica gets its role."""
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -194,6 +196,14 @@ class Partitions:
         renewed = self._deletions.complete(key)
         replica, forgotten = yield from self._opener.open(topic, partition)
         self._replicas[key] = replica
+        info = self._cache.image.partition(topic, partition)
+        committed = self._directories.holding(replica.log.directory).high_watermarks.get(key, 0)
+        if info is not None and len(info.replicas) > 1 and committed > replica.log.log_end_offset:
+            self._logger.error(
+                "%s-%d ends at offset %d, but its records before offset %d were committed. This broker leaves the ISRs",
+                topic, partition, replica.log.log_end_offset, committed,
+            )  # fmt: skip
+            self.on_records_missing()
         self.roles.apply(replica)
         if renewed or forgotten:
             self.checkpoints.write_now()
