@@ -52,6 +52,7 @@ class LogFiles:
         self._topic_id = topic_id
         self._new_segment = new_segment
         self._snapshots = loaded.snapshots
+        self._snapshots.unsynced = self.unsynced
 
     @property
     def size_bytes(self) -> int:

@@ -155,6 +155,8 @@ class Snapshots:
         self.offsets = sorted(offsets)
         self.unfinished: tuple[int, _Encoding] | None = None
         """The offset and the content of the snapshot that `begin` has begun."""
+        self.unsynced: list[str] = []
+        """The files that `advance` has written, perhaps after a sync of their offsets. See `LogFiles.unsynced`."""
 
     def __contains__(self, offset: int) -> bool:
         slot = bisect_left(self.offsets, offset)
@@ -197,6 +199,7 @@ class Snapshots:
             if encoding.step(PRODUCERS_A_STEP):
                 self.unfinished = None
                 self._write(offset, encoding.content())
+                self.unsynced.append(self._path(offset))
 
     def complete(self) -> None:
         """Complete the unfinished snapshot now, because it may be the only record of some producers soon."""
@@ -241,8 +244,13 @@ class Snapshots:
 
     def remove(self, offset: int) -> None:
         """Remove one snapshot."""
+        self._forget(offset)
         self._disk.remove(self._path(offset))
+
+    def _forget(self, offset: int) -> None:
         del self.offsets[bisect_left(self.offsets, offset)]
+        if self._path(offset) in self.unsynced:
+            self.unsynced.remove(self._path(offset))
 
     def retire(self, offset: int) -> list[str]:
         """Mark the snapshot at ``offset``, if there is one, as deleted. Return its new path, to be unlinked later."""
@@ -250,7 +258,7 @@ class Snapshots:
             self.unfinished = None
         if offset not in self:
             return []
-        del self.offsets[bisect_left(self.offsets, offset)]
+        self._forget(offset)
         return [retire(self._disk, self._path(offset))]
 
     def removing_strays(self, bases: list[int], pace: Pace) -> Steps[None]:

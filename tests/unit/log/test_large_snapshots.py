@@ -87,3 +87,38 @@ def test_unfinished_snapshot_is_dropped_by_a_truncation() -> None:
         append(log, of_producer(1, sequence))
     assert not any(path.endswith("22.snapshot") for path in disk.files)
     assert sorted(reopen(disk).producer_entries) == list(range(10))
+
+
+def synced_after_each_append() -> tuple[CrashDisk, Log]:
+    """Return a log whose snapshot was finished after the sync of its offset."""
+    disk, log = new_log()
+    for producer in range(22):
+        append(log, of_producer(producer, 0))
+    log.roll(NOW)
+    for sequence in range(1, 6):
+        append(log, of_producer(1, sequence))
+        log.flush()
+    assert len(snapshots(disk)) == 1
+    return disk, log
+
+
+@pytest.mark.usefixtures("few_producers_a_step")
+def test_snapshot_that_is_finished_after_a_sync_of_its_offset_is_synced_too() -> None:
+    """Otherwise, a power failure after the deletion of the records would also lose their producers."""
+    disk, log = synced_after_each_append()
+    log.advance_log_start(22)
+    log.delete_old_segments()
+    disk.crash(lambda synced, _: synced)
+    log = open_log(disk, recovery_point=log.recovery_point, log_start_offset=22)
+    assert sorted(log.producer_entries) == list(range(22))
+
+
+@pytest.mark.usefixtures("few_producers_a_step")
+def test_snapshot_that_was_deleted_is_not_synced() -> None:
+    """The log would go offline, because a file is missing."""
+    disk, log = synced_after_each_append()
+    log.truncate_to(10, NOW)
+    assert not snapshots(disk)
+    append(log, of_producer(30, 0))
+    log.flush()
+    assert log.recovery_point == 11
