@@ -444,6 +444,8 @@ class _Fetcher:
             steps = log.appending_as_follower(action.records, leader_epoch=epoch, now_ms=now_ms, pace=pace)
             try:
                 for _ in steps:
+                    if truncations != log.truncations:  # a role that began now would see the end of the truncation
+                        replica.truncating = True
                     await asyncio.sleep(0)
                     if not followed.is_current:
                         return

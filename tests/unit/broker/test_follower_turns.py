@@ -369,6 +369,32 @@ def test_an_append_that_truncates_writes_its_checkpoints_before_the_next_fetch(s
     storage.run_broker(life)
 
 
+def test_no_term_begins_while_an_append_that_has_truncated_the_log_pauses(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producers are rebuilt after the append. A leader's appends would be missing from them."""
+    records = [Record(index, NOW, None, b"y") for index in range(4)]
+
+    async def life(broker: Broker) -> None:
+        leader = Leader()
+        replica = await follower(broker, leader)
+        append(replica, batches(count=11))
+        leader.records = bytes(build_batch(records, base_offset=9, leader_epoch=0)) + batches(13)
+        async with asyncio.timeout(60):
+            while not replica.log.truncations:
+                await asyncio.sleep(0)
+        assert replica.log.log_end_offset < 13 + BATCHES
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.partitions.roles, "_is_leader", lambda _: True)
+            broker.partitions.roles.apply(replica)
+        assert replica.term is None
+        await ended(replica)
+        assert replica.log.log_end_offset == 13 + BATCHES
+        assert replica.log.producer_entries[7].last_sequence == 12 + BATCHES
+
+    storage.run_broker(life)
+
+
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
 def test_a_truncation_ends_only_after_its_checkpoint(
     storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch, error: int
