@@ -284,6 +284,32 @@ def test_failed_disk_counts_as_lost_records_in_the_same_boot(tmp_path: Path, tog
     run(Brokers(tmp_path, store), body)
 
 
+def test_process_with_a_failed_disk_keeps_its_place_in_the_isrs_when_it_registers_again(tmp_path: Path) -> None:
+    """Its other directories have all records. Only the next process may find fewer."""
+    store = led_by_another()
+
+    async def body(brokers: Brokers) -> None:
+        disk = brokers.disk = BrokenDisk()
+        broker = await brokers.start(1)
+        await broker.topics.create("t", assignment=[(1,)])
+        replica = broker.partitions.find("t", 0)
+        append(replica)
+        in_shared_isr(store)
+        disk.break_down("write", str(tmp_path / "data-1" / "t-0"))
+        with pytest.raises(ProtocolError, match="no write"):
+            append(replica)
+        await until(lambda: json.loads(store.get(f"{BOOTS}/1").data)["lost"])
+        store.close_session(broker.registration.session)
+        await until(lambda: broker.registration.epoch == 1)
+        assert not broker.registration.info.lost_unsynced
+        await brokers.crash(1)
+        disk.repair()
+        broker = await brokers.start(1)
+        assert broker.registration.info.lost_unsynced
+
+    run(Brokers(tmp_path, store), body)
+
+
 def test_recovery_below_the_high_watermark_counts_as_lost_records(tmp_path: Path) -> None:
     store = led_by_another()
 

@@ -107,7 +107,7 @@ def joins_without_fetching(patch: Patching) -> None:
 
 def lost_data_is_ignored(patch: Patching) -> None:
     original = Registration._register
-    patch.setattr(Registration, "_register", lambda self, info, _clean: original(self, info, True))
+    patch.setattr(Registration, "_register", lambda self, info, _clean, first: original(self, info, True, first))
 
 
 def controller_epoch_unchecked(patch: Patching) -> None:

@@ -121,10 +121,10 @@ class Registration:
         )
         async with self._updating:
             try:
-                self.info = await self._workers.write(self._register, info, clean)
+                self.info = await self._workers.write(self._register, info, clean, True)
             except SessionExpiredError:  # the start was paused
                 await self._workers.write(self.open)
-                self.info = await self._workers.write(self._register, info, clean)
+                self.info = await self._workers.write(self._register, info, clean, True)
 
     def start(self) -> None:
         """Renew the session in the background, also before the registration."""
@@ -196,8 +196,11 @@ class Registration:
 
     # -- blocking ---------------------------------------------------------------------------------------------------
 
-    def _register(self, info: BrokerInfo, clean: bool) -> BrokerInfo:
-        """Write the registration under the next epoch, and return it."""
+    def _register(self, info: BrokerInfo, clean: bool, is_first: bool) -> BrokerInfo:
+        """Write the registration under the next epoch, and return it.
+
+        The first one of a process counts what earlier processes may have lost. Later ones keep what `info` says.
+        """
         node_id, session = self._identity.node_id, self.session
         operations: list[Operation] = []
         boot = _BootNode(self._identity.boot_id, self.failed())
@@ -210,7 +213,7 @@ class Registration:
         else:
             epoch = version + 1
             crashed = not clean and (not boot.boot or boot.boot != found.boot)
-            lost = found.lost or crashed or info.lost_unsynced
+            lost = info.lost_unsynced or (is_first and (found.lost or crashed))
             boot.lost = boot.lost or lost
             operations.append(Set(epoch_path(node_id), b"", version))
             if boot != found:
@@ -282,7 +285,7 @@ class Registration:
             try:
                 async with self._updating:
                     await self._workers.write(self.open)
-                    self.info = await self._workers.write(self._register, self.info, True)
+                    self.info = await self._workers.write(self._register, self.info, True, False)
             except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
                 if not failing:
                     self._logger.error("cannot register again: %r", error)
