@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -326,6 +328,79 @@ def test_recovery_below_the_high_watermark_counts_as_lost_records(tmp_path: Path
         await brokers.crash(1)
         broker = await brokers.start(1)
         assert broker.registration.info.lost_unsynced
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_leader_whose_recovery_ends_below_the_high_watermark_does_not_lead(tmp_path: Path) -> None:
+    """The others would truncate the committed records that it lacks."""
+    store = led_by_another()
+
+    def write(state: PartitionState) -> None:
+        ChangeLog(store).write([Set(state_path("t", 0), encode_state(state))], state_path("t", 0))
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        await broker.topics.create("t", assignment=[(1, 2)])
+        append(broker.partitions.find("t", 0))
+        await brokers.crash(1)
+        write_offset_checkpoint(OsDisk(), str(tmp_path / "data-1" / HIGH_WATERMARKS), {("t", 0): 2})
+        write(PartitionState(1, 1, (1, 2), 1, leader_broker_epoch=1))
+        broker = await brokers.start(1)
+        with pytest.raises(ProtocolError, match="ends at offset 1, but its records before offset 2") as caught:
+            broker.partitions.find("t", 0)
+        assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        await until(lambda: read_registrations(store)[1].offline == {("t", 0)})
+        assert read_registrations(store)[1].lost_unsynced
+        assert not broker.partitions.leads("t", 0)
+        with pytest.raises(ProtocolError, match="t-0 is offline on this broker"):
+            broker.partitions.find("t", 0)
+        write(PartitionState(2, 2, (2,), 2, leader_broker_epoch=0))
+        await until(lambda: broker.partitions.hosted("t", 0) is not None)
+        broker.registration._wake.set()
+        await until(lambda: not read_registrations(store)[1].offline)
+        await until(lambda: not read_registrations(store)[1].lost_unsynced)
+
+    run(Brokers(tmp_path, store), body)
+
+
+@pytest.mark.parametrize("short", [(1,), (1, 2)])
+def test_cluster_survives_brokers_whose_logs_have_lost_a_committed_record(
+    tmp_path: Path, short: tuple[int, ...]
+) -> None:
+    """If another broker has the record, it leads. If no broker has it, one of them leads without it."""
+    store = MemoryStore(lambda: NOW)
+    logs = {node: tmp_path / f"data-{node}" / "t-0" / "00000000000000000000.log" for node in short}
+
+    async def body(brokers: Brokers) -> None:
+        one, two = await brokers.start(1), await brokers.start(2)
+        await one.topics.create("t", assignment=[(1, 2)])
+        await until(lambda: one.partitions.leads("t", 0))
+        replica = one.partitions.find("t", 0)
+        append(replica)
+        await until(lambda: (other := two.partitions.hosted("t", 0)) and other.log.log_end_offset)
+        sizes = {node: path.stat().st_size for node, path in logs.items()}
+        append(replica)
+        for broker in (one, two):
+            await until(lambda broker=broker: broker.partitions.hosted("t", 0).log.high_watermark == 2)
+            await broker.partitions.checkpoints.write()
+        for node in short:
+            await brokers.crash(node)
+            os.truncate(logs[node], sizes[node])
+        for node in short:
+            await brokers.start(node)
+
+        def ends() -> list[int]:
+            for broker in brokers.running.values():
+                with suppress(ProtocolError):
+                    broker.partitions.find("t", 0)
+            replicas = [broker.partitions.hosted("t", 0) for broker in brokers.running.values()]
+            terms = [each.term for each in replicas if each is not None and each.term is not None]
+            complete = all(replicas) and terms and len(terms[0].isr) == 2
+            return [each.log.log_end_offset for each in replicas if each is not None] if complete else []
+
+        await until(ends)
+        assert ends() == ([2, 2] if short == (1,) else [1, 1])
 
     run(Brokers(tmp_path, store), body)
 

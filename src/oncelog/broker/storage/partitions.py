@@ -80,7 +80,9 @@ class Partitions:
         """Held during a background step, so that all recoveries together run one step in a turn."""
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
         self.on_records_missing: Callable[[], object] = bool
-        """Called if recovery has ended below the checkpointed high watermark, before the replica gets its role."""
+        """Called if recovery of a log in the ISR has ended below the checkpointed high watermark."""
+        self._short: frozenset[tuple[str, int]] = frozenset()
+        """These logs. They count as offline until this broker has left their ISRs, so that it does not lead them."""
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -98,12 +100,12 @@ class Partitions:
         return unopened and self.roles.hosts(*key) and not self.is_offline(*key)
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Return whether the partition is, or may be, in a log directory that has failed."""
-        return self._directories.is_offline(topic, partition)
+        """Return whether the log lacks records, or is, or may be, in a log directory that has failed."""
+        return (topic, partition) in self._short or self._directories.is_offline(topic, partition)
 
     def offline(self) -> frozenset[tuple[str, int]]:
-        """Return the partitions in failed log directories that another broker could lead."""
-        if all(directory.online for directory in self._directories):
+        """Return the offline partitions that another broker could lead."""
+        if not self._short and all(directory.online for directory in self._directories):
             return frozenset()
         return frozenset(key for key in self._cache.image.replicated(self._node_id) if self.is_offline(*key))
 
@@ -176,7 +178,7 @@ class Partitions:
         if replica is not None:
             return replica
         if (topic, partition) not in self._replicas and self.roles.leads(topic, partition):
-            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {topic}-{partition} is offline")
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline on this broker")
         if self._cache.image.partition(topic, partition) is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic}-{partition}")
@@ -195,19 +197,37 @@ class Partitions:
         key = topic, partition
         renewed = self._deletions.complete(key)
         replica, forgotten = yield from self._opener.open(topic, partition)
+        self._check_complete(replica)
         self._replicas[key] = replica
-        info = self._cache.image.partition(topic, partition)
-        committed = self._directories.holding(replica.log.directory).high_watermarks.get(key, 0)
-        if info is not None and len(info.replicas) > 1 and committed > replica.log.log_end_offset:
-            self._logger.error(
-                "%s-%d ends at offset %d, but its records before offset %d were committed. This broker leaves the ISRs",
-                topic, partition, replica.log.log_end_offset, committed,
-            )  # fmt: skip
-            self.on_records_missing()
         self.roles.apply(replica)
         if renewed or forgotten:
             self.checkpoints.write_now()
         return replica
+
+    def _check_complete(self, replica: Replica) -> None:
+        """Leave the ISRs if the log lacks committed records. If it is in an ISR with others, raise KAFKA_STORAGE_ERROR.
+
+        A leader of such a log would let the others truncate these records.
+        """
+        key, end = (replica.topic, replica.partition), replica.log.log_end_offset
+        info = self._cache.image.partition(*key)
+        committed = self._directories.holding(replica.log.directory).high_watermarks.get(key, 0)
+        if info is None or self._node_id not in info.isr or len(info.replicas) == 1 or committed <= end:
+            return
+        message = f"{replica.name} ends at offset {end}, but its records before offset {committed} were committed"
+        self._logger.error("%s. This broker leaves the ISRs", message)
+        if len(info.isr) > 1:
+            self._short |= {key}
+        self.on_records_missing()
+        if key in self._short:
+            replica.log.discard()
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+    def _check_short(self, key: tuple[str, int]) -> None:
+        """Let a log that lacks records be opened if this broker has left its ISR."""
+        info = self._cache.image.partition(*key)
+        if key in self._short and (info is None or self._node_id not in info.isr or len(info.isr) == 1):
+            self._short -= {key}
 
     def append_marker(
         self,
@@ -286,6 +306,7 @@ class Partitions:
         """Detach the logs of a deleted topic at once, and return the steps that set their directories aside."""
         for partition in range(topic.partition_count):
             self._stop_opening((topic.name, partition))
+        self._short = frozenset(key for key in self._short if key[0] != topic.name)
         return self._deletions.begin(topic)
 
     def _stop_opening(self, key: tuple[str, int]) -> None:
@@ -345,6 +366,7 @@ class Partitions:
         followed = []
         for key in ((name, partition) for name, partitions in changed.items() for partition in partitions):
             await turns.next()
+            self._check_short(key)
             replica = self._replicas.get(key)
             if replica is not None:
                 self._apply_role(replica)
