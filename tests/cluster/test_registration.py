@@ -17,7 +17,7 @@ from shutil import rmtree
 import pytest
 
 from oncelog.broker.metadata.registration import Identity, Registration
-from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
+from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, HIGH_WATERMARKS
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import (
     BOOTS,
@@ -417,6 +417,38 @@ def test_second_broker_of_an_id_changes_nothing(tmp_path: Path) -> None:
         assert broker.store.get(broker_path(1)) == before
         assert not (tmp_path / "other").exists()
         await broker.topics.create("t")
+
+    run(Brokers(tmp_path), body)
+
+
+def test_broker_does_not_start_with_a_new_disk_while_its_former_process_closes_its_logs(tmp_path: Path) -> None:
+    """The former process would mark the new directory as cleanly closed, because the path is the same."""
+    folder = tmp_path / "data-1"
+    ended, gate = asyncio.Event(), asyncio.Event()
+
+    async def body(brokers: Brokers) -> None:
+        former = await brokers.start(1)
+        await former.topics.create("t")
+        append(former.partitions.find("t", 0))
+        close = former.registration.close
+
+        async def gated() -> None:
+            await close()
+            ended.set()
+            await gate.wait()
+
+        former.registration.close = gated  # type: ignore[method-assign]
+        stopping = asyncio.create_task(brokers.stop(1))
+        await ended.wait()
+        rmtree(folder)
+        early = brokers.make(1, lost_log_dirs=str(folder))
+        with pytest.raises(ProtocolError, match="another running process is broker 1"):
+            await early.start()
+        early.store.close()
+        gate.set()
+        await stopping
+        await brokers.start(1, lost_log_dirs=str(folder))
+        assert not (folder / CLEAN_SHUTDOWN).exists()
 
     run(Brokers(tmp_path), body)
 

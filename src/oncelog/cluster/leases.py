@@ -44,7 +44,7 @@ class Leases:
         """The time from which the ends of leases count."""
 
     def take(self, owner: str) -> bool:
-        """Lock the file of an owner until `release` or the end of the process. Return False if another holder lives."""
+        """Lock the file of an owner until `close` or the end of the process. Return False if another holder lives."""
         if owner in self._held:
             return True
         fd = os.open(self._file(owner), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -60,7 +60,7 @@ class Leases:
 
     def extend(self, owner: str, end_ms: int) -> bool:
         """Store the end of a lease. Return False if this process does not hold it. Waits for no other process."""
-        with self._holding:  # otherwise, `release` could close the file, and the kernel reuse its number
+        with self._holding:  # otherwise, `close` could close the file, and the kernel reuse its number
             fd = self._held.get(owner)
             if fd is not None:
                 os.pwrite(fd, end_ms.to_bytes(8, "big"), 0)
@@ -90,13 +90,6 @@ class Leases:
             fcntl.flock(fd, fcntl.LOCK_UN)
             return True
         return trusted and int.from_bytes(os.pread(fd, 8, 0), "big") <= now_ms
-
-    def release(self, owner: str) -> None:
-        """Unlock the file of an owner, if this process holds it."""
-        with self._holding:
-            fd = self._held.pop(owner, None)
-            if fd is not None:
-                os.close(fd)
 
     def close(self) -> None:
         """Release all leases, and close all files."""

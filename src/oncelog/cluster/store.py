@@ -60,7 +60,7 @@ class SessionExpiredError(StoreError):
 
 
 class SessionHeldError(StoreError):
-    """Another living process has a session of this owner. `path` is the owner."""
+    """Another process has opened a session of this owner, and has not closed the store. `path` is the owner."""
 
 
 class OutcomeUnknownError(StoreError):
@@ -155,7 +155,7 @@ class MetadataStore(Protocol):
         """Open a session, and return its number. It expires `ttl_ms` after its last `renew`.
 
         An earlier session of the same owner ends. If the store knows that the earlier session's process lives, it
-        raises SessionHeldError instead.
+        raises SessionHeldError instead, also if that session has ended.
         """
 
     def renew(self, session: int) -> None:

@@ -229,7 +229,10 @@ class SqliteStore:
                 apply(self._rows, operation, change)
 
     def open_session(self, owner: str, ttl_ms: int) -> int:
-        """Open a session, and return its number. Raises SessionHeldError if another living process has the owner's."""
+        """Open a session, and return its number.
+
+        Raises SessionHeldError if another store has opened the owner's last session, and is not closed yet.
+        """
         with self._transaction():
             if not self._leases.take(owner):
                 raise SessionHeldError(owner)
@@ -263,11 +266,13 @@ class SqliteStore:
                 self._reading.release()
 
     def close_session(self, session: int) -> None:
-        """End a session and delete its ephemeral nodes. A session that has ended already is ignored."""
+        """End a session and delete its ephemeral nodes. A session that has ended already is ignored.
+
+        Other processes can open a session of this owner only after `close`, because this process may still write to
+        the owner's files.
+        """
         with self._transaction():
-            owner = self._end_session(session)
-            if owner is not None:
-                self._leases.release(owner)
+            self._end_session(session)
 
     def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`."""
@@ -406,18 +411,15 @@ class SqliteStore:
         if found is None or not self._leases.holds(found[0]):
             raise SessionExpiredError(str(session))
 
-    def _end_session(self, session: int) -> str | None:
-        """End a session. Return its owner, or None if it has ended before."""
-        found = self._connection.execute("SELECT owner FROM session WHERE id = ?", (session,)).fetchone()
-        if found is None:
-            return None
-        self._connection.execute("DELETE FROM session WHERE id = ?", (session,))
+    def _end_session(self, session: int) -> None:
+        """End a session, unless it has ended before."""
+        if not self._connection.execute("DELETE FROM session WHERE id = ?", (session,)).rowcount:
+            return
         mine = self._connection.execute("SELECT path FROM node WHERE session = ?", (session,)).fetchall()
         if mine:
             change = self._next_change()
             for (path,) in mine:
                 apply(self._rows, Delete(path), change)
-        return str(found[0])
 
     def _next_change(self) -> int:
         self._connection.execute("UPDATE change SET number = number + 1")
