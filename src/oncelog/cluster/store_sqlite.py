@@ -349,7 +349,7 @@ class SqliteStore:
         if not self._writing.acquire(timeout=wait_s):
             raise self._locked()
         try:
-            time.sleep(max(0.0, min(self._yield_until, deadline) - time.monotonic()))
+            time.sleep(max(0.0, min(self._yield_until - time.monotonic(), wait_s / 2)))
             self._begin(deadline - time.monotonic())
             try:
                 for session in self._overdue(self._connection):
