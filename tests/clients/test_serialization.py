@@ -272,21 +272,20 @@ def test_registry_does_not_block_the_event_loop(server: Server, admin: Admin, na
     fake.hold = threading.Event()
     registry = SchemaRegistry(fake.url, timeout=30)
 
-    async def answer(hold: threading.Event) -> None:
-        """Let the registry answer, which only a loop that runs can do."""
-        before = len(fake.requests)
-        while len(fake.requests) == before:
+    async def answer(request: int, hold: threading.Event) -> None:
+        """Let the registry answer a request, which only a loop that runs can do."""
+        while len(fake.requests) < request:
             await asyncio.sleep(0.01)
         hold.set()
 
     async def main() -> None:
-        answering = asyncio.create_task(answer(fake.hold))
+        answering = asyncio.create_task(answer(1, fake.hold))
         async with aio.Producer(server.bootstrap, value_serializer=AvroSerializer(registry, ORDER)) as producer:
             for number in range(3):
                 await (await producer.send(name, {"id": number}))
         await answering
         fake.hold = threading.Event()
-        answering = asyncio.create_task(answer(fake.hold))
+        answering = asyncio.create_task(answer(2, fake.hold))
         async with aio.Consumer(server.bootstrap, value_deserializer=AvroDeserializer(registry)) as consumer:
             consumer.assign({(name, 0): 0})
             assert [record.value["id"] for record in await consumer.poll(30)] == [0, 1, 2]

@@ -8,10 +8,11 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from oncelog.cluster.image_nodes import read_image
@@ -121,6 +122,17 @@ def test_partitions_of_a_dead_broker_are_described(new_cluster: NewCluster) -> N
     )
 
 
+def commits(consumer: Consumer) -> bool:
+    """Return whether a commit succeeds. The first one creates `__consumer_offsets`."""
+    try:
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.COORDINATOR_NOT_AVAILABLE:
+            raise
+        return False
+    return True
+
+
 def test_lists_name_a_broker_that_hangs_and_show_the_answers_of_the_others(new_cluster: NewCluster) -> None:
     """Without the end of its session, no other broker takes its groups and transactions."""
     settings = {"broker.session.timeout.ms": "600000", "offsets.topic.replication.factor": "1"}
@@ -133,7 +145,7 @@ def test_lists_name_a_broker_that_hangs_and_show_the_answers_of_the_others(new_c
         group = {"bootstrap.servers": cluster.bootstrap, "group.id": f"g-{number}", "auto.offset.reset": "earliest"}
         consumer = Consumer(group)
         consumer.assign([TopicPartition("t", 0)])
-        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        wait_until(partial(commits, consumer), "the group has a coordinator")
         consumer.close()
     coordinators = {row["group"]: row["coordinator"] for row in tool.json("group", "list")}
     assert len(coordinators) == 6
