@@ -204,7 +204,7 @@ def usage(option: str) -> Iterator[None]:
 def require_all_answers(unanswered: Mapping[int, errors.RetriableError], missing: str) -> None:
     """Fail if a broker has not answered, and name it. `missing` is what a coordinator has."""
     if unanswered:
-        each = "; ".join(f"broker {node} did not answer: {error}".rstrip(".") for node, error in unanswered.items())
+        each = "; ".join(f"broker {node} did not answer: {error.message}" for node, error in unanswered.items())
         raise click.ClickException(f"{each}. The list may lack its {missing}. Try again later")
 
 

@@ -109,7 +109,9 @@ class ClusterEntry:
             log_dir_registry.write(store, node_id, before, lost, given_up & named)
         for path in sorted(given_up & named):
             self._logger.warning(
-                "lost.log.dirs has no effect on %s: an earlier start has given it up. Remove it from the setting", path
+                "lost.log.dirs has no effect on %s: an earlier start has given it up. Remove it from the setting. "
+                "To give it up again, first start once without it",
+                path,
             )
         known = {key: path for key, path in before.items() if path not in named - given_up}
         now = directories.open(cluster_id, self._new_topic_id, known)
