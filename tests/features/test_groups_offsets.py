@@ -289,7 +289,8 @@ def test_offsets_of_unread_topics_are_deleted(wire: Wire, module_server: Server,
     only.leave()
     assert delete_offsets(wire, topic, {topic: [0, 1]}) == {(topic, 0): 0, (topic, 1): 0}
     assert offsets_of(wire, topic) == {}
-    assert describe(wire, topic).group_state == "Empty"
+    # The next check of the retention time removes an empty group without offsets.
+    assert describe(wire, topic).group_state in ("Empty", "Dead")
 
 
 def test_missing_or_unreadable_group(wire: Wire, module_server: Server, topic: str) -> None:
