@@ -16,6 +16,7 @@ from shutil import rmtree
 
 import pytest
 
+from oncelog.broker.broker import Broker
 from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, HIGH_WATERMARKS
 from oncelog.broker.workers import Workers
@@ -242,14 +243,28 @@ def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path
     run(Brokers(tmp_path, store), body)
 
 
+async def in_sync_with_another(brokers: Brokers, store: MemoryStore) -> Broker:
+    """Start broker 1 with a record in t-0, and let it be in an ISR with another broker."""
+    broker = await brokers.start(1)
+    await broker.topics.create("t", assignment=[(1,)])
+    append(broker.partitions.find("t", 0))
+    in_shared_isr(store)
+    return broker
+
+
+async def fail_a_write(broker: Broker, store: MemoryStore, disk: BrokenDisk, folder: str) -> None:
+    """Let a write to t-0 fail, and wait until the broker has noted the failure."""
+    disk.break_down("write", folder)
+    with pytest.raises(ProtocolError, match="no write"):
+        append(broker.partitions.find("t", 0))
+    await until(lambda: json.loads(store.get(f"{BOOTS}/1").data)["lost"])
+
+
 def test_power_failure_that_leaves_no_log_folder_counts_as_lost_records(tmp_path: Path) -> None:
     store = led_by_another()
 
     async def body(brokers: Brokers) -> None:
-        broker = await brokers.start(1)
-        await broker.topics.create("t", assignment=[(1,)])
-        append(broker.partitions.find("t", 0))
-        in_shared_isr(store)
+        await in_sync_with_another(brokers, store)
         await brokers.crash(1)
         rmtree(tmp_path / "data-1" / "t-0")  # its name was never synced
         broker = await brokers.start(1, boot_id="boot 2")
@@ -265,18 +280,13 @@ def test_failed_disk_counts_as_lost_records_in_the_same_boot(tmp_path: Path, tog
 
     async def body(brokers: Brokers) -> None:
         disk = brokers.disk = BrokenDisk()
-        broker = await brokers.start(1)
-        await broker.topics.create("t", assignment=[(1,)])
-        replica = broker.partitions.find("t", 0)
-        append(replica)
-        in_shared_isr(store)
-        disk.break_down("sync" if together else "write", str(tmp_path / "data-1" / "t-0"))
+        broker = await in_sync_with_another(brokers, store)
+        folder = str(tmp_path / "data-1" / "t-0")
         if together:  # the sync of the stop fails
+            disk.break_down("sync", folder)
             await brokers.running.pop(1).stop(together=True)
         else:
-            with pytest.raises(ProtocolError, match="no write"):
-                append(replica)
-            await until(lambda: json.loads(store.get(f"{BOOTS}/1").data)["lost"])
+            await fail_a_write(broker, store, disk, folder)
             assert not broker.registration.info.lost_unsynced  # its other directories have all records
             await brokers.crash(1)
         disk.repair()
@@ -292,15 +302,8 @@ def test_process_with_a_failed_disk_keeps_its_place_in_the_isrs_when_it_register
 
     async def body(brokers: Brokers) -> None:
         disk = brokers.disk = BrokenDisk()
-        broker = await brokers.start(1)
-        await broker.topics.create("t", assignment=[(1,)])
-        replica = broker.partitions.find("t", 0)
-        append(replica)
-        in_shared_isr(store)
-        disk.break_down("write", str(tmp_path / "data-1" / "t-0"))
-        with pytest.raises(ProtocolError, match="no write"):
-            append(replica)
-        await until(lambda: json.loads(store.get(f"{BOOTS}/1").data)["lost"])
+        broker = await in_sync_with_another(brokers, store)
+        await fail_a_write(broker, store, disk, str(tmp_path / "data-1" / "t-0"))
         store.close_session(broker.registration.session)
         await until(lambda: broker.registration.epoch == 1)
         assert not broker.registration.info.lost_unsynced

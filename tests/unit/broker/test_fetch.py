@@ -253,6 +253,17 @@ def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session
     asyncio.run(run())
 
 
+def one_and_many(one: str, many: str) -> list[FetchTopic]:
+    """Return a topic with one partition and one with 150, more than a Fetch reads in one turn."""
+    return [
+        FetchTopic(
+            topic=name,
+            partitions=[FetchPartition(partition=index, partition_max_bytes=1000) for index in range(count)],
+        )
+        for name, count in ((one, 1), (many, 150))
+    ]
+
+
 def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log that the Fetch has read first is closed. It waits for the log of the new topic instead."""
     reads = 0
@@ -263,13 +274,7 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
         await broker.start()
         await broker.topics.create("again", partitions=1)
         await broker.topics.create("wide", partitions=150)
-        asked = [
-            FetchTopic(
-                topic=name,
-                partitions=[FetchPartition(partition=index, partition_max_bytes=1000) for index in range(count)],
-            )
-            for name, count in (("again", 1), ("wide", 150))
-        ]
+        asked = one_and_many("again", "wide")
         find = broker.partitions.find
 
         def counted(topic: str, partition: int) -> Any:
@@ -313,13 +318,7 @@ def test_fetch_in_turns_returns_the_offsets_of_its_read(tmp_path: Path, monkeypa
         replica = broker.partitions.find("t", 0)
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
         replica.append(memoryview(bytearray(batch)), now_ms=10**12)
-        asked = [
-            FetchTopic(
-                topic=name,
-                partitions=[FetchPartition(partition=index, partition_max_bytes=1000) for index in range(count)],
-            )
-            for name, count in (("t", 1), ("wide", 150))
-        ]
+        asked = one_and_many("t", "wide")
         hosted = broker.partitions.hosted
 
         def counted(topic: str, partition: int) -> Any:
