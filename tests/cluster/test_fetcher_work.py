@@ -34,9 +34,9 @@ def test_fetch_looks_only_at_partitions_that_have_changed(tmp_path: Path, monkey
         looked = []
         next_fetch = Following.next_fetch
 
-        def watched(following: Following) -> Fetch | None:
+        def watched(following: Following, log_start: int) -> Fetch | None:
             looked.append(following)
-            return next_fetch(following)
+            return next_fetch(following, log_start)
 
         monkeypatch.setattr(Following, "next_fetch", watched)
         for _ in range(5):
@@ -76,11 +76,11 @@ def test_unexpected_error_before_a_fetch_affects_only_its_partition(
         failures = []
         next_fetch = Following.next_fetch
 
-        def failing(following: Following) -> Fetch | None:
+        def failing(following: Following, log_start: int) -> Fetch | None:
             if following._log is broken.log:
                 failures.append(following)
                 raise RuntimeError("an unexpected error")
-            return next_fetch(following)
+            return next_fetch(following, log_start)
 
         monkeypatch.setattr(Following, "next_fetch", failing)
         broken.appended()  # otherwise, the fetcher has no reason to look at the partition

@@ -124,6 +124,14 @@ def test_replica_without_records_keeps_the_start_of_its_leaders_log() -> None:
     assert outcomes["deletions"] == 1
 
 
+def test_killed_follower_that_leads_keeps_records_deleted() -> None:
+    """All brokers are killed after the answer of DeleteRecords, and the leader does not return (seed 21981, shrunk)."""
+    workload = [msgspec.to_builtins(each) for each in (Trim(10, 3, 0.1), *[Trim(0, 3, 2.0)] * 2)]
+    faults = [Kill(at=0.6, host=f"broker-{number}", seconds=away) for number, away in ((1, 0.1), (2, 0.1), (3, 4.0))]
+    outcomes, _ = run_plan(msgspec.structs.replace(expand(21981), seconds=5.0, workload=workload, faults=faults))
+    assert outcomes["deletions"] == 1
+
+
 def test_compaction_beyond_an_open_transaction_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Key 0 has a committed value. Its next value is undecided while segments roll, and is aborted later."""
     puts = [Put(0, False, None, 0.0, 0.1), *(Put(0, False, False, 1.5, 0.1, others=12) for _ in range(2))]

@@ -68,11 +68,13 @@ class Features:
         self._deletions.over = self._compaction.over = self._team.over = True
 
     async def finish(self) -> None:
-        """Write once more, after the faults."""
+        """Write once more, after the faults. Wait until nothing else writes."""
         if Trim in self._kinds:
             await self._deletions.write(await self._producer(TRIMMED, "last trimmed"), b"last", self._check)
         if Put in self._kinds:
             await self._compaction.finish()
+        if Membership in self._kinds:
+            await self._team.end()
 
     async def check(self, reader: Client, living: list[int]) -> None:
         """Check at the end what consumers see."""

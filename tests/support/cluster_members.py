@@ -9,6 +9,7 @@ from typing import Any
 
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -164,6 +165,12 @@ class Team:
                 raise InvariantError(10, f"{TEAM}-{number}: {offset} was acknowledged after {acknowledged}")
             self._commits[number] = offset, most
             self._outcomes["team commits"] += 1
+
+    async def end(self) -> None:
+        """Wait until the sessions of all members have ended, because the coordinator writes when one ends."""
+        member, request = _Member(self._routes), DescribeGroupsRequest(groups=[TEAM])
+        while (await member.call(request, lambda r: r.groups[0].error_code)).groups[0].members:
+            await asyncio.sleep(SESSION_MS / 1000)
 
     async def check_offset(self, client: Client, number: int, broker: int | None = None) -> int:
         """Return the offset of a partition, from its coordinator or if possible from a given broker."""

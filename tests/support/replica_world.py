@@ -265,7 +265,7 @@ class ReplicaWorld:
 
     def fetch(self, process: Process) -> None:
         following = process.following
-        asked = None if following is None else following.next_fetch()
+        asked = None if following is None else following.next_fetch(process.open_log.log_start_offset)
         if following is None or asked is None:
             return
         message = partial(self.serve, following.leader, process.number, process.epoch, process.incarnation, asked)

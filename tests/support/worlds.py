@@ -118,9 +118,8 @@ def run_seeds(brokers: int, first: int, count: int, *, jobs: int = 1, keep_going
                     break
             if done % 100 == 0 or done == count:
                 speed = [60 * done / passed for passed in (time.monotonic() - began, used)]
-                print(
-                    f"{done} worlds, {speed[0]:.0f} a minute, {speed[1]:.0f} a minute of CPU, {dict(total)}", flush=True
-                )
+                speeds = f"{speed[0]:.0f} a minute, {speed[1]:.0f} a minute of CPU"
+                print(f"{done} worlds, {len(failed)} failed, {speeds}, {dict(total)}", flush=True)
     if keep_going and failed:
         print(f"{len(failed)} of {count} seeds fail: {' '.join(map(str, sorted(failed)))}", file=sys.stderr)
     return sorted(failed)

@@ -28,6 +28,7 @@ from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.peers import Peers
 from oncelog.broker.replication import Replication
 from oncelog.broker.replication_isr import InSyncReplicas
+from oncelog.broker.replication_starts import StartOffsets
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
@@ -245,6 +246,7 @@ class Broker:
             self.peers,
             self.config,
             workers,
+            StartOffsets(self.checkpoints, self.directories, workers),
             cut=lambda: self.server.abort_all(),
             truncated=self._truncated,
             now_ms=self.now_ms,

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.peers import Failure, Peers, Purpose
+from oncelog.broker.replication_starts import StartOffsets
 from oncelog.broker.replication_truncation import Truncated, Truncations
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
@@ -107,6 +108,11 @@ class _Followed:
         """Return whether the log has records that must be synced before the leader may count them."""
         return self.replica.stored_end < self.replica.log.log_end_offset
 
+    @property
+    def has_new_start(self) -> bool:
+        """Return whether the leader does not know the log start yet, because it is not in a checkpoint."""
+        return self.replica.stored_start < self.replica.log.log_start_offset
+
 
 class _Session:
     """A fetch session with the leader: what it knows already."""
@@ -172,6 +178,7 @@ class Replication:
         peers: Peers,
         config: DynamicConfig,
         workers: Workers,
+        starts: StartOffsets,
         *,
         cut: Callable[[], None],
         truncated: Callable[[Replica], None],
@@ -183,6 +190,7 @@ class Replication:
         self.peers = peers
         self.config = config
         self.workers = workers
+        self.starts = starts
         self.truncations = Truncations(partitions, workers, cut=cut, truncated=truncated, now_ms=now_ms, logger=logger)
         self.now_ms = now_ms
         self.logger = logger
@@ -272,7 +280,7 @@ class _Fetcher:
     def _update(self) -> tuple[list[_Followed], float]:
         """Find out what to fetch now. Return the partitions whose records must be synced first (`flush.messages`).
 
-        The second result is the number of seconds after which the next back-off ends.
+        The second result is the number of seconds after which the next back-off ends, or a checkpoint may be written.
         """
         now = asyncio.get_running_loop().time()
         unsynced = []
@@ -290,7 +298,11 @@ class _Fetcher:
             elif followed.is_unsynced:
                 unsynced.append(followed)
             else:
-                del self._due[followed]
+                if followed.has_new_start:
+                    self._parts.starts.store(followed.replica)
+                    retry_at = min(retry_at, now + SYNC_WAIT_MS / 1000)
+                else:
+                    del self._due[followed]
                 followed.fetch = self._next_fetch(followed)
                 if followed in self._due:  # after an error
                     retry_at = min(retry_at, followed.retry_at)
@@ -303,7 +315,7 @@ class _Fetcher:
     def _next_fetch(self, followed: _Followed) -> Fetch | None:
         """Return what the next Fetch asks of a partition, or None if it asks nothing. After an error, retry later."""
         try:
-            return followed.following.next_fetch()
+            return followed.following.next_fetch(followed.replica.stored_start)
         except Exception as error:  # the other partitions of the leader do not depend on this one
             if followed.is_new(repr(error)):
                 self._parts.logger.exception("cannot prepare the fetch of %s", followed.replica.name)

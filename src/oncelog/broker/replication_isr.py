@@ -157,6 +157,7 @@ class InSyncReplicas:
                 self._logger.info("%s: the in-sync replicas are now %s", each.replica.name, isr)
                 if not each.term.over:  # the term may already know this state from the image
                     each.term.learned(replace(write.state, version=write.state.version + 1))
+                    each.replica.wake()  # DeleteRecords waits for the members
                 self.check(each.replica)
                 continue
             unwritten.append(each)

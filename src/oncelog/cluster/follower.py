@@ -104,15 +104,16 @@ class Following:
         self._log = log
         self._asked: Fetch | None = None
 
-    def next_fetch(self) -> Fetch | None:
-        """Return the fetch to send, or None if the follower has stopped. Responses to earlier fetches are ignored."""
+    def next_fetch(self, log_start: int) -> Fetch | None:
+        """Return the fetch to send, or None if the follower has stopped. Responses to earlier fetches are ignored.
+
+        `log_start` is the log start offset that survives a crash. DeleteRecords waits for it.
+        """
         if self.stopped:
             return None
         log = self._log
         epoch = log.leader_epoch
-        self._asked = Fetch(
-            self.leader_epoch, log.log_end_offset, NO_EPOCH if epoch is None else epoch, log.log_start_offset
-        )
+        self._asked = Fetch(self.leader_epoch, log.log_end_offset, NO_EPOCH if epoch is None else epoch, log_start)
         return self._asked
 
     def received(self, fetch: Fetch, response: Fetched) -> Action:

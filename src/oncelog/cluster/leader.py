@@ -208,11 +208,13 @@ class Term:
 
     @property
     def low_watermark(self) -> int:
-        """Return the lowest log start offset of the live replicas, which completes DeleteRecords.
+        """Return the lowest log start offset of the live and the in-sync replicas, which completes DeleteRecords.
 
-        Return -1 until each live follower has fetched.
+        Return -1 until each of them has fetched. Kafka counts the live ones only. But a member of the ISR that has just
+        died may be elected when it is back.
         """
-        starts = [follower.log_start for follower in self._followers.values() if follower.broker in self._live]
+        counted = self._maximal.union(self._live)
+        starts = [follower.log_start for follower in self._followers.values() if follower.broker in counted]
         return min([self.log_start, *starts])
 
     # --- the log ---
@@ -344,13 +346,15 @@ class Term:
         A dead one must not join again while the high watermark waits for another member. The follower needs all
         records before the high watermark. A new leader's high watermark may be too low, so it also needs those before
         the epoch's start. It must also keep up: otherwise, it would have to leave at once. While the high watermark
-        waits for another member or for min ISR, the state would then change with each fetch.
+        waits for another member or for min ISR, the state would then change with each fetch. Records that
+        DeleteRecords has deleted must not return if the follower is elected, so it must have deleted them too.
         """
         return (
             follower.broker not in self.isr
             and self._is_eligible(follower)
             and self._now_ms - follower.fetched_ms <= self._max_lag_ms
             and follower.log_end >= max(self.high_watermark, self.epoch_start)
+            and follower.log_start >= self.log_start
             and self._keeps_up(follower)
         )
 

@@ -52,6 +52,7 @@ class Replica:
         "partition",
         "state_version",
         "stored_end",
+        "stored_start",
         "synced_names",
         "synced_offset",
         "term",
@@ -96,6 +97,8 @@ class Replica:
         """Base offset of the newest segment whose file name is on the device. -1 if no sync has covered one."""
         self.stored_end = log.log_start_offset
         """The records before this offset need no sync, or are synced (`flush.messages`)."""
+        self.stored_start = log.log_start_offset
+        """The log start offset that is in the checkpoint. A follower reports it to the leader."""
         self.truncating = False
         """Whether the log is being truncated. Until that ends, the replica keeps its role, and the fetcher skips it."""
         self._flush = flush
@@ -187,7 +190,13 @@ class Replica:
         end = log.log_end_offset
         self.synced_names = -1
         self.synced_offset = end if end == log.log_start_offset else min(self.synced_offset, end)
+        self.stored_start = min(self.stored_start, log.log_start_offset)
         self.appended()
+
+    def start_stored(self, offset: int) -> None:
+        """Record that a crash cannot move the log start before this offset any more."""
+        self.stored_start = min(offset, self.log.log_start_offset)
+        self.wake()
 
     # --- appends ---
     def append(
@@ -315,7 +324,7 @@ class Replica:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self.log.closed else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call `callback` until `unwatch`: after each append, sync and commit, and when the term ends."""
+        """Call `callback` until `unwatch`: after an append, sync, commit or ISR change, and when the term ends."""
         self._watchers[callback] = None
 
     def unwatch(self, callback: Callable[[], None]) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,43 @@ def test_housekeeping_deletes_segments_expires_producers_and_writes_checkpoints(
         assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[2:] == ["t 0 5"]
 
     asyncio.run(run())
+
+
+def test_segment_that_is_deleted_during_its_sync_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        loop, deleted = asyncio.get_running_loop(), []
+
+        def delete(done: threading.Event) -> None:
+            replica.log.advance_log_start(replica.log.high_watermark)
+            deleted.append(replica.log.delete_old_segments())
+            done.set()
+
+        class Disk(OsDisk):
+            def sync(self, path: str) -> None:
+                if path.endswith(".log") and not deleted:
+                    done = threading.Event()
+                    loop.call_soon_threadsafe(delete, done)
+                    assert done.wait(30)
+                super().sync(path)
+
+        config = load(QUICK | {"log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=Disk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000_000)
+        await broker.start()
+        await broker.topics.create("t", partitions=1, configs={"internal.segment.bytes": "200"})
+        replica = broker.partitions.find("t", 0)
+        for sequence in range(5):
+            replica.append(batch(1_000_000, sequence), now_ms=1_000_000)
+        while not deleted:
+            await asyncio.sleep(0.005)
+        for sequence in range(5, 10):
+            replica.append(batch(1_000_000, sequence), now_ms=1_000_000)
+        while replica.log.recovery_point < replica.log.segments.active.base_offset:
+            await asyncio.sleep(0.005)
+        assert deleted[0] > 0
+        await broker.stop()
+
+    asyncio.run(run())
+    assert "housekeeping" not in caplog.text
 
 
 def test_expired_producer_is_known_until_the_next_housekeeping_round(tmp_path: Path) -> None:

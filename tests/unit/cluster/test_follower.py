@@ -27,7 +27,7 @@ def log_of(epochs: list[int]) -> Log:
 
 def following(epochs: list[int]) -> tuple[Following, Fetch]:
     machine = Following(1, 9, log_of(epochs))
-    fetch = machine.next_fetch()
+    fetch = machine.next_fetch(0)
     assert fetch is not None
     return machine, fetch
 
@@ -74,7 +74,7 @@ def test_truncates_to_the_end_of_the_last_common_epoch(
 def test_errors(error: ErrorCode, signal: Signal, stopped: bool) -> None:
     machine, fetch = following([1])
     assert machine.received(fetch, Fetched(error)) is signal
-    assert (machine.next_fetch() is None) == stopped
+    assert (machine.next_fetch(0) is None) == stopped
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_logs_agree_in_the_end_and_the_common_records_stay(
     append(leader, batch(), leader_epoch=99)
     machine = Following(1, 99, follower)
     for _ in range(20):
-        fetch = machine.next_fetch()
+        fetch = machine.next_fetch(0)
         assert fetch is not None
         diverging = term.check_fetch(
             leader,

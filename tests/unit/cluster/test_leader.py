@@ -293,8 +293,8 @@ def test_fetch_without_a_registration_changes_nothing() -> None:
     assert term.high_watermark == 0
 
 
-def test_low_watermark_is_the_lowest_start_of_the_live_replicas() -> None:
-    term = new_term(log_start=4)
+def test_low_watermark_is_the_lowest_start_of_the_live_and_the_in_sync_replicas() -> None:
+    term = new_term(isr=(1, 2), log_start=4)
     assert term.low_watermark == -1
     term.fetched(2, 0, 10, log_start=2, now_ms=0)
     assert term.low_watermark == -1
@@ -303,6 +303,31 @@ def test_low_watermark_is_the_lowest_start_of_the_live_replicas() -> None:
     term.fetched(2, 0, 10, log_start=9, now_ms=0)
     term.deleted(6)
     assert term.low_watermark == 6
+
+
+def test_low_watermark_counts_dead_members_until_they_have_left_the_isr() -> None:
+    """A dead member may be elected when it is back."""
+    term = new_term(isr=(1, 2), live={1: 0, 2: 0})
+    term.fetched(2, 0, 10, log_start=0, now_ms=0)
+    term.deleted(6)
+    term.live_changed({1: 0}, 0)
+    assert term.low_watermark == 0
+    proposal = term.proposal()
+    assert proposal is not None
+    assert term.low_watermark == 0
+    term.learned(replace(proposal.state, version=proposal.state.version + 1))
+    assert term.low_watermark == 6
+
+
+def test_follower_joins_only_when_it_has_deleted_what_delete_records_has_deleted() -> None:
+    term = new_term(isr=(1,), live={1: 0, 2: 0})
+    term.deleted(6)
+    term.fetched(2, 0, 10, log_start=5, now_ms=0)
+    assert term.proposal() is None
+    term.fetched(2, 0, 10, log_start=6, now_ms=0)
+    proposal = term.proposal()
+    assert proposal is not None
+    assert proposal.state.isr == (1, 2)
 
 
 # --- waits ---

@@ -23,7 +23,7 @@ def test_mutation_fits_the_code(mutation: Patch, monkeypatch: pytest.MonkeyPatch
     [
         ("_gone", lambda _self: None, "Following._gone does not exist"),
         ("received", lambda _self, _fetch: None, "too many positional arguments"),
-        ("next_fetch", lambda _self, _fetch: None, "missing a required argument"),
+        ("next_fetch", lambda _self, _start, _fetch: None, "missing a required argument"),
         ("next_fetch", property(lambda _self: None), "is a property"),
     ],
 )

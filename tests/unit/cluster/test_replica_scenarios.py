@@ -217,7 +217,7 @@ def test_diverging_fetch_counts_not(cluster: Cluster, epoch: int, code: ErrorCod
     assert leader.term is not None
     asked = cluster.processes[2].following
     assert asked is not None
-    fetch = asked.next_fetch()
+    fetch = asked.next_fetch(0)
     assert fetch is not None
     registration = cluster.processes[2].epoch
     assert cluster.answer(leader, 2, registration, fetch._replace(leader_epoch=epoch)).error == code

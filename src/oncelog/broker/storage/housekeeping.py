@@ -117,7 +117,12 @@ class Housekeeping:
         truncations = replica.log.truncations
         disk = self._directories.disk_of(replica.log.directory)
         for path in paths:
-            await self._workers.on_disk(disk, disk.sync, path)
+            try:
+                await self._workers.on_disk(disk, disk.sync, path)
+            except FileNotFoundError:
+                if path in replica.log.pending_sync()[1]:
+                    raise
+                return  # retention or compaction has deleted the segment; the next round syncs what is left
         if paths and truncations == replica.log.truncations:
             replica.log.mark_synced(offset)
         if replica.log.unsynced:

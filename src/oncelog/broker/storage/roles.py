@@ -71,7 +71,10 @@ class Roles:
             return
         if term is not None:
             if leads and info.leader_epoch == term.leader_epoch:
+                isr = term.isr
                 term.learned(info.state)
+                if term.isr != isr:
+                    replica.wake()  # DeleteRecords waits for the members
                 return
             self.end_term(replica)
         elif not leads and (info.leader, info.leader_epoch) == (replica.leader, replica.leader_epoch):
@@ -112,7 +115,7 @@ class Roles:
         """Apply the brokers of the newest image to the replica's term."""
         if replica.term is not None and len(replica.term.replicas) > 1:
             replica.term.live_changed(self.live(replica), steady_ms())
-            replica.wake()  # DeleteRecords waits for live followers only
+            replica.wake()  # DeleteRecords waits for live followers
             self.on_isr_change_due(replica)
 
     def live(self, replica: Replica) -> Mapping[int, int]:
