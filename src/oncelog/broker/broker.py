@@ -165,6 +165,7 @@ class Broker:
             disk,
             workers,
             random_bits=self._rng.getrandbits,
+            now_ms=self.now_ms,
             logger=logger,
         )
         self.flusher = Flusher(self.directories, workers, logger)

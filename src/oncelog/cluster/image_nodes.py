@@ -31,6 +31,15 @@ _SETTINGS = "settings"
 _log = logging.getLogger("oncelog.cluster")
 
 
+class _ClusterNode(msgspec.Struct, kw_only=True):
+    """Kafka's node has only a version and an id. All values are strings."""
+
+    version: str = "1"
+    id: str
+    created_ms: str = ""
+    """When the tree was created. An older version has not written it."""
+
+
 def prepare(store: MetadataStore) -> None:
     """Create the fixed nodes of the tree, and those of topic ids, that are missing."""
     fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, "/cluster")
@@ -43,12 +52,29 @@ def is_new(store: MetadataStore) -> bool:
     return not store.exists(_CLUSTER_ID)
 
 
-def cluster_id(store: MetadataStore, proposal: str) -> str:
-    """Return the id of the cluster. If the cluster is new, its id becomes `proposal`."""
+def create_cluster(store: MetadataStore, cluster_id: str, now_ms: int) -> None:
+    """Create the node that says that the cluster exists, unless it is there."""
     if is_new(store):
         with suppress(NodeExistsError):  # another broker has started meanwhile
-            store.create(_CLUSTER_ID, msgspec.json.encode({"version": "1", "id": proposal}))
-    return str(msgspec.json.decode(store.get(_CLUSTER_ID).data, type=dict[str, str])["id"])
+            store.create(_CLUSTER_ID, msgspec.json.encode(_ClusterNode(id=cluster_id, created_ms=str(now_ms))))
+
+
+def cluster_id(store: MetadataStore) -> str:
+    """Return the id of the cluster."""
+    return _cluster(store).id
+
+
+def created_ms(store: MetadataStore) -> int | None:
+    """Return when the tree was created, or None if an older version of oncelog has created it.
+
+    The logs may be older, because their metadata was imported from Kafka or restored from the log directories.
+    """
+    found = _cluster(store).created_ms
+    return int(found) if found else None
+
+
+def _cluster(store: MetadataStore) -> _ClusterNode:
+    return msgspec.json.decode(store.get(_CLUSTER_ID).data, type=_ClusterNode)
 
 
 def read_image(store: MetadataStore) -> MetadataImage:

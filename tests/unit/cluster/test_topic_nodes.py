@@ -6,7 +6,7 @@ import pytest
 
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import initialize
-from oncelog.cluster.image_nodes import cluster_id, prepare, read_image
+from oncelog.cluster.image_nodes import cluster_id, create_cluster, created_ms, prepare, read_image
 from oncelog.cluster.store import Operation, OutcomeUnknownError, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
@@ -63,11 +63,12 @@ def test_topic_is_created_once_and_deleted_completely() -> None:
     assert missing.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_cluster_id_does_not_change() -> None:
+def test_id_and_time_of_a_cluster_do_not_change() -> None:
     store = MemoryStore(lambda: 0)
     prepare(store)
-    assert cluster_id(store, "first") == "first"
-    assert cluster_id(store, "second") == "first"
+    for name, now_ms in (("first", 1), ("second", 2)):
+        create_cluster(store, name, now_ms)
+        assert (cluster_id(store), created_ms(store)) == ("first", 1)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "grün", "a b"])

@@ -13,17 +13,16 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
+from oncelog.broker.coordinators.deleted_topics import DeletedTopics, Deletion
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, parts_of
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import KEYS_A_TURN, Turns, counted
+from oncelog.broker.turns import Turns, counted
 from oncelog.broker.workers import Workers
-from oncelog.cluster.brokers import BROKER_EPOCHS
 from oncelog.cluster.image import MetadataCache, MetadataDelta
-from oncelog.cluster.store import MetadataStore, StoreError
-from oncelog.cluster.topic_nodes import TOPICS
-from oncelog.coordinator.effects import CoordinatorRecord, Effects
+from oncelog.cluster.store import MetadataStore
+from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe_group, list_groups, unknown
 from oncelog.coordinator.groups.records import decode_record
@@ -113,12 +112,9 @@ class GroupService:
     ) -> None:
         self._config = config
         self._cache = cache
-        self._store = store
         self._partitions = partitions
         self._verifier = verifier
-        self._workers = workers
         self._now_ms = now_ms
-        self._logger = logger
         settings = _group_config(config.static)
 
         def new_uuid() -> str:
@@ -136,21 +132,21 @@ class GroupService:
             now_ms=now_ms,
             logger=logger,
         )
-        self.shell.on_loaded = self._loaded
+        self._deleted_topics = DeletedTopics(self.shell, cache, store, workers, logger)
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.
 
-        All deletions begin before this returns, because a group may soon commit offsets of a new topic with the same
-        name.
+        All deletions begin before this returns: see `DeletedTopics.begin`.
         """
         load = self.shell.metadata_changed(delta)
-        deletions = [
-            (index, shard, shard.delete_topic_offsets(topic.name, topic.topic_id))
-            for topic in delta.deleted_topics
-            for index, shard in self.shell.shards()
-        ]
+        deletions = self._deleted_topics.begin(delta.deleted_topics)
         return partial(self._apply, deletions, load) if deletions else load
+
+    async def _apply(self, deletions: list[Deletion], load: Callable[[], Awaitable[None]] | None) -> None:
+        await self._deleted_topics.delete(deletions)
+        if load is not None:
+            await load()
 
     # -- membership -------------------------------------------------------------------------------------------------
 
@@ -381,57 +377,6 @@ class GroupService:
             if index == partition:
                 shard.replay_end_transaction(producer_id, producer_epoch, commit)
 
-    async def _apply(
-        self,
-        deletions: Iterable[tuple[int, GroupCoordinator, Iterable[CoordinatorRecord | None]]],
-        load: Callable[[], Awaitable[None]] | None,
-    ) -> None:
-        await self._delete_offsets(deletions)
-        if load is not None:
-            await load()
-
-    def _loaded(self, index: int, shard: GroupCoordinator) -> None:
-        self._workers.spawn(self._forget_deleted(index, shard), "delete the offsets of deleted topics")
-
-    async def _forget_deleted(self, index: int, shard: GroupCoordinator) -> None:
-        """Delete the offsets of topics that were deleted while the groups had no coordinator, or another one.
-
-        Ask the tree, because the image may be older than a topic.
-        """
-        topics: set[str] = set()
-        turns = Turns(KEYS_A_TURN)
-        for topic in shard.topics_with_offsets():
-            await turns.next()
-            topics.add(topic)
-        unknown = sorted(topic for topic in topics if self._cache.image.topic(topic) is None)
-        deletions = [(index, shard, shard.delete_topic_offsets(topic, None)) for topic in unknown]
-        if not unknown:
-            return
-        try:
-            deleted = await self._workers.read(_deleted, self._store, unknown)
-        except StoreError as error:
-            self._logger.warning("cannot find out which topics with committed offsets are deleted: %r", error)
-            return
-        await self._delete_offsets(each for each, topic in zip(deletions, unknown, strict=True) if topic in deleted)
-
-    async def _delete_offsets(
-        self, deletions: Iterable[tuple[int, GroupCoordinator, Iterable[CoordinatorRecord | None]]]
-    ) -> None:
-        """Delete all offsets of deleted topics, in parts. The loop serves other requests in between."""
-        turns = Turns(KEYS_A_TURN)
-        for index, shard, found in deletions:
-            effects = Effects()
-            for record in found:
-                await turns.next()
-                if record is not None:
-                    effects.records.append(record)
-                if len(effects.records) == ITEMS_A_PART:
-                    self.shell.apply_if_served(index, shard, effects)
-                    effects = Effects()
-                    await asyncio.sleep(0)
-            if effects.records:
-                self.shell.apply_if_served(index, shard, effects)
-
     # -- queries ----------------------------------------------------------------------------------------------------
 
     async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
@@ -466,17 +411,6 @@ class GroupService:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
         return self.shell.partition_for(group_id)
-
-
-def _deleted(store: MetadataStore, topics: Iterable[str]) -> set[str]:
-    """Return the topics that do not exist. Blocks.
-
-    A broker that was always alone has already deleted their offsets. It may know offsets of topics that it has not
-    imported.
-    """
-    if len(store.children(BROKER_EPOCHS)) <= 1:
-        return set()
-    return {topic for topic in topics if not store.exists(f"{TOPICS}/{topic}")}
 
 
 async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:

@@ -23,7 +23,7 @@ from oncelog.cluster import features
 from oncelog.cluster.brokers import BROKER_EPOCHS
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataImage
-from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
+from oncelog.cluster.image_nodes import cluster_id, create_cluster, is_new, prepare
 from oncelog.cluster.store import MetadataStore, NodeExistsError
 from oncelog.log.disk import Disk
 
@@ -45,6 +45,7 @@ class ClusterEntry:
         workers: Workers,
         *,
         random_bits: Callable[[int], int],
+        now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
         self._store = store
@@ -54,6 +55,7 @@ class ClusterEntry:
         self._disk = disk
         self._workers = workers
         self._random_bits = random_bits
+        self._now_ms = now_ms
         self._logger = logger
 
     async def enter(self) -> str:
@@ -82,7 +84,9 @@ class ClusterEntry:
                     self._directories, store, self._config, self._new_topic_id, self._logger
                 ).run()
         features.initialize(store, levels)
-        return cluster_id(store, self._directories.cluster_id() or new_cluster_id(self._random_bits))
+        proposal = self._directories.cluster_id() or new_cluster_id(self._random_bits)
+        create_cluster(store, proposal, self._now_ms())
+        return cluster_id(store)
 
     def check_directories(self, cluster_id: str) -> None:
         """Check that the log directories belong to the cluster, and that Kafka has not changed them. Blocks."""

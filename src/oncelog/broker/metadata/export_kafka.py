@@ -46,7 +46,7 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         raise ProtocolError(
             ErrorCode.INCONSISTENT_CLUSTER_ID, "the metadata contains no cluster; start the broker once, then export"
         )
-    own_id = cluster_id(store, "")
+    own_id = cluster_id(store)
     image = read_image(store)
     directory_ids: dict[tuple[str, int], UUID] = {}
     ids = []

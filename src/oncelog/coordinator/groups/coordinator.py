@@ -130,12 +130,13 @@ class GroupCoordinator:
         response, records = commits.accept_transactional(request, limit, now.wall_ms)
         return Effects(records, [Reply(token, response)])
 
-    def delete_topic_offsets(self, topic: str, topic_id: UUID | None) -> Iterator[CoordinatorRecord | None]:
-        """Yield tombstones for the offsets of a deleted topic, and None when the caller may pause.
-
-        Without an id, yield those of all topics of that name.
-        """
+    def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
+        """Yield tombstones for the offsets of a deleted topic, and None when the caller may pause."""
         return deletion.offsets_of_deleted_topic(self.offsets, topic, topic_id)
+
+    def delete_offsets_since(self, topic: str, since_ms: int) -> Iterator[CoordinatorRecord | None]:
+        """Yield tombstones for offsets of a topic that were committed after a time, and None like the above."""
+        return deletion.offsets_committed_since(self.offsets, topic, since_ms)
 
     def topics_with_offsets(self) -> Iterator[str]:
         """Yield the topic of each offset. The caller may pause."""

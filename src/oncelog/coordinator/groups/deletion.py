@@ -13,7 +13,7 @@ from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
-from oncelog.coordinator.groups.offsets import OffsetStore, TopicPartition
+from oncelog.coordinator.groups.offsets import OffsetStore
 from oncelog.coordinator.groups.records import CommittedOffset, group_tombstone, offset_tombstone
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
@@ -162,14 +162,20 @@ def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now
 # -- deleted topics -------------------------------------------------------------------------------------------------
 
 
-def offsets_of_deleted_topic(
-    store: OffsetStore, topic: str, topic_id: UUID | None
-) -> Iterator[CoordinatorRecord | None]:
-    """Yield a tombstone for each offset of a deleted topic, committed or pending. Without an id, of all of that name.
+def offsets_of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each offset of a deleted topic, committed or pending.
 
     Keep the offsets that a group commits after this call: they belong to a new topic of the same name.
     """
-    return _older_offsets(store, topic, topic_id, store.newest)
+    return _older_offsets(store, topic, lambda offset: offset.topic_id in (NO_UUID, topic_id), store.newest)
+
+
+def offsets_committed_since(store: OffsetStore, topic: str, since_ms: int) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each partition of a name for which a group has committed an offset after `since_ms`.
+
+    Keep the offsets that a group commits after this call, like `offsets_of_deleted_topic`.
+    """
+    return _older_offsets(store, topic, lambda offset: offset.commit_timestamp_ms > since_ms, store.newest)
 
 
 def topics_with_offsets(store: OffsetStore) -> Iterator[str]:
@@ -180,21 +186,13 @@ def topics_with_offsets(store: OffsetStore) -> Iterator[str]:
 
 
 def _older_offsets(
-    store: OffsetStore, topic: str, topic_id: UUID | None, newest: int
+    store: OffsetStore, topic: str, is_deleted: Callable[[CommittedOffset], bool], newest: int
 ) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each partition of a topic with a deleted offset and no newer one."""
     for group_id in sorted(store.group_ids()):
         for partition in dict.fromkeys((*store.committed(group_id), *store.unstable(group_id))):
-            if partition[0] == topic and _is_of_topic(store, group_id, partition, topic_id, newest):
+            offsets = tuple(store.offsets_of(group_id, partition)) if partition[0] == topic else ()
+            if any(map(is_deleted, offsets)) and all(offset.sequence <= newest for offset in offsets):
                 yield offset_tombstone(group_id, *partition)
             else:
                 yield None
-
-
-def _is_of_topic(
-    store: OffsetStore, group_id: str, partition: TopicPartition, topic_id: UUID | None, newest: int
-) -> bool:
-    """Return whether a partition has offsets of the topic, and no newer ones."""
-    offsets = tuple(store.offsets_of(group_id, partition))
-    return any(topic_id is None or offset.topic_id in (NO_UUID, topic_id) for offset in offsets) and all(
-        offset.sequence <= newest for offset in offsets
-    )

@@ -1,0 +1,95 @@
+"""Committed offsets of topics that new metadata on old log directories lacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config.settings import load
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.store import MetadataStore
+from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.topic_nodes import erase_topic, read_topic
+from oncelog.log.disk import OsDisk
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from oncelog.protocol.topics import CONSUMER_OFFSETS
+
+NOW = 1_000_000
+
+
+def live(
+    data: Path, store: MetadataStore, now_ms: int, life: Callable[[Broker], Awaitable[None]] | None, **settings: str
+) -> None:
+    """Start a broker on `data` with this metadata at this time, run `life`, stop the broker."""
+
+    async def run() -> None:
+        given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data), "offsets.topic.num.partitions": "1"}
+        given |= {key.replace("_", "."): value for key, value in settings.items()}
+        broker = Broker(load(given), disk=OsDisk(), store=store, now_ms=lambda: now_ms)
+        await broker.start()
+        try:
+            if life is not None:
+                async with asyncio.timeout(60):
+                    await life(broker)
+        finally:
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+async def loaded(broker: Broker) -> None:
+    """Wait until the only group coordinator is loaded."""
+    await broker.topics.ensure_internal(CONSUMER_OFFSETS)
+    while not list(broker.groups.shell.shards()):
+        await asyncio.sleep(0.005)
+
+
+async def commit(broker: Broker, topic: str, offset: int) -> None:
+    """Create a topic, and commit an offset of it."""
+    created = await broker.topics.create(topic, partitions=1)
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    topics = [OffsetCommitRequestTopic(name=topic, topic_id=created.topic_id, partitions=partitions)]
+    await broker.groups.commit_offsets(OffsetCommitRequest(group_id="g", topics=topics), 8, list)
+
+
+async def committed(broker: Broker, topic: str) -> int:
+    """Return the committed offset of a topic, or -1."""
+    asked = OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+    group = await broker.groups.fetch_offsets(OffsetFetchRequestGroup(group_id="g", topics=[asked]), False)
+    return group.topics[0].partitions[0].committed_offset
+
+
+def test_offsets_of_topics_that_a_restore_lacks_are_kept(tmp_path: Path) -> None:
+    """The disk of such a topic may be missing, and another restore finds it. The offsets of a deleted topic go."""
+    data = tmp_path / "data"
+
+    async def before(broker: Broker) -> None:
+        await loaded(broker)
+        await commit(broker, "a-lost", 5)
+
+    async def restored(broker: Broker) -> None:
+        await loaded(broker)
+        assert broker.metadata.image.topic("a-lost") is None
+        assert await committed(broker, "a-lost") == 5
+        await commit(broker, "b-deleted", 7)
+
+    async def after(broker: Broker) -> None:
+        await loaded(broker)
+        while await committed(broker, "b-deleted") != -1:
+            await asyncio.sleep(0.005)
+        assert await committed(broker, "a-lost") == 5
+
+    live(data, MemoryStore(lambda: NOW), NOW, before)
+    store = MemoryStore(lambda: NOW)
+    live(data, store, NOW + 1, None, restore_metadata="true")
+    live(data, store, NOW + 2, restored)
+    live(tmp_path / "second", store, NOW + 3, None, node_id="2")
+    erase_topic(ChangeLog(store), read_topic(store, "b-deleted"))
+    live(data, store, NOW + 4, after)
