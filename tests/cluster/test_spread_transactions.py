@@ -148,7 +148,7 @@ def test_each_record_is_copied_once(tmp_path: Path, copy: Callable[[str, str, st
         for broker in brokers.running.values():
             states = [
                 transaction.state.text
-                for _, shard in broker.transactions.shell.shards()
+                for _, shard in broker.transactions.shell.terms.shards()
                 for transaction in shard.transactions.values()
             ]
             assert set(states) <= {"CompleteCommit", "CompleteAbort", "Empty"}

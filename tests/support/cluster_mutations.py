@@ -16,9 +16,10 @@ import pytest
 
 from oncelog.broker import replication_isr
 from oncelog.broker.coordinators import marker_outbox
-from oncelog.broker.coordinators import shell as coordinator_shell
+from oncelog.broker.coordinators import terms as coordinator_terms
 from oncelog.broker.coordinators.record_batches import replay_batch
 from oncelog.broker.coordinators.shell import CoordinatorShell
+from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.handlers import delete_records
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.replication import Replication, _Followed
@@ -150,12 +151,12 @@ def verifications_outlive_their_term(patch: Patching) -> None:
 
 
 def coordinator_outlives_its_term(patch: Patching) -> None:
-    patch.setattr(CoordinatorShell, "resign", lambda _self, _partition, _epoch=None: None)
-    patch.setattr(CoordinatorShell, "_replica", _any_replica)
+    patch.setattr(Terms, "resign", lambda _self, _partition, _epoch=None: None)
+    patch.setattr(Terms, "replica", _any_replica)
 
 
-def _any_replica(shell: Any, term: Any) -> Any:
-    return shell._partitions.get(shell.topic, term.partition)
+def _any_replica(terms: Any, term: Any) -> Any:
+    return terms._partitions.get(terms.topic, term.partition)
 
 
 def replies_of_lost_records_are_sent(patch: Patching) -> None:
@@ -311,7 +312,7 @@ def coordinator_loads_a_part(patch: Patching) -> None:
         if header.base_offset % 5:
             await replay_batch(shard, decode_record, header, view)
 
-    patch.setattr(coordinator_shell, "replay_batch", replay)
+    patch.setattr(coordinator_terms, "replay_batch", replay)
 
 
 def former_members_commit(patch: Patching) -> None:

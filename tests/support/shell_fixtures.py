@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from oncelog.broker.coordinators.shell import CoordinatorShell
+from oncelog.broker.coordinators.terms import Terms
 from oncelog.cluster.replica import Replica
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.log.config import LogConfig
@@ -93,7 +94,7 @@ class BrokerStub:
         self.epoch = epoch
         topic = SimpleNamespace(name=TOPIC)
         delta: Any = SimpleNamespace(deleted_topics=(), created_topics=(), changed_topics=(topic,))
-        load = shell.metadata_changed(delta)
+        load = shell.terms.metadata_changed(delta)
         assert load is not None
         return load()
 
@@ -109,21 +110,15 @@ class BrokerStub:
             partitions: Any = SimpleNamespace(
                 get=self.get, open_in_turns=self.open_in_turns, leads=lambda topic, partition: self.leading
             )
+            logger = logging.getLogger("test")
+            terms = Terms(TOPIC, self.make, decode, cache, partitions, workers, logger)
             shell = CoordinatorShell(
-                TOPIC,
-                self.make,
-                decode,
-                commit_timeout_ms=self.commit_timeout_ms,
-                cache=cache,
-                partitions=partitions,
-                workers=workers,
-                now_ms=lambda: NOW,
-                logger=logging.getLogger("test"),
+                terms, cache, commit_timeout_ms=self.commit_timeout_ms, now_ms=lambda: NOW, logger=logger
             )
             try:
                 await life(shell)
             finally:
-                shell.close()
+                shell.terms.close()
 
         asyncio.run(main())
 

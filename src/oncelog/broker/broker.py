@@ -17,7 +17,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
-from oncelog.broker.coordinators.shell import CoordinatorShell
+from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.cluster_entry import ClusterEntry
 from oncelog.broker.metadata.controller import Controller, led_elsewhere
@@ -51,7 +51,6 @@ from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.log.disk import Disk
 from oncelog.net.server import Address, Handler, Limits, Server
 from oncelog.net.stalls import StallWatch
-from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 HANDOVER_POLLS = 100
 """How often a broker that stops looks whether others lead its partitions: for 5 s."""
@@ -236,8 +235,9 @@ class Broker:
             logger=logger,
         )
         self.partitions.on_transaction_end = self.groups.transaction_completed
-        self._shells: dict[str, CoordinatorShell[Any]] = {CONSUMER_OFFSETS: self.groups.shell}
-        self._shells[TRANSACTION_STATE] = self.transactions.shell
+        self._terms: dict[str, Terms[Any]] = {
+            shell.topic: shell.terms for shell in (self.groups.shell, self.transactions.shell)
+        }
         self._make_replication()
 
     def _make_replication(self) -> None:
@@ -391,7 +391,7 @@ class Broker:
         await self.registration.close()
         self.loader.close()
         self.transactions.close()
-        self.groups.shell.close()
+        self.groups.shell.terms.close()
         self.flusher.close()
         self.unlinker.close()
         clean = await self.partitions.close()
@@ -429,7 +429,7 @@ class Broker:
     async def _warm_up(self) -> None:
         """Load the coordinators first, because clients wait for them. Then open all other logs."""
         await self.transactions.load()
-        await self.groups.shell.load()
+        await self.groups.shell.terms.load()
         for topic in tuple(self.metadata.image.topics()):
             for partition in range(topic.partition_count):
                 if partition % ITEMS_A_TURN == 0:
@@ -453,18 +453,18 @@ class Broker:
 
     def _term_ended(self, topic: str, partition: int) -> None:
         """Resign the coordinator of a partition that this broker no longer leads."""
-        if topic in self._shells:
-            self._shells[topic].resign(partition)
+        if topic in self._terms:
+            self._terms[topic].resign(partition)
 
     def _role_changed(self, replica: Replica) -> None:
         self.replication.role_changed(replica)
-        if shell := self._shells.get(replica.topic):
-            shell.role_changed(replica)
+        if terms := self._terms.get(replica.topic):
+            terms.role_changed(replica)
 
     def _truncated(self, replica: Replica) -> None:
         """Load the coordinator of a partition whose truncation has ended.
 
         Before that, this broker could not lead the partition.
         """
-        if shell := self._shells.get(replica.topic):
-            self.workers.spawn(shell.load_partition(replica.partition), "load a coordinator after a truncation")
+        if terms := self._terms.get(replica.topic):
+            self.workers.spawn(terms.load_partition(replica.partition), "load a coordinator after a truncation")

@@ -53,14 +53,14 @@ def test_rejected_requests_are_released_without_the_garbage_collector() -> None:
         return Effects(records=[record("x" * 240, 2)], replies=[Reply(each, "done") for each in (*tokens, token)])
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         asked = [ask(shell, wait), ask(shell, wait)]
         await asyncio.sleep(0)
         asked.append(ask(shell, answer_all))
         assert await asyncio.gather(*(task for task, _ in asked)) == 3 * [ErrorCode.MESSAGE_TOO_LARGE]
         asked += [ask(shell, wait), ask(shell, wait)]
         await asyncio.sleep(0)
-        shell.resign(0)
+        shell.terms.resign(0)
         assert await asyncio.gather(*(task for task, _ in asked[3:])) == 2 * [ErrorCode.NOT_COORDINATOR]
         references = [reference for _, reference in asked]
         del asked
@@ -84,7 +84,7 @@ def test_request_is_released_when_its_client_disconnects() -> None:
         return Effects()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         on_disconnect: list[Callable[[], None]] = []
         task, reference = ask(shell, wait, on_disconnect=on_disconnect)
         await asyncio.sleep(0)
@@ -110,7 +110,7 @@ def test_record_that_cannot_be_encoded_returns_an_error() -> None:
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         with pytest.raises(ProtocolError) as caught:
             await asyncio.wait_for(shell.request(0, say("done", record("t" * 40_000, 1))), 60)
         assert caught.value.code == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -17,13 +17,13 @@ def test_order_of_elections_does_not_matter() -> None:
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         stub.replica = leading_replica(TOPIC, stub.log, epoch=2)
         await stub.elect(shell, 2)
-        shell.resign(0, 1)
+        shell.terms.resign(0, 1)
         assert await shell.request(0, say("here")) == "here"
-        shell.resign(0, 2)
-        assert not list(shell.shards())
+        shell.terms.resign(0, 2)
+        assert not list(shell.terms.shards())
 
     stub.run(life)
 
@@ -33,19 +33,19 @@ def test_partition_is_loaded_when_its_log_has_the_epoch(caplog: pytest.LogCaptur
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         await stub.elect(shell, 1)
         with pytest.raises(ProtocolError) as caught:
-            shell.shard(0)
+            shell.terms.shard(0)
         assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         with pytest.raises(ProtocolError, match="not loaded"):
-            shell.check_loaded()
-        shell.role_changed(stub.replica)  # still under the former epoch
+            shell.terms.check_loaded()
+        shell.terms.role_changed(stub.replica)  # still under the former epoch
         await asyncio.sleep(0)
         stub.replica = leading_replica(TOPIC, stub.log, epoch=1)
         for _ in range(2):
-            shell.role_changed(stub.replica)
-        while not list(shell.shards()):
+            shell.terms.role_changed(stub.replica)
+        while not list(shell.terms.shards()):
             await asyncio.sleep(0)
         assert stub.made == [0, 1]
 
@@ -57,11 +57,11 @@ def test_leader_that_steps_down_rejects_requests() -> None:
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         stub.leading = False
         await stub.elect(shell, 1)
         with pytest.raises(ProtocolError) as caught:
-            shell.shard(0)
+            shell.terms.shard(0)
         assert caught.value.code is ErrorCode.NOT_COORDINATOR
 
     stub.run(life)

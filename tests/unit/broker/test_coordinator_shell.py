@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from oncelog.broker.coordinators import shell as coordinators
+from oncelog.broker.coordinators import terms
 from oncelog.broker.coordinators.record_batches import split
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
@@ -22,20 +22,20 @@ from support.shell_fixtures import TOPIC, BrokerStub, Remembering, record, say
 
 
 def test_partition_that_cannot_be_loaded_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", 1)
     stub = BrokerStub()
     storage = ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
     stub.fails = [storage, ValueError("what is that?"), AttributeError(), storage]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         with pytest.raises(ProtocolError) as caught:
-            shell.shard(0)
+            shell.terms.shard(0)
         assert caught.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await shell.load()
+        await shell.terms.load()
         with pytest.raises(ProtocolError) as caught:
-            shell.shard(0)
+            shell.terms.shard(0)
         assert caught.value.code == ErrorCode.NOT_COORDINATOR
-        while not list(shell.shards()):
+        while not list(shell.terms.shards()):
             await asyncio.sleep(0.001)
         assert not stub.fails
         assert await shell.request(0, say("here")) == "here"
@@ -45,23 +45,23 @@ def test_partition_that_cannot_be_loaded_is_retried(monkeypatch: pytest.MonkeyPa
 
 def test_lists_of_all_omit_a_partition_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in Kafka, a list waits for a partition that is loading, but not for one that could not be loaded."""
-    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", 1)
     stub = BrokerStub()
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now") for _ in range(3)]
     answers: list[ErrorCode] = []
 
     def answer(shell: CoordinatorShell[Remembering]) -> ErrorCode:
         try:
-            shell.check_loaded()
+            shell.terms.check_loaded()
         except ProtocolError as error:
             return error.code
         return ErrorCode.NONE
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         stub.asked = lambda: answers.append(answer(shell))
-        await shell.load()
+        await shell.terms.load()
         assert answer(shell) == ErrorCode.NONE
-        while not list(shell.shards()):
+        while not list(shell.terms.shards()):
             await asyncio.sleep(0.001)
         assert answers == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] + 4 * [ErrorCode.NONE]
 
@@ -74,30 +74,30 @@ def test_lists_wait_for_a_partition_that_is_loading(monkeypatch: pytest.MonkeyPa
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        shell.check_loaded()
-        shell.resign(0)
+        await shell.terms.load()
+        shell.terms.check_loaded()
+        shell.terms.resign(0)
         with pytest.raises(ProtocolError) as caught:
-            shell.check_loaded()
+            shell.terms.check_loaded()
         assert caught.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await shell.load()
-        assert list(shell.shards())
+        await shell.terms.load()
+        assert list(shell.terms.shards())
 
     stub.run(life)
 
 
 def test_loading_a_partition_yields_to_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that they append meanwhile are loaded as well."""
-    monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
+    monkeypatch.setattr(terms, "LOAD_BYTES", 1)
     stub = BrokerStub()
 
     async def write(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         for number in range(3):
             await shell.request(0, say("written", record("t", number)))
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        loading = asyncio.ensure_future(shell.load())
+        loading = asyncio.ensure_future(shell.terms.load())
         turns = 0
         while not loading.done():
             await asyncio.sleep(0)
@@ -105,7 +105,7 @@ def test_loading_a_partition_yields_to_other_requests(monkeypatch: pytest.Monkey
             if turns == 2:
                 append(stub.log, build_batch([Record(0, NOW, *encoded(record("t", 3)))]))
         assert turns > 3
-        ((_, shard),) = shell.shards()
+        ((_, shard),) = shell.terms.shards()
         assert [offset for _, offset in shard.seen] == [0, 1, 2, 3]
 
     stub.run(write)
@@ -113,17 +113,17 @@ def test_loading_a_partition_yields_to_other_requests(monkeypatch: pytest.Monkey
 
 
 def test_partition_that_goes_offline_while_it_is_loaded_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
+    monkeypatch.setattr(terms, "LOAD_BYTES", 1)
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         append(stub.log, build_batch([Record(0, NOW, *encoded(record("t", 3)))]))
-        loading = asyncio.ensure_future(shell.load())
+        loading = asyncio.ensure_future(shell.terms.load())
         await asyncio.sleep(0)
         stub.replica.fail()
         await loading
         with pytest.raises(ProtocolError) as caught:
-            shell.shard(0)
+            shell.terms.shard(0)
         assert caught.value.code == ErrorCode.NOT_COORDINATOR
 
     stub.run(life)
@@ -135,16 +135,16 @@ def encoded(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def test_retry_ends_if_the_partition_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", 1)
     stub = BrokerStub()
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         stub.leading = False
-        while shell._terms:
+        while shell.terms._terms:
             await asyncio.sleep(0.001)
-        assert not list(shell.shards())
+        assert not list(shell.terms.shards())
 
     stub.run(life)
 
@@ -154,9 +154,9 @@ def test_many_records_are_split_into_batches_that_the_topic_accepts() -> None:
     records = [record("topic-" + "x" * (number % 50), number) for number in range(60)]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         assert await shell.request(0, say("done", *records)) == "done"
-        ((_, shard),) = shell.shards()
+        ((_, shard),) = shell.terms.shards()
         assert [offset for _, offset in shard.seen] == list(range(60))
 
     stub.run(life)
@@ -168,8 +168,8 @@ def test_many_records_are_split_into_batches_that_the_topic_accepts() -> None:
     assert headers[-1].next_offset == 60
 
     async def later(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        ((_, shard),) = shell.shards()
+        await shell.terms.load()
+        ((_, shard),) = shell.terms.shards()
         assert [offset for _, offset in shard.seen] == list(range(60))
 
     stub.run(later)
@@ -179,12 +179,12 @@ def test_record_larger_than_any_batch_is_rejected() -> None:
     stub = BrokerStub(LogConfig(max_message_bytes=300))
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         with pytest.raises(ProtocolError) as caught:
             await shell.request(0, say("done", record("t", 1), record("x" * 240, 2)))
         assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
         assert stub.log.log_end_offset == 0
-        ((_, shard),) = shell.shards()
+        ((_, shard),) = shell.terms.shards()
         assert not shard.seen
 
     stub.run(life)
@@ -205,7 +205,7 @@ def test_read_waits_until_its_data_is_committed() -> None:
     stub.replica = leading_replica(TOPIC, stub.log, flush=flusher)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         write = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
         await asyncio.sleep(0)
         reads = [asyncio.ensure_future(shell.read(0, lambda shard: shard.seen)), asyncio.ensure_future(shell.settled())]
@@ -225,7 +225,7 @@ def test_read_after_loading_waits_until_its_data_is_committed() -> None:
     stub = BrokerStub(config)
 
     async def killed(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         await shell.request(0, say("written", record("t", 7)))
 
     stub.run(killed)
@@ -234,7 +234,7 @@ def test_read_after_loading_waits_until_its_data_is_committed() -> None:
     stub.replica = leading_replica(TOPIC, stub.log, flush=flusher)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         read = asyncio.ensure_future(shell.read(0, lambda shard: shard.seen))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -252,11 +252,11 @@ def test_rejected_request_is_answered_at_once() -> None:
         raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, "of yesterday")
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         for _ in range(3):
             with pytest.raises(ProtocolError, match="of yesterday"):
                 await shell.request(0, refuse)
-        assert not shell._terms[0].waiting
+        assert not shell.terms._terms[0].waiting
 
     stub.run(life)
 
@@ -264,13 +264,13 @@ def test_rejected_request_is_answered_at_once() -> None:
 @pytest.mark.parametrize("fault", ["replay", "tick"])
 def test_coordinator_whose_state_is_inconsistent_is_reloaded(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """The contents of its log are reloaded, and its timers continue."""
-    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", 1)
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         await shell.request(0, say("here", record("t", 1)))
-        ((_, first),) = shell.shards()
+        ((_, first),) = shell.terms.shards()
         if fault == "replay":
             first.seen = None  # type: ignore[assignment]
             with pytest.raises(ProtocolError) as caught:
@@ -279,9 +279,9 @@ def test_coordinator_whose_state_is_inconsistent_is_reloaded(monkeypatch: pytest
         else:
             first.due = NOW
             await shell.request(0, say("here", record("t", 2)))
-        while first in (shard for _, shard in shell.shards()) or not list(shell.shards()):
+        while first in (shard for _, shard in shell.terms.shards()) or not list(shell.terms.shards()):
             await asyncio.sleep(0.001)
-        ((_, second),) = shell.shards()
+        ((_, second),) = shell.terms.shards()
         assert second.seen == [("t", 1), ("t", 2)]
         assert await shell.request(0, say("here")) == "here"
 
@@ -302,8 +302,8 @@ def test_partition_with_emptied_markers_and_batches_is_loaded() -> None:
     empty(stub, 1)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        ((_, shard),) = shell.shards()
+        await shell.terms.load()
+        ((_, shard),) = shell.terms.shards()
         assert (shard.seen, shard.ended) == ([("t", 5)], [(1, True)])
 
     stub.run(life)
@@ -344,7 +344,7 @@ def test_end_of_a_term_rejects_its_requests() -> None:
     lagging(stub)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         marked: list[Any] = []
         shell.on_markers = marked.extend
         former = stub.replica
@@ -380,37 +380,37 @@ def test_loss_of_records_ends_the_term() -> None:
     lagging(stub)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         request = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
         await asyncio.sleep(0)
         stub.replica.fail()
         assert await refusal(request) is ErrorCode.NOT_COORDINATOR
-        assert not list(shell.shards())
+        assert not list(shell.terms.shards())
 
     stub.run(life)
 
 
 def test_load_of_a_former_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
+    monkeypatch.setattr(terms, "LOAD_BYTES", 1)
     stub = BrokerStub()
     for number in range(5):
         append(stub.log, build_batch([Record(0, NOW, *encoded(record("t", number)))]))
     stub.replica.synced(5)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        first = asyncio.ensure_future(shell.load())
+        first = asyncio.ensure_future(shell.terms.load())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         with pytest.raises(ProtocolError) as caught:
-            shell.shard(0)
+            shell.terms.shard(0)
         assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         second = asyncio.ensure_future(stub.elect(shell, 1))
         stub.replica = leading_replica(TOPIC, stub.log, epoch=1)
         await first
-        assert not list(shell.shards())
+        assert not list(shell.terms.shards())
         await second
         assert stub.made == [0, 1]
-        ((_, shard),) = shell.shards()
+        ((_, shard),) = shell.terms.shards()
         assert [offset for _, offset in shard.seen] == [0, 1, 2, 3, 4]
 
     stub.run(life)
@@ -418,11 +418,11 @@ def test_load_of_a_former_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_replica_of_another_epoch_gets_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replica may know the next term before the coordinator, which follows without a further change."""
-    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", 1)
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         stub.replica = leading_replica(TOPIC, stub.log, epoch=1)
         request = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
         assert await refusal(request) is ErrorCode.NOT_COORDINATOR
@@ -439,7 +439,7 @@ def test_wait_for_the_commit_is_bounded() -> None:
     lagging(stub)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         request = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
         assert await refusal(request) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (

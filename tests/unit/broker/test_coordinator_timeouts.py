@@ -37,14 +37,14 @@ def test_request_that_timed_out_keeps_neither_its_records_nor_a_wait() -> None:
     stub.replica = leading_replica(TOPIC, stub.log, flush=NO_SYNC)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         held = []
         for _ in range(100):
             topic = Topic("t")
             held.append(weakref.ref(topic))
             request = asyncio.ensure_future(shell.request(0, say("written", record(topic, 7))))
             await asyncio.sleep(0)
-            shell.shard(0).seen.clear()
+            shell.terms.shard(0).seen.clear()
             del topic
             assert await refusal(request) is ErrorCode.COORDINATOR_NOT_AVAILABLE
             del request
@@ -60,7 +60,7 @@ def test_request_that_timed_out_keeps_neither_its_records_nor_a_wait() -> None:
         assert [wait.outcome for _, _, wait in waits._heap].count(None) == 1, "for the other records"
         stub.replica.end_term()
         with pytest.raises(ProtocolError) as caught:  # the coordinator has replayed records that are lost
-            shell.shard(0)
+            shell.terms.shard(0)
         assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     stub.run(life)
@@ -73,7 +73,7 @@ def test_markers_wait_longer_than_their_request() -> None:
     stub.replica = leading_replica(TOPIC, stub.log, flush=NO_SYNC)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
+        await shell.terms.load()
         marked: list[Any] = []
         shell.on_markers = marked.extend
 

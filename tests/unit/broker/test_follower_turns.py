@@ -267,7 +267,7 @@ def test_a_replica_leads_only_after_its_truncation(storage: BrokerStorage, topic
         assert replica.term is not None
         assert not replica.log.is_stale
         async with asyncio.timeout(60):
-            while topic == CONSUMER_OFFSETS and not dict(broker.groups.shell.shards()):
+            while topic == CONSUMER_OFFSETS and not dict(broker.groups.shell.terms.shards()):
                 await asyncio.sleep(0.01)
 
     storage.run_broker(life)

@@ -375,7 +375,7 @@ def test_heartbeats_succeed_while_the_coordinator_loads() -> None:
     async def scenario(setup: Setup) -> None:
         broker = setup.broker.broker
         assert broker is not None
-        broker.groups.shell.close()
+        broker.groups.shell.terms.close()
         assert (await setup.call(HeartbeatRequest(group_id="g", member_id="m"))).error_code == E.NONE
         assert (await setup.join(9)).error_code == E.COORDINATOR_LOAD_IN_PROGRESS
         assert await setup.commit(1, 9) == E.COORDINATOR_LOAD_IN_PROGRESS
@@ -383,7 +383,7 @@ def test_heartbeats_succeed_while_the_coordinator_loads() -> None:
         assert await setup.commit_in_transaction(1, 2) is E.COORDINATOR_LOAD_IN_PROGRESS
         assert (await setup.call(ListGroupsRequest())).error_code == E.COORDINATOR_LOAD_IN_PROGRESS
         assert await setup.call(DescribeGroupsRequest(groups=["g"])) is not None
-        await broker.groups.shell.load()
+        await broker.groups.shell.terms.load()
         assert await setup.commit(1, 9) == E.NONE
 
     with_broker(scenario)

@@ -47,7 +47,7 @@ def live(
 async def loaded(broker: Broker) -> None:
     """Wait until the only group coordinator is loaded."""
     await broker.topics.ensure_internal(CONSUMER_OFFSETS)
-    while not list(broker.groups.shell.shards()):
+    while not list(broker.groups.shell.terms.shards()):
         await asyncio.sleep(0.005)
 
 

@@ -338,7 +338,7 @@ def test_many_offsets_are_deleted_in_small_batches(
         deleted = batches_of(broker)[before:]
         assert len(MANY) <= sum(deleted) <= len(MANY) + 1
         assert max(deleted) <= ITEMS_A_PART + 1
-        shard = broker.groups.shell.shard(broker.groups.shell.partition_for("g"))
+        shard = broker.groups.shell.terms.shard(broker.groups.shell.partition_for("g"))
         assert not shard.offsets.committed("g")
         assert ("g" in shard.groups) is (delete is not delete_group)
 

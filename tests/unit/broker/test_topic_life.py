@@ -318,7 +318,7 @@ def test_internal_topic_created_by_a_user_has_its_coordinators(storage: CrashSto
         context = RequestContext(10, 3, 1, "", "", 1)
         found = await find_coordinator(broker.parts)(FindCoordinatorRequest(key="a", key_type=1), context)
         assert found.error_code == ErrorCode.NONE
-        assert [partition for partition, _ in broker.transactions.shell.shards()] == [0, 1]
+        assert [partition for partition, _ in broker.transactions.shell.terms.shards()] == [0, 1]
 
     storage.run_broker(life)
 
@@ -471,8 +471,8 @@ def test_coordinator_that_cannot_be_loaded_does_not_affect_the_others(storage: C
     async def life(broker: Broker) -> None:
         while len(broker.partitions) < 100:
             await asyncio.sleep(0.005)
-        assert [partition for partition, _ in broker.transactions.shell.shards()] == list(range(1, 50))
-        assert [partition for partition, _ in broker.groups.shell.shards()] == list(range(50))
+        assert [partition for partition, _ in broker.transactions.shell.terms.shards()] == list(range(1, 50))
+        assert [partition for partition, _ in broker.groups.shell.terms.shards()] == list(range(50))
 
     storage.run_broker(poison)
     storage.run_broker(life)

@@ -59,7 +59,7 @@ class DeletedTopics:
         return [
             Deletion(partition, shard, shard.delete_topic_offsets(topic.name, topic.topic_id))
             for topic in topics
-            for partition, shard in self._shell.shards()
+            for partition, shard in self._shell.terms.shards()
         ]
 
     async def delete(self, deletions: Iterable[Deletion]) -> None:

@@ -16,6 +16,7 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.deleted_topics import DeletedTopics, Deletion
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, parts_of
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
+from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns, counted
@@ -120,17 +121,13 @@ class GroupService:
         def new_uuid() -> str:
             return str(UUID(int=random_bits(128), version=4))
 
-        self.shell: CoordinatorShell[GroupCoordinator] = CoordinatorShell(
-            CONSUMER_OFFSETS,
-            lambda _: GroupCoordinator(settings, new_uuid),
-            decode_record,
-            steady=True,
-            commit_timeout_ms=config.static.offsets_commit_timeout_ms,
-            cache=cache,
-            partitions=partitions,
-            workers=workers,
-            now_ms=now_ms,
-            logger=logger,
+        def make_shard(_epoch: int) -> GroupCoordinator:
+            return GroupCoordinator(settings, new_uuid)
+
+        terms = Terms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, workers, logger)
+        commit_timeout_ms = config.static.offsets_commit_timeout_ms
+        self.shell = CoordinatorShell(
+            terms, cache, steady=True, commit_timeout_ms=commit_timeout_ms, now_ms=now_ms, logger=logger
         )
         self._deleted_topics = DeletedTopics(self.shell, cache, store, workers, logger)
 
@@ -139,7 +136,7 @@ class GroupService:
 
         All deletions begin before this returns: see `DeletedTopics.begin`.
         """
-        load = self.shell.metadata_changed(delta)
+        load = self.shell.terms.metadata_changed(delta)
         deletions = self._deleted_topics.begin(delta.deleted_topics)
         return partial(self._apply, deletions, load) if deletions else load
 
@@ -181,7 +178,7 @@ class GroupService:
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Answer Heartbeat. While the coordinator is loading, the response has no error."""
         try:
-            shard = self.shell.shard(self._coordinator_partition(request.group_id))
+            shard = self.shell.terms.shard(self._coordinator_partition(request.group_id))
         except ProtocolError as error:
             loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResponse(error_code=ErrorCode.NONE if loading else operation_error(error))
@@ -243,7 +240,7 @@ class GroupService:
         The broker writes many offsets in parts. `existing` has the same meaning as in `commit_offsets`.
         """
         coordinator_partition = self._coordinator_partition(request.group_id)
-        self.shell.shard(coordinator_partition)  # raise the error before the transaction is verified
+        self.shell.terms.shard(coordinator_partition)  # raise the error before the transaction is verified
         producer = request.producer_id, request.producer_epoch
         answers: list[TxnOffsetCommitResponse] = []
         for part in parts_of(request, "topics", "partitions"):
@@ -373,7 +370,7 @@ class GroupService:
 
         A coordinator that is still loading reads the marker from the log instead.
         """
-        for index, shard in self.shell.shards():
+        for index, shard in self.shell.terms.shards():
             if index == partition:
                 shard.replay_end_transaction(producer_id, producer_epoch, commit)
 
@@ -385,14 +382,14 @@ class GroupService:
         Until all coordinators are loaded, the response has the error COORDINATOR_LOAD_IN_PROGRESS.
         """
         try:
-            self.shell.check_loaded()
+            self.shell.terms.check_loaded()
         except ProtocolError as error:
             return ListGroupsResponse(error_code=error.code)
         request = copy(request)
         request.states_filter = await _known(request.states_filter, STATE_NAMES)
         request.types_filter = await _known(request.types_filter, (GROUP_TYPE,))
         groups = []
-        for _, shard in tuple(self.shell.shards()):
+        for _, shard in tuple(self.shell.terms.shards()):
             groups += list_groups(shard.groups.values(), request)
             await asyncio.sleep(0)
         return ListGroupsResponse(groups=groups)
@@ -402,7 +399,7 @@ class GroupService:
         if self._cache.image.topic(CONSUMER_OFFSETS) is None:
             return unknown(group_id, version)
         try:
-            shard = self.shell.shard(self.shell.partition_for(group_id))
+            shard = self.shell.terms.shard(self.shell.partition_for(group_id))
         except ProtocolError as error:
             return DescribedGroup(group_id=group_id, error_code=operation_error(error))
         return describe_group(shard.groups, group_id, version)

@@ -121,7 +121,7 @@ class MarkerWriter:
 
     def _shard(self, markers: Markers) -> TransactionCoordinator | None:
         try:
-            return self._shell.shard(self._shell.partition_for(markers.transactional_id))
+            return self._shell.terms.shard(self._shell.partition_for(markers.transactional_id))
         except ProtocolError as error:
             self._logger.info("leaving the markers of %r to its new coordinator: %s", markers.transactional_id, error)
             return None

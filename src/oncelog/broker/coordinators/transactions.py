@@ -10,6 +10,7 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.markers import MarkerWriter
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
+from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.coordinators.verification import RemoteCoordinators
 from oncelog.broker.peers import Peers
 from oncelog.broker.storage.new_logs import NewLogs
@@ -79,16 +80,8 @@ class TransactionService:
             id_expiration_ms=config.transactional_id_expiration_ms,
             two_phase_commit=config.transaction_two_phase_commit_enable,
         )
-        self.shell: CoordinatorShell[TransactionCoordinator] = CoordinatorShell(
-            TRANSACTION_STATE,
-            self._make_shard,
-            decode_record,
-            cache=cache,
-            partitions=partitions,
-            workers=workers,
-            now_ms=now_ms,
-            logger=logger,
-        )
+        terms = Terms(TRANSACTION_STATE, self._make_shard, decode_record, cache, partitions, workers, logger)
+        self.shell = CoordinatorShell(terms, cache, now_ms=now_ms, logger=logger)
         self._peers = peers
         self._remote = RemoteCoordinators(peers, workers)
         self._markers = MarkerWriter(
@@ -106,19 +99,19 @@ class TransactionService:
         All coordinators share the settings, those that are loading too. An open transaction keeps its client's version.
         """
         self._settings.transaction_version = delta.after.feature_level(TRANSACTION_VERSION)
-        return self.shell.metadata_changed(delta)
+        return self.shell.terms.metadata_changed(delta)
 
     async def load(self) -> None:
         """Reserve the first block of producer ids, then load the coordinators of this broker's partitions."""
         if not self._producer_ids.ids.remaining:
             self._producer_ids.reserve()
-        await self.shell.load()
+        await self.shell.terms.load()
 
     def close(self) -> None:
         """Append nothing from now on."""
         self._producer_ids.close()
         self._markers.close()
-        self.shell.close()
+        self.shell.terms.close()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -233,11 +226,11 @@ class TransactionService:
     async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """List the transactions of this broker's coordinators that pass the filters."""
         try:
-            self.shell.check_loaded()
+            self.shell.terms.check_loaded()
             states = await counted(request.state_filters)
             producer_ids = await counted(request.producer_id_filters)
             found: list[TransactionMetadata] = []
-            for _, shard in tuple(self.shell.shards()):
+            for _, shard in tuple(self.shell.terms.shards()):
                 transactions = (transaction for _, transaction in sorted(shard.transactions.items()))
                 found += selected(transactions, states, producer_ids, request.duration_filter, self._now_ms())
                 await asyncio.sleep(0)
