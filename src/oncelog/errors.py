@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from oncelog.error_advice import ADVICE as ADVICE
 from oncelog.error_advice import RESTART
@@ -100,10 +100,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "WakeupError",
-    "abortable",
     "error_for",
-    "fatal",
-    "outside_transaction",
 ]
 
 
@@ -491,37 +488,3 @@ def error_for(code: int, message: str | None = None) -> KafkaError:
 
 def _class_of(code: ErrorCode) -> type[KafkaError]:
     return CLASSES.get(code) or (RetriableError if code.retriable else RequestError)
-
-
-def abortable(error: KafkaError) -> AbortableError:
-    """Convert an error inside a transaction to an AbortableError.
-
-    A retriable error becomes abortable as well, because a retry would fail in the same transaction (KIP-1050).
-    """
-    return error if isinstance(error, AbortableError) else _caused(AbortableError, error)
-
-
-def fatal(error: KafkaError) -> FatalError:
-    """Convert an error to a FatalError: the producer cannot continue."""
-    return error if isinstance(error, FatalError) else _caused(FatalError, error)
-
-
-def outside_transaction(error: KafkaError, *, in_doubt: bool = False) -> KafkaError:
-    """Convert an error of a batch for a producer that has no transaction to abort.
-
-    A rejected batch is not in the log, so the caller may send its records again. This does not apply if an earlier
-    attempt may be in the log (`in_doubt`, or the broker reports that the batch is stale).
-    """
-    if not isinstance(error, AbortableError):
-        return error
-    lost = in_doubt or isinstance(error, StaleSequenceError)
-    return _caused(DeliveryTimeoutError if lost else RetriableError, error)
-
-
-E = TypeVar("E", bound=KafkaError)
-
-
-def _caused(kind: type[E], cause: KafkaError) -> E:
-    made = kind(cause.message, cause.code)
-    made.__cause__ = cause
-    return made

@@ -12,6 +12,7 @@ from enum import StrEnum
 import pytest
 
 from oncelog import errors
+from oncelog.client.producer import error_meanings
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.delivery import Delivery
@@ -172,8 +173,8 @@ def test_failed_batch_without_a_transaction_never_advises_an_abort(code: ErrorCo
 
 
 def test_stale_batch_without_a_transaction_may_be_in_the_log() -> None:
-    assert to_do(errors.outside_transaction(errors.StaleSequenceError("t-0"))) is ToDo.LOOK
-    assert to_do(errors.outside_transaction(errors.SequenceGapError("t-0"))) is ToDo.REPEAT
+    assert to_do(error_meanings.outside_transaction(errors.StaleSequenceError("t-0"))) is ToDo.LOOK
+    assert to_do(error_meanings.outside_transaction(errors.SequenceGapError("t-0"))) is ToDo.REPEAT
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -195,7 +196,7 @@ def test_coordinator_error_is_retried_or_advises_abort_or_close(request_name: st
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 def test_advice_does_not_contradict_the_class(code: ErrorCode) -> None:
     cause = errors.error_for(code)
-    abort, close = errors.abortable(cause).advice, errors.fatal(cause).advice
+    abort, close = error_meanings.abortable(cause).advice, error_meanings.fatal(cause).advice
     assert "abort" in abort.lower()
     if not isinstance(cause, errors.FatalError):
         assert errors.FatalError.default_advice in close
@@ -203,6 +204,6 @@ def test_advice_does_not_contradict_the_class(code: ErrorCode) -> None:
 
 
 def test_advice_for_an_invalid_setting_is_kept() -> None:
-    error = errors.fatal(errors.error_for(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+    error = error_meanings.fatal(errors.error_for(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
     assert "Lower transaction_timeout_ms" in error.advice
     assert errors.FatalError.default_advice in error.advice

@@ -12,6 +12,7 @@ from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.metrics.sends import Sends
+from oncelog.client.producer import error_meanings
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.produce_requests import Answer, BatchAnswer
@@ -143,7 +144,7 @@ class Completion:
                 continue
             error = errors.error_for(code, f"{batch.tp[0]}-{batch.tp[1]}: {text or code.text}")
             if self._manager is None:
-                error = errors.outside_transaction(error, in_doubt=batch.in_doubt)
+                error = error_meanings.outside_transaction(error, in_doubt=batch.in_doubt)
             else:
                 error = self._manager.failed(batch, error)
             self.finish(batch, error, where)
@@ -221,7 +222,7 @@ def _by_record(error: BaseException, batch: Batch, place: BatchAnswer | None) ->
         ErrorCode.INVALID_RECORD,
         f"{name}: the whole batch was rejected because of another record in it: {first.message}",
     )
-    meaning = errors.abortable if isinstance(error, errors.AbortableError) else _unchanged
+    meaning = error_meanings.abortable if isinstance(error, errors.AbortableError) else _unchanged
     return lambda index: meaning(causes.get(index, others))
 
 

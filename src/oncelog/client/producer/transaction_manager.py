@@ -28,6 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
+from oncelog.client.producer import error_meanings
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.sequences import Sequences
@@ -400,14 +401,14 @@ class TransactionManager:
         if error.code in FATAL_FOR_PRODUCE or isinstance(error, errors.FencedError):
             return self.fatal(error)
         if not self.transactional:
-            return errors.outside_transaction(error, in_doubt=in_doubt)
+            return error_meanings.outside_transaction(error, in_doubt=in_doubt)
         if not self.implicit and self.state is not ManagerState.ABORTING:
             self.bump_required = True
         return self.abortable(error)
 
     def fatal(self, error: errors.KafkaError) -> errors.KafkaError:
         """Enter the fatal state: the producer cannot continue. Return the error that its calls raise from now on."""
-        meaning = error if isinstance(error, errors.TransactionEndedError) else errors.fatal(error)
+        meaning = error if isinstance(error, errors.TransactionEndedError) else error_meanings.fatal(error)
         if self.state is not ManagerState.FATAL_ERROR:
             self.error = meaning
             self.to(ManagerState.FATAL_ERROR)
@@ -418,9 +419,9 @@ class TransactionManager:
 
         Return the error that the transaction's calls raise until the abort.
         """
-        meaning = errors.abortable(error)
+        meaning = error_meanings.abortable(error)
         if self.state in OPEN or self.state is ManagerState.INITIALIZING:
-            self.error = meaning if self.state in OPEN else errors.fatal(error)  # there is nothing to abort yet
+            self.error = meaning if self.state in OPEN else error_meanings.fatal(error)  # there is nothing to abort yet
             self.to(ManagerState.ABORTABLE_ERROR)
         return meaning
 
