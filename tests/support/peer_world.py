@@ -16,8 +16,7 @@ from oncelog.cluster.partition_state import decode_state, encode_state, state_pa
 from oncelog.cluster.store import Set
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.coordinator.partitioning import partition_for
-from oncelog.net.connection import ClientConnection, connect
-from oncelog.net.failures import ConnectionLostError
+from oncelog.net.connection import ClientConnection
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.fetch import FetchRequest
@@ -36,7 +35,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.protocol.schema import Message
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from oncelog.sim.world import PORT, World
-from support.raw_client import RETRIABLE, RETRY_S, RawWriter, RefusedError
+from support.raw_client import RawWriter, connect_to
 
 PARTITIONS = 6
 """The number of partitions of each internal topic."""
@@ -139,31 +138,15 @@ class RoutedWriter(RawWriter):
         response = await self.call(request)
         self._become(response.producer_id, response.producer_epoch)
 
-    async def call(
-        self, request: Message, error_of: Callable[[Any], int] = lambda r: r.error_code, version: int | None = None
-    ) -> Any:
-        """Send a request until the response has no retriable error. Raises RefusedError for other errors."""
-        while True:
-            broker = self._broker_of(request)
-            try:
-                response = await (await self.connection(broker)).call(request, version)
-            except ConnectionLostError:
-                await asyncio.sleep(RETRY_S)
-                continue
-            code = error_of(response)
-            if not code:
-                return response
-            if code not in RETRIABLE:
-                raise RefusedError(request, code)
-            await asyncio.sleep(RETRY_S)
+    async def connection_for(self, request: Message) -> ClientConnection:
+        """Return an open connection to the broker that the tree names. Raises ConnectionLostError."""
+        return await self.connection(self._broker_of(request))
 
     async def connection(self, broker: int) -> ClientConnection:
         """Return an open connection to a broker. Raises ConnectionLostError."""
         connection = self._connections.get(broker)
         if connection is None or connection.closed:
-            host = f"broker-{broker}"
-            connection = await connect(host, PORT, request_timeout_ms=2000, connect_timeout_ms=500)
-            self._connections[broker] = connection
+            connection = self._connections[broker] = await connect_to(f"broker-{broker}", PORT)
         return connection
 
     def _broker_of(self, request: Message) -> int:

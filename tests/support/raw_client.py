@@ -51,6 +51,11 @@ class RefusedError(Exception):
         self.code = ErrorCode(code)
 
 
+async def connect_to(host: str, port: int) -> ClientConnection:
+    """Open a connection with short timeouts. Raises ConnectionLostError."""
+    return await connect(host, port, request_timeout_ms=2000, connect_timeout_ms=500)
+
+
 class RawClient:
     """One connection at a time, reopened when it is lost."""
 
@@ -64,9 +69,7 @@ class RawClient:
         """Send a request until the response has no retriable error. Raises RefusedError for other errors."""
         while True:
             try:
-                if self._connection is None or self._connection.closed:
-                    self._connection = await connect(*self._address, request_timeout_ms=2000, connect_timeout_ms=500)
-                response = await self._connection.call(request, version)
+                response = await (await self.connection_for(request)).call(request, version)
             except ConnectionLostError:
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -76,6 +79,12 @@ class RawClient:
             if code not in RETRIABLE:
                 raise RefusedError(request, code)
             await asyncio.sleep(RETRY_S)
+
+    async def connection_for(self, request: Message) -> ClientConnection:
+        """Return an open connection to the broker that a request is for. Raises ConnectionLostError."""
+        if self._connection is None or self._connection.closed:
+            self._connection = await connect_to(*self._address)
+        return self._connection
 
     async def create_topic(self, name: str, partitions: int) -> UUID:
         """Create the topic if necessary, and return its id."""
