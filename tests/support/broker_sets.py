@@ -12,6 +12,11 @@ from oncelog.broker.config.settings import load
 from oncelog.cluster.store import MetadataStore
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.log.disk import OsDisk
+from oncelog.net.connection import connect
+from oncelog.protocol.messages.fetch import FetchRequest
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.records import Record, build_batch
+from oncelog.protocol.schema import Message
 
 NOW = 1_000_000
 
@@ -85,3 +90,54 @@ async def until(true: Callable[[], object], limit_s: float = 60) -> None:
     while not true():
         assert loop.time() - begun < limit_s
         await asyncio.sleep(0.002)
+
+
+async def ask(broker: Broker, request: Message, version: int | None = None, listener: str = "PLAINTEXT") -> Any:
+    """Send a request on a new connection, and return the response."""
+    connection = await connect("127.0.0.1", broker.server.ports[listener])
+    try:
+        return await connection.call(request, version)
+    finally:
+        connection.close()
+
+
+async def three(brokers: Brokers, **settings: str) -> list[Broker]:
+    """Start brokers 1, 2 and 3, and wait until they know each other."""
+    for node_id in (1, 2, 3):
+        await brokers.start(node_id, broker_rack=f"rack-{node_id}", **settings)
+    started = list(brokers.running.values())
+    await until(lambda: all(len(broker.metadata.image.brokers) == 3 for broker in started))
+    return started
+
+
+async def everywhere(brokers: Brokers, topic: str) -> None:
+    """Wait until all brokers know a topic."""
+    await until(lambda: all(broker.metadata.image.topic(topic) for broker in brokers.running.values()))
+
+
+async def produce(
+    broker: Broker, topic: str = "t", *, value: bytes = b"x", acks: int = -1, timeout_ms: int = 5000
+) -> int:
+    """Write a record. Return the error code."""
+    data = PartitionProduceData(index=0, records=build_batch([Record(0, NOW, None, value)]))
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    answer = await ask(broker, ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics), 11)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def fetch_nothing(broker: Broker) -> None:
+    """Let no Fetch of a broker reach a leader."""
+    request = broker.peers.request
+
+    async def held(*arguments: Any) -> Any:
+        if any(isinstance(each, FetchRequest) for each in arguments):
+            await asyncio.Event().wait()
+        return await request(*arguments)
+
+    broker.peers.request = held  # type: ignore[method-assign,assignment]
+
+
+def has_record(broker: Broker, topic: str, partition: int) -> bool:
+    """Return whether a broker's replica has exactly one record."""
+    replica = broker.partitions.hosted(topic, partition)
+    return replica is not None and replica.log.log_end_offset == 1
