@@ -149,7 +149,7 @@ class InSyncReplicas:
         if not batch:
             return
         session, writes = self._session(), [each.write() for each in batch]
-        results = await self._workers.write(lambda: list(write_states(self._changes, writes, session=session)))
+        results = await self._workers.write_store(lambda: list(write_states(self._changes, writes, session=session)))
         unwritten, failed = [], False
         for each, (write, error) in zip(batch, results, strict=True):
             if error is None:
@@ -169,7 +169,7 @@ class InSyncReplicas:
                 else:
                     each.term.refused()
         if unwritten:
-            newest = await self._workers.read(lambda: [self._newest(each.replica) for each in unwritten])
+            newest = await self._workers.read_store(lambda: [self._newest(each.replica) for each in unwritten])
             for each, state in zip(unwritten, newest, strict=True):
                 self._rejected(each, state)
         if failed:

@@ -75,7 +75,7 @@ class Workers:
                 return result
         raise ProtocolError(code, message)  # without the MemoryError as context, because its frames hold the request
 
-    async def write(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def write_store(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run work that writes to the metadata store in a worker thread.
 
         At most `WRITING_THREADS` calls run at a time. Others wait in order. If another process blocks the store,
@@ -83,7 +83,7 @@ class Workers:
         """
         return await self._within(self._writing, work, *arguments)
 
-    async def read(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def read_store(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run work that reads the metadata store in a worker thread. At most `READING_THREADS` calls run at a time."""
         return await self._within(self._reading, work, *arguments)
 

@@ -45,7 +45,7 @@ def test_writes_that_wait_leave_threads_for_other_work(tmp_path: Path, monkeypat
                 for work in (
                     broker.topics.create("c"),
                     broker.registration.update(shutting_down=True),
-                    broker.workers.write(broker.store.create, "/x"),
+                    broker.workers.write_store(broker.store.create, "/x"),
                 )
             ]
             await asyncio.sleep(0.1)

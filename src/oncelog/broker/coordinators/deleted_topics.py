@@ -91,12 +91,12 @@ class DeletedTopics:
         if not unknown:
             return
         try:
-            since_ms = await self._workers.read(created_ms, self._store)
+            since_ms = await self._workers.read_store(created_ms, self._store)
             if since_ms is None:
                 return
             # Begin before the tree is read: a topic may be created afterwards, and groups may commit its offsets.
             tombstones = {topic: shard.delete_offsets_since(topic, since_ms) for topic in unknown}
-            deleted = await self._workers.read(_deleted, self._store, unknown)
+            deleted = await self._workers.read_store(_deleted, self._store, unknown)
         except StoreError as error:
             self._logger.warning("cannot find out which topics with committed offsets are deleted: %r", error)
             return

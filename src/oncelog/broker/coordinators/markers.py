@@ -132,7 +132,7 @@ class MarkerWriter:
         Without the marker, a transaction may only complete if the partition no longer exists.
         """
         try:
-            existing = await self._workers.read(_existing, self._store, markers.partitions)
+            existing = await self._workers.read_store(_existing, self._store, markers.partitions)
         except StoreError as error:
             self._logger.warning("cannot look up the partitions of %r: %r", markers.transactional_id, error)
             existing = set(markers.partitions)

@@ -87,7 +87,7 @@ class ProducerIdBlocks:
             self._reserving.cancel()
 
     async def _reserve(self) -> None:
-        self.ids.add(await self._workers.write(acquire_block, self._store, self._node_id))
+        self.ids.add(await self._workers.write_store(acquire_block, self._store, self._node_id))
 
     def _reserved(self, task: asyncio.Task[Any]) -> None:
         self._reserving = None

@@ -127,7 +127,7 @@ class Controller:
             raise ProtocolError(ErrorCode.NOT_CONTROLLER, f"broker {self._node_id} is not the controller")
         try:
             async with self._writing:
-                await self._workers.write(self._elect_now, self._cache.image, claim, partitions, unclean)
+                await self._workers.write_store(self._elect_now, self._cache.image, claim, partitions, unclean)
             await self._loader.refresh()
         except StoreError as error:
             raise cannot_write("metadata", error) from error
@@ -172,10 +172,10 @@ class Controller:
             return
         async with self._writing:
             image, touched, self._touched = self._cache.image, self._touched, {}
-            writes = await self._workers.read(self._decide, image, claim, touched)
+            writes = await self._workers.read_store(self._decide, image, claim, touched)
             if not writes:
                 return
-            done = await self._workers.write(self._write, claim, writes)
+            done = await self._workers.write_store(self._write, claim, writes)
         self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
         await self._loader.refresh()
 
@@ -187,7 +187,7 @@ class Controller:
                 claim = self._current()
                 if claim is None:
                     continue
-                keys = await self._workers.read(self._unbalanced, self._cache.image, claim)
+                keys = await self._workers.read_store(self._unbalanced, self._cache.image, claim)
                 for first in range(0, len(keys), BATCH):
                     await self.elect(keys[first : first + BATCH], unclean=False)
             except Exception as error:  # noqa: BLE001 - the next check tries again
@@ -205,7 +205,7 @@ class Controller:
     async def _stand(self) -> None:
         if self._registration.epoch < 0:
             return  # the next registration changes the image
-        self._claim = await self._workers.write(self._stand_now, self._registration.session)
+        self._claim = await self._workers.write_store(self._stand_now, self._registration.session)
         if self._claim is not None:
             self._touched = None
             running = _listed(self._cache.image.brokers)

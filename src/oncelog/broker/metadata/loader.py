@@ -169,7 +169,7 @@ class MetadataLoader:
 
     async def _begin(self) -> asyncio.Task[None] | None:
         async with self._publishing:
-            delta: MetadataDelta | None = await self._workers.read(self._read)
+            delta: MetadataDelta | None = await self._workers.read_store(self._read)
             if delta is None:
                 return None
             self._cache.image = delta.after

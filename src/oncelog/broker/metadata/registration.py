@@ -121,10 +121,10 @@ class Registration:
         )
         async with self._updating:
             try:
-                self.info = await self._workers.write(self._register, info, clean, True)
+                self.info = await self._workers.write_store(self._register, info, clean, True)
             except SessionExpiredError:  # the start was paused
-                await self._workers.write(self.open)
-                self.info = await self._workers.write(self._register, info, clean, True)
+                await self._workers.write_store(self.open)
+                self.info = await self._workers.write_store(self._register, info, clean, True)
 
     def start(self) -> None:
         """Renew the session in the background, also before the registration."""
@@ -177,7 +177,7 @@ class Registration:
         """
         if self.failed() and not self._failure_noted:
             try:
-                await self._workers.write(self._store.multi, [self._boot_change(lost=True)])
+                await self._workers.write_store(self._store.multi, [self._boot_change(lost=True)])
             except StoreError as error:
                 self._logger.error(
                     "cannot note that a log directory has failed: %r. The next start may count its records as "
@@ -192,7 +192,7 @@ class Registration:
     async def close(self) -> None:
         """End the session, and with it the registration."""
         with suppress(StoreError):
-            await self._workers.write(self._store.close_session, self.session)
+            await self._workers.write_store(self._store.close_session, self.session)
 
     # -- blocking ---------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Registration:
                 self._lose()
             elif not self.info.endpoints and not self._updating.locked():  # else, `register` opens the next session
                 async with self._updating:
-                    await self._workers.write(self.open)
+                    await self._workers.write_store(self.open)
 
     def _lose(self) -> None:
         self._logger.warning("the session of this broker has ended, because it was paused or could not be renewed")
@@ -284,8 +284,8 @@ class Registration:
         while self.epoch < 0:
             try:
                 async with self._updating:
-                    await self._workers.write(self.open)
-                    self.info = await self._workers.write(self._register, self.info, True, False)
+                    await self._workers.write_store(self.open)
+                    self.info = await self._workers.write_store(self._register, self.info, True, False)
             except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
                 if not failing:
                     self._logger.error("cannot register again: %r", error)
@@ -305,7 +305,7 @@ class Registration:
         async with self._updating:
             if self.lost and self.epoch >= 0:
                 with suppress(StoreError):  # the next change of the metadata, or the next renewal, tries again
-                    self.lost, info = await self._workers.write(self._write_lost_logs, self._image, self.info)
+                    self.lost, info = await self._workers.write_store(self._write_lost_logs, self._image, self.info)
                     self.info = replace(info, epoch=self.epoch)
 
     async def _repeat(self) -> None:
@@ -325,7 +325,7 @@ class Registration:
             path = broker_path(self._identity.node_id)
             operations = [Set(path, encode_broker(info), ANY), *extra]
             with suppress(SessionExpiredError, NoNodeError):
-                await self._workers.write(lambda: self._changes.write(operations, path, session=self.session))
+                await self._workers.write_store(lambda: self._changes.write(operations, path, session=self.session))
                 written = True
         self.info = replace(info, epoch=self.epoch)
         return written

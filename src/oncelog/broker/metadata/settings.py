@@ -56,7 +56,7 @@ class SettingsAdministration:
                 return
             for sentence in without_effect(set(wanted) - set(topic.configs)):
                 self.logger.warning("topic %s: %s", name, sentence)
-            written = await self._workers.write(configs.update_topic, log, name, checked)
+            written = await self._workers.write_store(configs.update_topic, log, name, checked)
         self.logger.info("settings of topic %s are now %s", name, written)
 
     async def alter_broker(self, node_id: int | None, change: Change, *, validate_only: bool) -> None:
@@ -76,14 +76,16 @@ class SettingsAdministration:
             _check_combination(config, of_all, own)
             if validate_only:
                 return
-            written = await self._workers.write(configs.update_broker, log, node_id, checked)
+            written = await self._workers.write_store(configs.update_broker, log, node_id, checked)
         target = "all brokers" if node_id is None else "this broker"
         self.logger.info("settings of %s are now %s", target, written)
 
     async def update_features(self, wanted: Sequence[features.Change], *, validate_only: bool) -> None:
         """Change all these levels of features, or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
         async with self._loader.changing() as log:
-            await self._workers.write(lambda: features.update(log, wanted, SUPPORTED, validate_only=validate_only))
+            await self._workers.write_store(
+                lambda: features.update(log, wanted, SUPPORTED, validate_only=validate_only)
+            )
         if not validate_only:
             self.logger.info("feature levels are now %s", dict(self._cache.image.feature_levels))
 

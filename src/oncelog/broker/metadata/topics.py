@@ -109,7 +109,7 @@ class TopicAdministration:
         infos = self._infos(assignment or self.place(partitions, replication_factor))
         topic = TopicInfo(name, new_topic_id(self._random_bits), infos, configs or {})
         async with self._loader.changing(deadline) as log:
-            await self._workers.write(topic_nodes.write_topic, log, topic)
+            await self._workers.write_store(topic_nodes.write_topic, log, topic)
         self._logger.info("created topic %s with %d partitions", name, len(infos))
         return topic
 
@@ -159,7 +159,7 @@ class TopicAdministration:
         """
         try:
             await self._loader.catch_up()
-            registered = len(await self._workers.read(self._store.children, BROKER_EPOCHS))
+            registered = len(await self._workers.read_store(self._store.children, BROKER_EPOCHS))
         except StoreError as error:
             raise cannot_write("metadata", error) from error
         config = self._config.current
@@ -191,7 +191,7 @@ class TopicAdministration:
         """
         infos = self._infos(added)
         async with self._loader.changing(deadline) as log:
-            await self._workers.write(topic_nodes.add_partitions, log, topic, infos)
+            await self._workers.write_store(topic_nodes.add_partitions, log, topic, infos)
         self._logger.info("topic %s has %d partitions now", topic.name, topic.partition_count + len(infos))
 
     async def delete(self, topic: TopicInfo, deadline: Deadline | None = None) -> None:
@@ -204,5 +204,5 @@ class TopicAdministration:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and cannot be deleted")
         async with self._loader.changing(deadline) as log:
             topic = self._cache.image.topic_by_id(topic.topic_id) or topic  # partitions may have been added meanwhile
-            await self._workers.write(topic_nodes.erase_topic, log, topic)
+            await self._workers.write_store(topic_nodes.erase_topic, log, topic)
         self._logger.info("deleted topic %s", topic.name)
