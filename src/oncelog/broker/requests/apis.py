@@ -21,11 +21,15 @@ class Served:
     min_version: int
     max_version: int
     handler: str
+    refers_to_frame: bool = False
+    """Whether a decoded request has parts of the frame, as the records of a Produce."""
+    most_large: int | None = None
+    """How many large requests the broker handles at the same time. Those that wait do not count."""
 
 
 SERVED: dict[int, Served] = {
-    ApiKey.PRODUCE: Served(3, 13, "produce"),
-    ApiKey.FETCH: Served(4, 18, "fetch"),
+    ApiKey.PRODUCE: Served(3, 13, "produce", refers_to_frame=True),
+    ApiKey.FETCH: Served(4, 18, "fetch", most_large=4),
     ApiKey.LIST_OFFSETS: Served(1, 11, "list_offsets"),
     ApiKey.METADATA: Served(0, 13, "metadata"),
     ApiKey.OFFSET_COMMIT: Served(2, 10, "offset_commit"),

@@ -33,8 +33,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.schema import DecodeError, Message
 
-LARGE_FETCHES = 4
-"""The number of Fetches with many partitions that the broker handles at the same time. Those that wait do not count."""
 Decode = Callable[[], Awaitable[tuple[Message, int]]]
 
 
@@ -74,7 +72,8 @@ class Dispatcher:
         self._routes: dict[tuple[int, int], _Route] = {}
         self._handlers: dict[int, Handler] = {}
         """One handler for all versions of an API, because a handler may limit what its requests take together."""
-        self._large_fetches = asyncio.Semaphore(LARGE_FETCHES)
+        self._large = {key: asyncio.Semaphore(served.most_large) for key, served in SERVED.items() if served.most_large}
+        """The free places for large requests of an API that limits them."""
 
     def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | Pending | None:
         """Answer one frame. Raises BadFrameError if it has no response; the server then closes the connection."""
@@ -137,18 +136,22 @@ class Dispatcher:
     def _decode_in_thread(
         self, route: _Route, frame: memoryview, position: int, context: RequestContext
     ) -> Awaitable[Chunks | None] | Holds:
-        produce = context.api_key == ApiKey.PRODUCE  # its records refer to the frame
-        kept = frame if produce else _copied(frame)
+        refers_to_frame = SERVED[context.api_key].refers_to_frame
+        kept = frame if refers_to_frame else _copied(frame)
         decode: list[Decode] = [partial(self._workers.compute, route.decode_at_most, kept, position, MOST_ITEMS)]
-        if context.api_key == ApiKey.FETCH:
-            return self._answer_large_fetch(route, decode, context)
-        answer = self._answer_decoded(route, decode, context)
-        return Holds(answer) if produce else answer
+        places = self._large.get(context.api_key)
+        if places is None:
+            answer = self._answer_decoded(route, decode, context)
+        else:
+            answer = self._answer_in_turn(places, route, decode, context)
+        return Holds(answer) if refers_to_frame else answer
 
-    async def _answer_large_fetch(self, route: _Route, decode: list[Decode], context: RequestContext) -> Chunks | None:
-        """Decode and handle at most `LARGE_FETCHES` at a time, because each takes about 1 KB per partition."""
-        await self._large_fetches.acquire()
-        held = [self._large_fetches]
+    async def _answer_in_turn(
+        self, places: asyncio.Semaphore, route: _Route, decode: list[Decode], context: RequestContext
+    ) -> Chunks | None:
+        """Decode and handle a request when a place is free. A Fetch takes about 1 KB per partition."""
+        await places.acquire()
+        held = [places]
 
         def release() -> None:
             if held:
