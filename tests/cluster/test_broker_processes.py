@@ -6,13 +6,18 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from oncelog.cluster.brokers import read_registrations
-from oncelog.cluster.store_sqlite import SqliteStore
+from oncelog.cluster.leases import PAUSE_MS
+from oncelog.cluster.store_sqlite import SqliteStore, monotonic_ms
 from oncelog.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from support.broker_processes import BrokerProcesses, broker_processes, leaders, running
+from support.processes import wait_until
+
+SESSION_MS = 4000
 
 
 def create(processes: BrokerProcesses, name: str, *replicas: list[int]) -> None:
@@ -22,6 +27,16 @@ def create(processes: BrokerProcesses, name: str, *replicas: list[int]) -> None:
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
     (result,) = processes.ask(1, CreateTopicsRequest(topics=[topic])).topics
     assert result.error_code == 0
+
+
+def lease_end(processes: BrokerProcesses, node_id: int) -> int:
+    """Return the end of a broker's lease on the monotonic clock, in ms."""
+    return int.from_bytes(Path(f"{processes.tree}-lease-broker-{node_id}").read_bytes(), "big")
+
+
+def renewed_at(processes: BrokerProcesses, node_id: int, at_ms: int) -> None:
+    """Wait until a broker has renewed its lease at this time or later. It reads the leases of the others more often."""
+    wait_until(lambda: lease_end(processes, node_id) >= at_ms + SESSION_MS, f"a renewal of broker {node_id}")
 
 
 def test_killed_broker_is_gone_at_once_and_returns_without_waiting(tmp_path: Path) -> None:
@@ -61,21 +76,6 @@ def test_killed_broker_leads_its_partitions_again_after_it_returns(tmp_path: Pat
             processes.until(node_id, lambda metadata: leaders(metadata) == [1, 2, 3, 2], limit_s=60)
 
 
-def test_leaders_stay_if_they_are_not_balanced_automatically(tmp_path: Path) -> None:
-    settings = {"leader_imbalance_check_interval_seconds": "1", "auto_leader_rebalance_enable": "false"}
-    with broker_processes(tmp_path) as processes:
-        for node_id in (1, 2):
-            processes.start(node_id, **settings)
-        processes.until(1, lambda metadata: running(metadata) == [1, 2])
-        create(processes, "t", [2, 1])
-        processes.kill(2)
-        processes.until(1, lambda metadata: leaders(metadata) == [1])
-        processes.start(2, **settings)
-        processes.until(1, lambda metadata: metadata.topics[0].partitions[0].isr_nodes in ([1, 2], [2, 1]))
-        time.sleep(2.5)
-        assert leaders(processes.metadata(1)) == [1]
-
-
 def test_paused_broker_learns_that_its_session_has_ended(tmp_path: Path) -> None:
     settings = {"broker_session_timeout_ms": "5000", "broker_heartbeat_interval_ms": "300"}
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))
@@ -106,7 +106,7 @@ connection.execute("COMMIT")
 
 
 def test_brokers_keep_their_sessions_while_a_writer_hangs(tmp_path: Path) -> None:
-    settings = {"broker_session_timeout_ms": "4000", "broker_heartbeat_interval_ms": "300"}
+    settings = {"broker_session_timeout_ms": str(SESSION_MS), "broker_heartbeat_interval_ms": "300"}
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))
     with broker_processes(tmp_path) as processes:
         for node_id in (1, 2, 3):
@@ -119,11 +119,14 @@ def test_brokers_keep_their_sessions_while_a_writer_hangs(tmp_path: Path) -> Non
             assert writer.stdout is not None
             writer.stdout.readline()
             writer.send_signal(signal.SIGSTOP)
-            processes.send(2, signal.SIGSTOP)  # its lease ends, so the others try to end its session
-            time.sleep(6)
-            assert running(processes.metadata(1)) == [1, 2, 3]
-            writer.send_signal(signal.SIGCONT)
-            writer.communicate()
+            processes.send(2, signal.SIGSTOP)
+            try:
+                for node_id in (1, 3):  # until they have tried to end the session of broker 2
+                    renewed_at(processes, node_id, lease_end(processes, 2) + PAUSE_MS)
+                assert running(processes.metadata(1)) == [1, 2, 3]
+            finally:
+                writer.send_signal(signal.SIGCONT)
+                writer.communicate()
             processes.until(1, lambda metadata: running(metadata) == [1, 3] and leaders(metadata) == [3, 1])
             processes.send(2, signal.SIGCONT)
             processes.until(1, lambda metadata: running(metadata) == [1, 2, 3])
@@ -132,16 +135,20 @@ def test_brokers_keep_their_sessions_while_a_writer_hangs(tmp_path: Path) -> Non
 
 
 def test_brokers_keep_their_sessions_if_all_are_paused(tmp_path: Path) -> None:
-    settings = {"broker_session_timeout_ms": "4000", "broker_heartbeat_interval_ms": "300"}
+    settings = {"broker_session_timeout_ms": str(SESSION_MS), "broker_heartbeat_interval_ms": "300"}
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))
     with broker_processes(tmp_path) as processes:
         for node_id in (1, 2, 3):
             processes.start(node_id, **settings)
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for node_id in (1, 2, 3):
-                processes.send(node_id, number)
-                time.sleep(0.1)
-            time.sleep(6)
+        for node_id in (1, 2, 3):
+            processes.send(node_id, signal.SIGSTOP)
+        wait_until(lambda: max(map(partial(lease_end, processes), (1, 2, 3))) < monotonic_ms(), "the end of all leases")
+        for node_id in (1, 2, 3):
+            processes.send(node_id, signal.SIGCONT)
+            time.sleep(0.1)
+        continued_ms = monotonic_ms()
+        for node_id in (1, 2, 3):
+            renewed_at(processes, node_id, continued_ms + 2 * PAUSE_MS)
         assert [info.epoch for info in read_registrations(store).values()] == [0, 0, 0]
     store.close()
 

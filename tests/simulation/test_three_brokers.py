@@ -102,6 +102,18 @@ def test_a_follower_that_lags_leaves_the_in_sync_replicas_and_returns() -> None:
     ReplicaCluster.run(scenario, replica_lag_time_max_ms=2000)
 
 
+@pytest.mark.parametrize("automatic", [True, False])
+def test_preferred_leaders_are_elected_automatically_unless_this_is_disabled(*, automatic: bool) -> None:
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await cluster.create("t", (2, 1))
+        await cluster.elect("t", 1, (1, 2))
+        await asyncio.sleep(100)
+        assert cluster.state("t").leader == (2 if automatic else 1)
+
+    settings = {"auto_leader_rebalance_enable": automatic, "leader_imbalance_check_interval_seconds": 2}
+    ReplicaCluster.run(scenario, **settings)
+
+
 def test_too_few_in_sync_replicas_reject_acks_all() -> None:
     async def scenario(cluster: ReplicaCluster) -> None:
         await cluster.create("t", ALL, least=2)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from oncelog.broker.process import Launch, Ready
 from oncelog.net.connection import connect
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from oncelog.protocol.schema import Message
+from support.processes import wait_until
 
 
 class BrokerProcesses:
@@ -94,10 +94,7 @@ class BrokerProcesses:
 
     def until(self, node_id: int, true: Callable[[MetadataResponse], object], limit_s: float = 60) -> None:
         """Ask a broker until its metadata is as expected. The limit is for a busy machine with a slow disk."""
-        begun = time.monotonic()
-        while not true(self.metadata(node_id)):
-            assert time.monotonic() - begun < limit_s
-            time.sleep(0.002)
+        wait_until(lambda: true(self.metadata(node_id)), f"metadata of broker {node_id}", timeout=limit_s)
 
 
 def running(metadata: MetadataResponse) -> list[int]:
