@@ -46,6 +46,11 @@ def first_error(message: Message) -> ErrorCode:
     return first
 
 
+def text_of(message: Message, code: ErrorCode) -> str:
+    """Return the text with which a response explains an error code, or the general text of the code."""
+    return next((text for found, text in error_codes(message) if found is code and text), code.text)
+
+
 def require_answers(asked: Iterable[str | TopicPartition], answered: Iterable[object], what: str) -> None:
     """Raise ServerError if a response lacks an item of the request, because that is not a success.
 

@@ -15,9 +15,11 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.client.requests.offsets import fetch_committed
 from oncelog.net.connection import ClientConnection
-from oncelog.net.failures import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError, RequestTimeoutError
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
-from oncelog.protocol.schema import NO_UUID
+from oncelog.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from oncelog.protocol.schema import NO_UUID, Message
 from oncelog.sim.loop import SimLoop
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.record import NO_SOURCE
@@ -137,3 +139,36 @@ def test_error_in_spark_names_the_option(dead: str, first_call: Callable[[dict[s
     given = {"kafka.bootstrap.servers": dead, "bootstrapTimeoutMs": "300"}
     with pytest.raises(SinkError, match=rf"option kafka.bootstrap.servers={dead}: .*refused.*bootstrapTimeoutMs"):
         first_call(given)
+
+
+def test_error_of_an_earlier_response_is_raised_if_the_last_request_times_out() -> None:
+    """A broker whose metadata is locked names the process that holds the lock. The last attempt has less time."""
+    said = "process 7 holds the write lock. If it hangs, resume it with SIGCONT, or kill it."
+
+    class Busy:
+        """A broker that needs 10 s for each response."""
+
+        address = "h:1"
+
+        async def call(self, request: Message, version: int | None, *, timeout_ms: float) -> CreateTopicsResponse:
+            await asyncio.sleep(min(10, timeout_ms / 1000))
+            if timeout_ms < 10_000:
+                raise RequestTimeoutError("h:1 did not answer CreateTopicsRequest in time")
+            code = ErrorCode.REQUEST_TIMED_OUT
+            return CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=code, error_message=said)])
+
+    async def body() -> None:
+        async with ClusterClient("h:1") as cluster:
+            cluster._any_connection = connected  # type: ignore[assignment]
+            with pytest.raises(errors.TimedOutError) as raised:
+                await cluster.call_any(CreateTopicsRequest(), timeout_ms=25_000)
+            assert raised.value.message == (
+                f"CreateTopicsRequest: {said[:-1]}; after that, h:1 did not answer CreateTopicsRequest in time"
+            )
+            assert raised.value.code is ErrorCode.NETWORK_EXCEPTION  # the outcome is unknown
+
+    async def connected() -> Busy:
+        return Busy()
+
+    with closing(SimLoop()) as loop:
+        loop.run_until_complete(body())

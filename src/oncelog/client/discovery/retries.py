@@ -11,10 +11,10 @@ from oncelog.client.connections.backoff import Backoff
 from oncelog.client.connections.pool import Address, Outage
 from oncelog.client.connections.versions import ByVersion, Request, for_connection
 from oncelog.client.discovery.topology import NO_SUCH_TOPIC
-from oncelog.client.response_errors import first_error
+from oncelog.client.response_errors import first_error, text_of
 from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, NoCommonVersionError
-from oncelog.net.failures import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError, RequestTimeoutError
 from oncelog.protocol.errors import ErrorCode
 
 T = TypeVar("T")
@@ -96,6 +96,8 @@ class Retries:
 
         After a retriable error, call `moved` with it and try again. When time is up, return the last response, or raise
         the last error. `about_topic`: an unknown topic is a retriable error, because the receiver may be no leader.
+
+        If a broker has answered with an error, and does not answer the last attempt in time, the error has both texts.
         """
         now = asyncio.get_running_loop().time
         begun = now()
@@ -103,6 +105,7 @@ class Retries:
         delays = self.delays()
         name = (request.kind if isinstance(request, ByVersion) else type(request)).__name__
         failure: errors.KafkaError | None = None
+        answered = ""
         reported: set[tuple[str, str]] = set()
         while True:
             response: Any = None
@@ -118,9 +121,12 @@ class Retries:
                     for each in {subject, *reported}:
                         self._troubles.over(each)
                     return response
-                failure = errors.error_for(code, f"{name}: {code.text}")
+                answered = f"{name}: {text_of(response, code)}".rstrip(". ")
+                failure = errors.error_for(code, answered)
             except ConnectionLostError as error:
                 failure = errors.ConnectionFailedError(str(error))
+                if answered and isinstance(error, RequestTimeoutError):  # it runs, and it has said why it cannot answer
+                    failure = errors.TimedOutError(f"{answered}; after that, {error}", failure.code)
             except NoCommonVersionError as error:
                 raise errors.UnsupportedError(str(error)) from error
             except errors.UnknownTopicError:
