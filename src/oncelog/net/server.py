@@ -442,8 +442,9 @@ class Server:
 
     def admit(self, connection: ServerConnection) -> int:
         """Register a new connection and return its id. Return 0 if there are too many, or if the server is closing."""
-        full = len(self.connections) >= self.limits.max_connections
-        if self._drained is not None or (full and not self._replaces(connection)):
+        if self._drained is not None:
+            return 0
+        if len(self.connections) >= self.limits.max_connections and not self._replaces(connection):
             if not self._refusing:
                 _log.warning("rejecting connections: max.connections=%d is reached", self.limits.max_connections)
             self._refusing = True

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oncelog.net.frames import SMALL_BYTES
-from oncelog.net.server import Address, BadFrameError, Limits, Peer, Server
+from oncelog.net.server import Address, BadFrameError, Limits, Peer, Server, ServerConnection
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
 
@@ -270,6 +270,33 @@ def test_close_waits_for_the_request_in_progress(loop: str) -> None:
         assert started == [b"one"]  # the second was not started
 
     run(loop, body)
+
+
+def test_connections_that_arrive_while_the_server_closes_are_not_too_many(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop may have accepted a connection before `close`, and make it afterwards."""
+
+    async def body() -> None:
+        gate = asyncio.Event()
+
+        async def later() -> list[bytes | memoryview]:
+            await gate.wait()
+            return [b"done"]
+
+        server = Server(lambda frame, peer: later(), Limits(drain_ms=30_000))
+        await server.listen([Address("127.0.0.1", 0)])
+        client = await Client.connect(server)
+        await client.send(framed(b"x"))
+        await until(lambda: any(c._busy for c in server.connections))
+        closing = asyncio.ensure_future(server.close())
+        await until(lambda: server._drained is not None)
+        assert server.admit(ServerConnection(server, "PLAINTEXT")) == 0
+        gate.set()
+        assert await client.answer() == b"done"
+        await closing
+
+    with caplog.at_level(logging.WARNING, "oncelog.net"):
+        asyncio.run(body())
+    assert caplog.text == ""
 
 
 @both_loops
