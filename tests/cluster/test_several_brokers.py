@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from oncelog.broker import replication_isr
 from oncelog.broker.broker import Broker
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
-from oncelog.cluster.store import Set
+from oncelog.cluster.state_writes import StateWrite
+from oncelog.cluster.store import Set, StoreError, UnavailableError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import (
@@ -300,3 +306,44 @@ def test_log_of_a_topic_that_was_deleted_while_the_broker_was_down_is_set_aside(
         assert {name.partition(".")[0] for name in strays} == {"deleted-0", "deleted-1"}
 
     run(Brokers(tmp_path), body)
+
+
+def test_write_of_the_isr_that_another_has_made_obsolete_is_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a rolling restart, the controller changes the states of partitions while their leaders do."""
+    original = replication_isr.write_states
+    failures = [UnavailableError("the disk hangs")]
+
+    def overtaken(
+        changes: ChangeLog, writes: Sequence[StateWrite], *, session: int | None
+    ) -> Iterator[tuple[StateWrite, StoreError | None]]:
+        if failures:
+            return iter([(write, failures[0]) for write in writes])
+        for write in writes:
+            path = state_path(write.topic, write.partition)
+            node = changes.store.get(path)
+            changes.write([Set(path, node.data, node.version)], path)
+        monkeypatch.setattr(replication_isr, "write_states", original)
+        return original(changes, writes, session=session)
+
+    def said(level: int) -> int:
+        lines = [each for each in caplog.records if "were not written" in each.getMessage() and each.levelno == level]
+        return len(lines)
+
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers)
+        monkeypatch.setattr(replication_isr, "write_states", overtaken)
+        await first.topics.create("t", assignment=[(2, 3)])
+        epoch = first.metadata.image.brokers[2].epoch
+        alone = encode_state(PartitionState(2, 0, (2,), 0, epoch))  # broker 3 joins
+        ChangeLog(first.store).write([Set(state_path("t", 0), alone, 0)], state_path("t", 0))
+        await until(lambda: said(logging.INFO) > 0)
+        failures.clear()
+        before = said(logging.INFO)
+        await until(lambda: set(first.metadata.image.partition("t", 0).isr) == {2, 3})  # type: ignore[union-attr]
+        assert said(logging.INFO) == before
+        assert said(logging.DEBUG) > 0
+
+    with caplog.at_level(logging.DEBUG, "oncelog"):
+        run(Brokers(tmp_path), body)

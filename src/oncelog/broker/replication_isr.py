@@ -161,8 +161,11 @@ class InSyncReplicas:
                 self.check(each.replica)
                 continue
             unwritten.append(each)
-            failed |= not isinstance(error, REJECTED)
-            self._logger.info("%r: the in-sync replicas %s were not written: %r", each.replica, write.state.isr, error)
+            obsolete = isinstance(error, REJECTED)  # expected when the controller elects leaders at the same time
+            failed |= not obsolete
+            level = logging.DEBUG if obsolete else logging.INFO
+            text = "%r: the in-sync replicas %s were not written: %r"
+            self._logger.log(level, text, each.replica, write.state.isr, error)
             if not each.is_superseded:  # otherwise, the term may already have another proposal
                 if isinstance(error, OutcomeUnknownError):
                     each.term.unknown()
