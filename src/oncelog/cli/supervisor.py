@@ -33,6 +33,8 @@ from oncelog.cli.broker_process import BrokerProcess
 
 STOP_TIMEOUT_S = 60.0
 """How long a broker may take to close its logs before it is killed."""
+SLOW_STOP_S = 1.0
+"""A broker that has not ended after this time is named, so that the user knows what the command waits for."""
 KILL_TIMEOUT_S = 5.0
 """How long to wait for the end of killed brokers. A process that waits for a hanging disk does not end."""
 ONE_CTRL_C_S = 1.0
@@ -179,7 +181,8 @@ class Supervisor:
     def _stop(self, wakeup: socket.socket) -> int:
         """Send SIGTERM. Send SIGKILL after another SIGINT, or if the brokers take too long. Return the exit status.
 
-        Ignore a SIGINT within ONE_CTRL_C_S, and every SIGTERM: `timeout` signals the process, and then its group.
+        Name the brokers that have not ended after SLOW_STOP_S. Ignore a SIGINT within ONE_CTRL_C_S, and every SIGTERM:
+        `timeout` signals the process, and then its group.
         """
         hurried = False
         running = [broker for broker in self._brokers if broker.process is not None]
@@ -187,11 +190,17 @@ class Supervisor:
             broker.terminate()
         begun = time.monotonic()
         deadline = begun + STOP_TIMEOUT_S
+        slow_at: float | None = begun + SLOW_STOP_S
         while left_over := [broker for broker in running if broker.process and broker.process.poll() is None]:
             left = deadline - time.monotonic()
             if hurried or left <= 0:
                 _kill(left_over)
                 return 1
+            if slow_at is not None and time.monotonic() >= slow_at:
+                slow_at = None
+                _say(f"waiting for {_named(left_over)} to end, for {left:.0f} s at most; another Ctrl-C kills now")
+            if slow_at is not None:
+                left = max(0.0, slow_at - time.monotonic())
             linked = all(broker.link is not None for broker in left_over)
             self._selector.select(left if linked else min(left, 0.02))
             with contextlib.suppress(BlockingIOError):
@@ -217,6 +226,13 @@ class Supervisor:
                 signal.signal(number, handler)
             ours.close()
             theirs.close()
+
+
+def _named(brokers: Sequence[BrokerProcess]) -> str:
+    """Return the names of running brokers and their process ids."""
+    return ", ".join(
+        f"{broker.name} (process {broker.process.pid})" for broker in brokers if broker.process is not None
+    )
 
 
 def _kill(brokers: Sequence[BrokerProcess]) -> None:
