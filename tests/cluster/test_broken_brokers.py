@@ -175,6 +175,21 @@ def test_lost_disk_is_replaced_while_the_whole_cluster_starts(up: Up, data: Path
     assert read(cluster, RECORDS) == list(range(RECORDS))
 
 
+def test_lost_disk_is_not_advised_again_if_the_setting_names_it(up: Up, data: Path) -> None:
+    folder = data / "broker-2"
+    replace_by_file(folder)
+    cluster = up("--set", f"lost.log.dirs={folder}")
+    assert cluster.bootstrap.count(",") == 1
+    said = messages(cluster)
+    assert "cannot use directory" in said
+    assert "oncelog: Correct the cause that is printed above.\n" in said
+    assert "once with --set lost.log.dirs" not in said
+    folder.unlink()
+    wait_until(lambda: "broker 2 is ready now, at 127.0.0.1:" in messages(cluster), "broker 2 has started")
+    assert f"log directory {folder} is lost" in messages(cluster)
+    assert cluster.stop() == 0
+
+
 def test_unclean_election_gives_up_a_disk_that_alone_was_in_sync(up: Up, data: Path) -> None:
     cluster = up()
     wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "all brokers are in sync")

@@ -321,7 +321,7 @@ def _describe(error: Exception) -> str:
     from oncelog.cluster.store_sqlite import NewerFormatError
     from oncelog.protocol.errors import ProtocolError
 
-    if isinstance(error, (ProtocolError, NewerFormatError)):
+    if isinstance(error, (ProtocolError, NewerFormatError, ConfigError)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

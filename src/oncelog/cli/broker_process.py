@@ -206,10 +206,13 @@ class BrokerProcess:
             f"without it. Restarting it in {wait_s:g} s."
         )
         if reasoned:
-            self._say(
-                "Correct the cause that is printed above. If a disk is lost for good, stop this command, and run it "
-                f"once with --set lost.log.dirs={folders}"
-            )
+            advice = "Correct the cause that is printed above."
+            if folders not in self.launch.settings.get("lost.log.dirs", "").split(","):
+                advice += (
+                    " If a disk is lost for good, stop this command, and run it once with --set "
+                    f"lost.log.dirs={folders}"
+                )
+            self._say(advice)
 
     def close_link(self) -> None:
         """Close the socket of a process that has ended."""

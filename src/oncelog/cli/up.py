@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DEFAULT_DATA = ".oncelog"
 LOG_DIR_PREFIX = "broker-"
 """The log directory of broker 1 is `broker-1` in the data directory, unless `log.dirs` is set."""
+LOST = "lost.log.dirs"
 
 OWNER_WAIT_S = 1.0
 """How long to wait for the identity of a log directory. A disk that hangs must not delay the other brokers."""
@@ -95,7 +96,7 @@ def up(
         _mention_data_above(folder)
     try:
         lock = FolderLock(folder)
-        _check_existing_data(folder, brokers, settings.get("lost.log.dirs", "").split(","))
+        _check_existing_data(folder, brokers, _paths(settings.get(LOST, "")))
         launches = [
             _launch(folder, of_broker(settings, number), number, brokers, specs, log_dirs=chosen)
             for number in range(1, brokers + 1)
@@ -148,9 +149,18 @@ def _launch(
                 err=True,
             )
     kept = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
+    if brokers > 1 and LOST in kept:  # each broker accepts only its own, or former ones
+        others = [os.path.join(folder, f"{LOG_DIR_PREFIX}{each}") for each in range(1, brokers + 1) if each != number]
+        if lost := [path for path in _paths(kept.pop(LOST)) if path not in others]:
+            own[LOST] = ",".join(lost)
     metadata = os.path.join(folder, METADATA_FILE)
     exists = brokers > 1 and os.path.exists(metadata)
     return Launch({**kept, **own}, metadata, topics, brokers=brokers, cluster_exists=exists)
+
+
+def _paths(setting: str) -> list[str]:
+    """Return the absolute paths in a setting that names directories."""
+    return [os.path.abspath(path.strip()) for path in setting.split(",") if path.strip()]
 
 
 def _check_existing_data(folder: str, brokers: int, lost: Sequence[str]) -> None:
@@ -167,8 +177,7 @@ def _check_existing_data(folder: str, brokers: int, lost: Sequence[str]) -> None
         return
     own = os.path.join(folder, f"{LOG_DIR_PREFIX}1")
     moved = _directory_id(own)  # the directory's former path is stored
-    gone = {os.path.abspath(path.strip()) for path in lost}
-    paths = sorted(path for key, path in stored[1].items() if path not in gone and key != moved)
+    paths = sorted(path for key, path in stored[1].items() if path not in lost and key != moved)
     if any(path != own for path in paths):
         listed = ",".join(paths)
         raise StartError(

@@ -5,6 +5,7 @@ Failing disks: `test_disk_failures.py`.
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
+from oncelog.broker.config.errors import ConfigError
 from oncelog.protocol.errors import ErrorCode
 from support.broker_fixtures import BrokerStorage, append, fill
 from support.log_directories import nothing, refusal, refused
@@ -201,6 +203,27 @@ def test_setting_for_a_lost_directory_counts_once(storage: BrokerStorage, caplog
     shutil.rmtree(lost)
     storage.run_broker(without)  # without the setting, so that it counts again
     storage.run_broker(empty, lost_log_dirs=str(lost))
+
+
+def test_unknown_lost_directory_prevents_the_start(storage: BrokerStorage) -> None:
+    """A typing error would otherwise have no effect, and the broker would go on without the disk."""
+    storage.run_broker(lambda broker: fill(broker, "t", 2))
+    kept, gone = storage.paths
+    wrong = f"{gone}x"
+    said = (
+        f"lost.log.dirs names {wrong}, but no broker has or had such a log directory. log.dirs is {kept},{gone}. "
+        "Correct the path, or remove it"
+    )
+    with pytest.raises(ConfigError, match=rf"^{re.escape(said)}$"):
+        storage.run_broker(nothing, lost_log_dirs=f"{gone},{wrong}")
+    storage.paths.pop()
+    with pytest.raises(ConfigError, match=rf"log.dirs is {kept}; the cluster also has, or had, {gone}\. Correct"):
+        storage.run_broker(nothing, lost_log_dirs=wrong)
+    for _ in range(2):
+        storage.run_broker(nothing, lost_log_dirs=gone)
+    storage.run_broker(nothing)  # after that, no broker has it
+    with pytest.raises(ConfigError, match=rf"names {gone}, but"):
+        storage.run_broker(nothing, lost_log_dirs=gone)
 
 
 def test_deleted_directory_id_is_recognized_again(storage: BrokerStorage) -> None:

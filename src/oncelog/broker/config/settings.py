@@ -79,7 +79,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Log directories, if `log.dirs` is not given."""
     lost_log_dirs: tuple[str, ...] = ()
     """oncelog only: log directories that are lost for good. The broker copies their partitions from other replicas;
-    partitions without another replica start empty. A path takes effect once, until a start without it."""
+    partitions without another replica start empty. A path takes effect once, until a start without it. The broker does
+    not start if it does not know a path."""
     restore_metadata: bool = False
     """oncelog only: if the metadata is lost, restore it from the log directories as far as possible."""
 

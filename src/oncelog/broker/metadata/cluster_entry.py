@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from uuid import UUID
 
+from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
 from oncelog.broker.metadata.registration import Registration
@@ -97,8 +98,8 @@ class ClusterEntry:
     def open_directories(self, cluster_id: str, image: MetadataImage) -> Lost:
         """Open the log directories. Store which ones this broker has, and which logs it has lost. Blocks.
 
-        Return the lost logs. The broker must not lead them before it has copied them. For the errors, see
-        `LogDirectories.open`.
+        Return the lost logs. The broker must not lead them before it has copied them. Raises ConfigError if
+        `lost.log.dirs` names an unknown path. For the other errors, see `LogDirectories.open`.
 
         A path in `lost.log.dirs` takes effect once. If it stays there, and the new disk is not mounted at a later
         start, the partitions of that disk must not start empty. After a start without the path, even one that fails,
@@ -106,6 +107,7 @@ class ClusterEntry:
         """
         store, node_id, directories = self._store, self._config.node_id, self._directories
         named = frozenset(map(self._disk.absolute, self._config.lost_log_dirs))
+        self._check_lost(named)
         before = log_dir_registry.read(store, node_id)
         lost = noted = log_dir_registry.read_lost(store, node_id)
         given_up = log_dir_registry.read_given_up(store, node_id)
@@ -129,6 +131,17 @@ class ClusterEntry:
             directories.set_strays_aside(image, node_id)
         directories.locate(image)
         return lost
+
+    def _check_lost(self, named: frozenset[str]) -> None:
+        """Raise ConfigError if no broker has ever had such a log directory. A typing error would have no effect."""
+        own = {directory.absolute_path for directory in self._directories}
+        former = log_dir_registry.read_paths(self._store) - own if named - own else frozenset()
+        if unknown := named - own - former:
+            more = f"; the cluster also has, or had, {', '.join(sorted(former))}" if former else ""
+            raise ConfigError(
+                f"lost.log.dirs names {', '.join(sorted(unknown))}, but no broker has or had such a log directory. "
+                f"log.dirs is {','.join(self._config.log_dirs)}{more}. Correct the path, or remove it"
+            )
 
     def _new_topic_id(self) -> UUID:
         return new_topic_id(self._random_bits)

@@ -67,6 +67,14 @@ def read_all(store: MetadataStore) -> dict[int, Known]:
     return {int(name): read(store, int(name)) for name in store.children(PATH)}
 
 
+def read_paths(store: MetadataStore) -> frozenset[str]:
+    """Return the paths of the log directories that any broker has, or has given up. Blocks."""
+    if not store.exists(PATH):
+        return frozenset()
+    nodes = [_read(store, int(name)) for name in store.children(PATH)]
+    return frozenset(path for node in nodes for path in (*node.log_dirs.values(), *node.given_up))
+
+
 def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str], lost: Lost, given_up: Iterable[str]) -> None:
     """Store the log directories and the lost logs of a broker, in one step. Only that broker may call this. Blocks.
 
