@@ -23,6 +23,7 @@ from oncelog.broker.handlers.transactions import bind_add_offsets as add_offsets
 from oncelog.broker.handlers.txn_offset_commit import bind as txn_offset_commit
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.checkpoints import Checkpoints
+from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.replica import Replica
@@ -125,12 +126,53 @@ def test_recreated_topic_does_not_start_at_the_deleted_topics_offset(storage: Cr
     storage.run_broker(second)
 
 
+def count_calls(monkeypatch: pytest.MonkeyPatch, name: str, called: list[str]) -> None:
+    original = getattr(Checkpoints, name)
+
+    def counted(self: Checkpoints, *arguments: object) -> object:
+        called.append(name)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Checkpoints, name, counted)
+
+
+def test_recreated_topic_does_not_wait_for_the_checkpoints_of_its_deletion(
+    storage: CrashStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may hang while they are synced. Nevertheless, the new log must not get the old log's offsets."""
+    offsets = "log-start-offset-checkpoint"
+
+    async def life(broker: Broker) -> None:
+        old = await broker.topics.create("t", partitions=1)
+        append(broker.partitions.find("t", 0))
+        append(broker.partitions.find("t", 0))
+        broker.partitions.find("t", 0).log.advance_log_start(1)
+        await broker.checkpoints.write()
+        assert (storage.directory / offsets).read_text().splitlines()[2:] == ["t 0 1"]
+        released = asyncio.Event()
+
+        async def hanging(self: Checkpoints, directories: object = None) -> frozenset[DataDirectory]:
+            await released.wait()
+            return await original(self, None)
+
+        original = Checkpoints.write
+        monkeypatch.setattr(Checkpoints, "write", hanging)
+        await broker.topics.delete(old)
+        await broker.topics.create("t", partitions=1)
+        append(broker.partitions.find("t", 0))
+        left = (storage.directory / offsets).read_text().splitlines()
+        released.set()
+        assert "t 0 1" not in left
+
+    storage.run_broker(life)
+
+
 def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
     storage: CrashStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    write = Checkpoints.write_now
-    monkeypatch.setattr(Checkpoints, "write_now", lambda self: written.append("") or write(self))  # type: ignore[func-returns-value]
+    for name in ("write", "write_now"):
+        count_calls(monkeypatch, name, written)
 
     async def life(broker: Broker) -> None:
         for flushed in (False, True):
@@ -140,7 +182,9 @@ def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
                 if flushed and name == "b":
                     broker.partitions.find(name, 0).log.flush()
                 await broker.topics.delete(topic)
-            assert len(written) == int(flushed)
+            for _ in range(20):  # the background task begins
+                await asyncio.sleep(0)
+            assert written == ["write"] * int(flushed)  # `write_now` would hold the loop
 
     storage.run_broker(life)
 

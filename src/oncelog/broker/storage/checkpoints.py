@@ -99,7 +99,8 @@ class Checkpoints:
     def write_now(self) -> None:
         """Write the checkpoints at once, and start a round that syncs them.
 
-        Even if the broker crashes, a new log must not get the offsets of an older log of the same name.
+        Even if the broker crashes, a new log must not get the offsets of an older log of the same name. With 100,000
+        partitions, this holds the loop for 0.2 s. So it is only for a log that is opened before `write` has ended.
         """
         for directory in self._directories.online:
             try:

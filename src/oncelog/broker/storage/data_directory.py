@@ -85,7 +85,7 @@ class DataDirectory:
         self.high_watermarks: Offsets = {}
         """(topic, partition) -> high watermark when the broker started."""
         self.checkpoint_version = 0
-        """The number of calls of `checkpoint_now`."""
+        """It grows when the offsets that a round of checkpoints has read may be outdated."""
         self._cleaned: Offsets = {}
         self._cleaned_in_place: Offsets = {}
         self._high_watermarks_in_place: Offsets = {}

@@ -36,6 +36,8 @@ class Deletions:
         self._logger = logger
         self._leftovers: dict[tuple[str, int], Deletion] = {}
         """Partitions of deleted topics that are not dropped yet."""
+        self._stale: dict[str, Deletion] = {}
+        """The last deletion of each topic name of which the checkpoint files may hold offsets."""
 
     def begin(self, topic: TopicInfo) -> Steps[Deletion]:
         """Detach the logs of a deleted topic at once, and return the steps that set their directories aside.
@@ -67,14 +69,25 @@ class Deletions:
         for key in tuple(self._leftovers):
             self.complete(key)
 
-    def complete(self, key: tuple[str, int]) -> bool:
+    def is_stale(self, topic: str) -> bool:
+        """Return whether the checkpoint files may hold offsets of a deleted topic of this name."""
+        return topic in self._stale
+
+    def checkpointed(self, deletion: Deletion | None = None) -> None:
+        """Record that the checkpoints were written after this deletion, or after all that were dropped so far."""
+        if deletion is None:
+            self._stale.clear()
+        elif self._stale.get(deletion.topic.name) is deletion:
+            del self._stale[deletion.topic.name]
+
+    def complete(self, key: tuple[str, int]) -> None:
         """Drop a deleted topic's partition of this key, if any, so that a new topic's log can use its directory.
 
-        Return whether the checkpoint files may hold its offsets. Offsets of 0 are ignored, because they do no harm.
+        After that, the checkpoint files may hold its offsets. Offsets of 0 are ignored, because they do no harm.
         """
         deletion = self._leftovers.pop(key, None)
         if deletion is None:
-            return False
+            return
         topic, partition = deletion.topic, key[1]
         replica = deletion.replicas.pop(partition, None)
         stale = False
@@ -88,11 +101,13 @@ class Deletions:
         self._directories.forget(*key)
         if log_dir is not None:
             stale |= log_dir.forget_offsets(*key)
+            log_dir.checkpoint_version += int(stale)  # a round that has read the offsets repeats
             try:
                 if log_dir.disk.exists(log_dir.folder(*key)):
                     aside = self._directories.set_aside(log_dir, *key, topic.topic_id, DELETE_SUFFIX)
                     deletion.folders.setdefault(log_dir.disk, []).append(aside)
             except OSError as error:
                 self._logger.error("cannot delete %s-%d from %s: %s", *key, log_dir.path, error)
-        deletion.stale |= stale
-        return stale
+        if stale:
+            deletion.stale = True
+            self._stale[topic.name] = deletion

@@ -195,13 +195,14 @@ class Partitions:
 
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
         key = topic, partition
-        renewed = self._deletions.complete(key)
+        self._deletions.complete(key)
         replica, forgotten = yield from self._opener.open(topic, partition)
         self._check_complete(replica)
         self._replicas[key] = replica
         self.roles.apply(replica)
-        if renewed or forgotten:
+        if forgotten or self._deletions.is_stale(topic):  # the new log must not get the offsets of the old one
             self.checkpoints.write_now()
+            self._deletions.checkpointed()
         return replica
 
     def _check_complete(self, replica: Replica) -> None:
@@ -408,11 +409,16 @@ class Partitions:
         except Exception:
             self._logger.exception("cannot drop topic %s", topic.name)
             return
-        if dropped.stale:
-            self.checkpoints.write_now()  # a new topic of this name must not get these offsets
         delay_ms = self._config.current.log_segment_delete_delay_ms
         for disk, folders in dropped.folders.items():
             self._unlinker.folders(disk, folders, delay_ms)
+        if dropped.stale:
+            self._workers.spawn(self._write_checkpoints(dropped), "write checkpoints after a deletion")
+
+    async def _write_checkpoints(self, dropped: Deletion) -> None:
+        """Replace the checkpoints that hold offsets of a deleted topic. Until then, `_open` does it if necessary."""
+        if await self.checkpoints.write() >= set(self._directories.online):
+            self._deletions.checkpointed(dropped)
 
     def _reconfigure(self, topic: TopicInfo) -> None:
         """Apply the current settings of a topic to its open logs, without a pause."""
