@@ -21,7 +21,7 @@ from oncelog.log.follower_append import batch_across, checking, cost
 from oncelog.log.leftovers import Unlink, unlink_now
 from oncelog.log.log_files import LogFiles
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
-from oncelog.log.recovery import Loaded, Loader
+from oncelog.log.recovery import Loaded, Loader, new_segment
 from oncelog.log.segment import Segment
 from oncelog.log.steps import Pace, Steps, at_once
 from oncelog.log.timestamps import TimeStep
@@ -116,7 +116,8 @@ class Log(TruncatableLog):
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {topic}-{partition}: {error}") from error
         unlink(loaded.deleted, 0)
-        files = LogFiles(disk, directory, topic_id, config, loader.new_segment, loaded, unlink)
+        segments = partial(new_segment, disk, directory, now_ms)
+        files = LogFiles(disk, directory, topic_id, config, segments, loaded, unlink)
         log = cls(topic, partition, config, files, loaded)
         log.advance_high_watermark(high_watermark or 0)
         return log

@@ -105,8 +105,22 @@ def rebuilding(
     state.end_offset = end
 
 
+def new_segment(disk: Disk, directory: str, now_ms: int, base_offset: int, config: LogConfig) -> Segment:
+    """Return a segment without files."""
+    return Segment(
+        disk,
+        directory,
+        base_offset,
+        size=0,
+        new=True,
+        index_bytes=config.segment_index_bytes,
+        interval=config.index_interval_bytes,
+        now_ms=now_ms,
+    )
+
+
 class Loader:
-    """Open one partition directory."""
+    """Open one partition directory. The log does not keep the loader, which takes about 1 KB."""
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, now_ms: int) -> None:
         self._disk = disk
@@ -187,7 +201,7 @@ class Loader:
                 yield
         self._state.clear(log_start)
         self._epochs.truncate_from_start(log_start)
-        segment = self.new_segment(log_start, self._config)
+        segment = new_segment(self._disk, self._directory, self._now_ms, log_start, self._config)
         if exists:
             segment.create()
         return Loaded(
@@ -201,10 +215,6 @@ class Loader:
             exists,
             self._deleted,
         )
-
-    def new_segment(self, base_offset: int, config: LogConfig) -> Segment:
-        """Return a segment without files."""
-        return self._make(base_offset, 0, config, new=True)
 
     def _sorting(self, names: list[str]) -> Steps[tuple[list[Segment], list[int]]]:
         """Return the segments, and the offsets of the snapshots. Remove the indexes that belong to no segment."""
@@ -239,21 +249,18 @@ class Loader:
 
     def _segment(self, base_offset: int) -> Segment:
         path = f"{self._directory}/{file_name(base_offset, LOG_SUFFIX)}"
-        segment = self._make(base_offset, self._disk.size(path) or 0, self._config, new=False)
-        self._on_failure.callback(segment.close)
-        return segment
-
-    def _make(self, base_offset: int, size: int, config: LogConfig, *, new: bool) -> Segment:
-        return Segment(
+        segment = Segment(
             self._disk,
             self._directory,
             base_offset,
-            size=size,
-            new=new,
-            index_bytes=config.segment_index_bytes,
-            interval=config.index_interval_bytes,
+            size=self._disk.size(path) or 0,
+            new=False,
+            index_bytes=self._config.segment_index_bytes,
+            interval=self._config.index_interval_bytes,
             now_ms=self._now_ms,
         )
+        self._on_failure.callback(segment.close)
+        return segment
 
     def _first_to_recover(
         self, segments: list[Segment], names: set[str], recovery_point: int, clean: bool

@@ -6,6 +6,7 @@ After a `kill -9`, the next broker runs on a copy of the data directory at that 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,6 +34,7 @@ from oncelog.cluster.topic_nodes import erase_topic
 from oncelog.cluster.topics import INTERNAL_TOPICS, TopicInfo
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Origin
+from oncelog.log.recovery import Loader
 from oncelog.log.retention import apply_retention
 from oncelog.log.steps import at_once
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -519,4 +521,19 @@ def test_coordinator_that_cannot_be_loaded_does_not_affect_the_others(storage: C
         assert [partition for partition, _ in broker.groups.shell.terms.shards()] == list(range(50))
 
     storage.run_broker(poison)
+    storage.run_broker(life)
+
+
+def test_logs_share_what_is_equal_and_keep_nothing_of_their_opening(storage: CrashStorage) -> None:
+    """A broker may have 100,000 logs, so each KB counts."""
+
+    async def life(broker: Broker) -> None:
+        for name, configs in (("a", {}), ("b", {}), ("small", SMALL_SEGMENTS)):
+            await broker.topics.create(name, partitions=2, configs=configs)
+        logs = [broker.partitions.find(name, index).log for name in ("a", "b", "small") for index in (0, 1)]
+        assert len({id(log.config) for log in logs}) == 2
+        assert logs[0].config is logs[3].config
+        assert logs[0].config != logs[4].config
+        assert not [each for each in gc.get_objects() if type(each) is Loader]
+
     storage.run_broker(life)

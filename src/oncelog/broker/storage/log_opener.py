@@ -7,10 +7,11 @@ over turns of the event loop (`Partitions`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.config.topics import log_config
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.broker.storage.flusher import Flusher
@@ -20,9 +21,31 @@ from oncelog.broker.turns import soon
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
+from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+MOST_SHARED = 100
+"""The maximum number of different settings of topics that are kept."""
+
+
+class _SharedSettings:
+    """Share the settings of logs that have the same ones. They take about 1 KB, a fifth of an empty log's memory."""
+
+    def __init__(self) -> None:
+        self._broker: BrokerConfig | None = None
+        self._known: dict[frozenset[tuple[str, str]], LogConfig] = {}
+
+    def of(self, broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
+        """Return the settings of a topic's logs."""
+        if broker is not self._broker or len(self._known) >= MOST_SHARED:
+            self._broker, self._known = broker, {}
+        key = frozenset(overrides.items())
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = log_config(broker, overrides)
+        return found
 
 
 class LogOpener:
@@ -46,6 +69,7 @@ class LogOpener:
         self._unlinker = unlinker
         self._now_ms = now_ms
         self._logger = logger
+        self._settings = _SharedSettings()
 
     def open(self, topic: str, partition: int) -> Steps[tuple[Replica, bool]]:
         """Return the steps that open a log. Their result is its replica, which neither leads nor follows yet.
@@ -62,7 +86,7 @@ class LogOpener:
             log_dir.folder(topic, partition),
             topic,
             partition,
-            log_config(self._config.current, info.configs),
+            self._settings.of(self._config.current, info.configs),
             self._now_ms(),
             topic_id=info.topic_id,
             recovery_point=log_dir.recovery_points.get((topic, partition), 0),
@@ -76,7 +100,7 @@ class LogOpener:
             unlink=partial(self._unlinker.files, log_dir.disk),
         )
         info = self._cache.image.topic(topic) or info
-        config = log_config(self._config.current, info.configs)
+        config = self._settings.of(self._config.current, info.configs)
         if config != log.config:  # settings of the topic or the broker have changed in the meantime
             log.reconfigure(config)
         return Replica(topic, partition, info.topic_id, log, flush=self._flusher, later=soon), forgotten
