@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import logging
 import shutil
 from pathlib import Path
 
@@ -290,7 +291,11 @@ def test_directory_that_fails_while_it_is_described_reports_an_error(storage: Br
     storage.run_broker(life)
 
 
-def test_folder_without_partition_metadata_is_reported(storage: BrokerStorage) -> None:
+def test_folder_without_partition_metadata_is_reported(
+    storage: BrokerStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An old Kafka did not write the file, and a power failure may lose it. The records must stay readable."""
+
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 1)
 
@@ -300,7 +305,10 @@ def test_folder_without_partition_metadata_is_reported(storage: BrokerStorage) -
     storage.run_broker(first)
     (path,) = Path(storage.paths[0], "t-0").glob("partition.metadata")
     text = path.read_text()
-    for damage in ("version: 0\ntopic", ""):
-        path.write_text(damage)
-        storage.run_broker(second)
+    for damage in ("version: 0\ntopic", "", None):
+        path.unlink() if damage is None else path.write_text(damage)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "oncelog.broker"):
+            storage.run_broker(second)
         assert path.read_text() == text
+        assert f"{path.parent} has no topic id. Using it for topic t, id {text.split()[-1]}" in caplog.text

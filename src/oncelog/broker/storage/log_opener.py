@@ -20,7 +20,7 @@ from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import soon
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.topics import TopicInfo
+from oncelog.cluster.topics import TopicInfo, topic_id_text
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.log.steps import Steps
@@ -109,7 +109,8 @@ class LogOpener:
         """Return whether the directory holds this topic's log. Set aside the log of a former topic of the same name.
 
         An interrupted deletion leaves such a log. It is kept, as in Kafka: if the metadata was lost, it may be the only
-        copy of the records. Raises KAFKA_STORAGE_ERROR.
+        copy of the records. A log without a topic id belongs to this topic: no append waits until `partition.metadata`
+        is synced, so a power failure may lose the file, but not the records. Raises KAFKA_STORAGE_ERROR.
         """
         folder = log_dir.folder(topic.name, partition)
         try:
@@ -118,6 +119,8 @@ class LogOpener:
             found = log_dir.topic_id(topic.name, partition)
             if found is None:  # lost in a power failure, or an older Kafka has never written it
                 log_dir.write_topic_id(topic.name, partition, topic.topic_id)
+                text = "%s has no topic id. Using it for topic %s, id %s"
+                self._logger.info(text, folder, topic.name, topic_id_text(topic.topic_id))
             if found in (None, topic.topic_id):
                 return True
             aside = self._directories.set_aside(log_dir, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
