@@ -7,6 +7,7 @@ from functools import partial
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.coordinator_topics import knowing
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, counted
@@ -18,6 +19,7 @@ from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResp
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 _PROTOCOL_NAME_MAY_BE_NULL = 7
 _NAMES_PROTOCOL = 5
@@ -110,7 +112,7 @@ async def list_groups(groups: GroupService, request: ListGroupsRequest, ctx: Req
 
 def bind_join(parts: Parts) -> Handler:
     """Return the handler of JoinGroup."""
-    return partial(join, parts.groups)
+    return knowing(parts.topics, CONSUMER_OFFSETS, partial(join, parts.groups))
 
 
 def bind_sync(parts: Parts) -> Handler:
@@ -135,9 +137,9 @@ def bind_list(parts: Parts) -> Handler:
 
 def bind_describe(parts: Parts) -> Handler:
     """Return the handler of DescribeGroups."""
-    return partial(describe, parts.groups)
+    return knowing(parts.topics, CONSUMER_OFFSETS, partial(describe, parts.groups))
 
 
 def bind_delete(parts: Parts) -> Handler:
     """Return the handler of DeleteGroups."""
-    return partial(delete, parts.groups)
+    return knowing(parts.topics, CONSUMER_OFFSETS, partial(delete, parts.groups))

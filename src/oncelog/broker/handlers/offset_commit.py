@@ -6,6 +6,7 @@ from functools import partial
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.coordinator_topics import knowing
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
@@ -19,6 +20,7 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponseTopic,
 )
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 _WITH_TOPIC_IDS = 10
 
@@ -65,4 +67,4 @@ async def handle(
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of OffsetCommit."""
-    return partial(handle, parts.cache, parts.groups)
+    return knowing(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.coordinator_topics import knowing
 from oncelog.broker.requests.offset_topics import answered, merge, take_existing
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
@@ -18,6 +19,7 @@ from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteResponse,
     OffsetDeleteResponseTopic,
 )
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 
 async def handle(
@@ -43,4 +45,4 @@ async def handle(
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of OffsetDelete."""
-    return partial(handle, parts.cache, parts.groups)
+    return knowing(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))

@@ -7,6 +7,7 @@ from functools import partial
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.coordinator_topics import knowing
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, in_turns
@@ -24,6 +25,7 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 _WITH_GROUP_ERROR = 2
 _WITH_SEVERAL_GROUPS = 8
@@ -164,4 +166,4 @@ def _single(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of OffsetFetch."""
-    return partial(handle, parts.cache, parts.groups)
+    return knowing(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))

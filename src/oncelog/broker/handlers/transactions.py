@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Any
 
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.coordinator_topics import knowing
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
@@ -26,7 +28,7 @@ from oncelog.protocol.messages.describe_transactions import (
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from oncelog.protocol.topics import CONSUMER_OFFSETS
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 _KNOWS_PRODUCER_FENCED = 2
 
@@ -123,8 +125,14 @@ async def list_transactions(
 
 
 def bind_init_producer_id(parts: Parts) -> Handler:
-    """Return the handler of InitProducerId."""
-    return partial(init_producer_id, parts.transactions)
+    """Return the handler of InitProducerId. Without a transactional id, it needs no coordinator."""
+    idempotent = partial(init_producer_id, parts.transactions)
+    transactional = knowing(parts.topics, TRANSACTION_STATE, idempotent)
+
+    def handler(request: InitProducerIdRequest, ctx: RequestContext) -> Any:
+        return (idempotent if request.transactional_id is None else transactional)(request, ctx)
+
+    return handler
 
 
 def bind_add_offsets(parts: Parts) -> Handler:
@@ -139,7 +147,7 @@ def bind_end(parts: Parts) -> Handler:
 
 def bind_describe(parts: Parts) -> Handler:
     """Return the handler of DescribeTransactions."""
-    return partial(describe, parts.transactions)
+    return knowing(parts.topics, TRANSACTION_STATE, partial(describe, parts.transactions))
 
 
 def bind_list(parts: Parts) -> Handler:

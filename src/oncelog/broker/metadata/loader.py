@@ -70,6 +70,8 @@ class MetadataLoader:
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
         self._publishing = asyncio.Lock()
+        self._waiting: asyncio.Task[asyncio.Task[None] | None] | None = None
+        """The read that has not begun yet. All who want a read meanwhile share it."""
         self._stale: set[str] = set()
         """The watched paths that have changed since they were read."""
         self._ends: list[Callable[[], None]] = []
@@ -156,10 +158,12 @@ class MetadataLoader:
         """Read the changes, replace the image, and call the subscribers. Raises StoreError.
 
         Call the returned function to wait until the subscribers have applied the changes. Meanwhile, other requests may
-        change metadata.
+        change metadata. However many callers there are, one read runs, and at most one waits.
         """
         # These are tasks, so that they are completed even if the caller is cancelled.
-        rest = await asyncio.shield(self._workers.task(self._begin(), "read changes of the metadata"))
+        if self._waiting is None or self._waiting.done():
+            self._waiting = self._workers.task(self._begin(), "read changes of the metadata")
+        rest = await asyncio.shield(self._waiting)
 
         async def applied() -> None:
             if rest is not None:
@@ -169,6 +173,7 @@ class MetadataLoader:
 
     async def _begin(self) -> asyncio.Task[None] | None:
         async with self._publishing:
+            self._waiting = None  # later callers may want changes that this read does not see
             delta: MetadataDelta | None = await self._workers.read_store(self._read)
             if delta is None:
                 return None

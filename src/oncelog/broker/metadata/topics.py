@@ -6,6 +6,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -139,6 +140,25 @@ class TopicAdministration:
         config = self._config.current
         factor = config.default_replication_factor
         return await self.create(name, partitions=config.num_partitions, replication_factor=factor)
+
+    def knows(self, name: str) -> bool:
+        """Return whether this broker knows the topic."""
+        return self._cache.image.topic(name) is not None
+
+    async def look_for(self, name: str) -> None:
+        """Read the metadata, because another broker may have created the topic. Apply what is new.
+
+        Waits `MISSING_WAIT_S` at most. If the metadata cannot be read, the topic stays unknown. Requests that wait at
+        the same time share the read.
+        """
+        task = self._workers.task(self._loader.catch_up(), f"look for {name}")
+        try:
+            await asyncio.wait((task,), timeout=MISSING_WAIT_S)
+            if task.done():
+                with suppress(StoreError):  # the loader logs it when it next follows the metadata
+                    task.result()
+        finally:
+            task.cancel()
 
     async def ensure_internal(self, name: str) -> TopicInfo:
         """Return the coordinators' topic of that name. Create it, with its coordinators, if it does not exist."""
