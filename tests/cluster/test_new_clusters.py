@@ -11,6 +11,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.metadata import loader
+from oncelog.cluster.wakes import Wakes
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -35,10 +36,11 @@ SETTINGS = {
 
 
 @pytest.fixture(autouse=True)
-def _no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_polls_and_no_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers read the metadata only for requests."""
     monkeypatch.setattr(loader, "POLL_S", 3600.0)
     monkeypatch.setattr(loader, "SHARED_POLL_S", 3600.0)
+    monkeypatch.setattr(Wakes, "descriptor", None)
 
 
 async def three(brokers: Brokers) -> list[Broker]:

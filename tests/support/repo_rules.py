@@ -45,6 +45,7 @@ EDGES = {
     "log/disk.py": WORLD,
     "cluster/store_sqlite.py": WORLD,
     "cluster/leases.py": WORLD,
+    "cluster/wakes.py": frozenset({"socket"}),
     "columns/native.py": frozenset({"os"}),
     "broker/process.py": WORLD,
     "broker/folder_locks.py": frozenset({"os", "time"}),

@@ -2,7 +2,8 @@
 
 The holder locks the file of its owner's name with flock(2). The kernel drops the lock when the process dies, so other
 brokers notice a death at once, with or without a supervisor. The file contains the end of the lease, which matters only
-if the process is paused. It is never synced: after the machine's restart no process holds a lock.
+if the process is paused, and the holder's port for wakes (`wakes.py`). It is never synced: after the machine's restart
+no process holds a lock.
 
 A store that was paused itself ignores the ends of leases for a moment. Otherwise, if all brokers were paused, the first
 one to continue would end the sessions of the others.
@@ -23,6 +24,9 @@ leases for the same time.
 
 Brokers read the leases at least once a second. A broker that reads them less often trusts only every second read.
 """
+_END_BYTES = 8
+_PORT_BYTES = 2
+"""The file has the end of the lease, then the port. Files of older versions have no port."""
 _ATTEMPTS = 20
 _RETRY_S = 0.005
 """Another store locks the file for some microseconds when it checks whether the holder lives."""
@@ -34,6 +38,8 @@ class Leases:
     def __init__(self, path: str, now_ms: int) -> None:
         """`path` is the path of the tree's SQLite file."""
         self._path = path
+        self.port = 0
+        """The port for wakes of this process, or 0. `extend` stores it."""
         self._held: dict[str, int] = {}
         self._holding = threading.Lock()
         """A write to a file of `_held` may wait for the disk, so `_seen` has another lock."""
@@ -59,11 +65,14 @@ class Leases:
         return False
 
     def extend(self, owner: str, end_ms: int) -> bool:
-        """Store the end of a lease. Return False if this process does not hold it. Waits for no other process."""
+        """Store the end of a lease, and `port`. Waits for no other process.
+
+        Return False if this process does not hold the lease.
+        """
         with self._holding:  # otherwise, `close` could close the file, and the kernel reuse its number
             fd = self._held.get(owner)
             if fd is not None:
-                os.pwrite(fd, end_ms.to_bytes(8, "big"), 0)
+                os.pwrite(fd, end_ms.to_bytes(_END_BYTES, "big") + self.port.to_bytes(_PORT_BYTES, "big"), 0)
             return fd is not None
 
     def holds(self, owner: str) -> bool:
@@ -79,17 +88,33 @@ class Leases:
             trusted = now_ms >= self._trusted_ms
             return {owner for owner in owners if not self.holds(owner) and self._is_over(owner, now_ms, trusted)}
 
-    def _is_over(self, owner: str, now_ms: int, trusted: bool) -> bool:
+    def ports(self, owners: Iterable[str]) -> list[int]:
+        """Return the port for wakes of each owner, also of this process. An owner without a port has 0."""
+        with self._seeing:
+            return [self.port if self.holds(owner) else self._port_of(owner) for owner in owners]
+
+    def _port_of(self, owner: str) -> int:
+        fd = self._open(owner)
+        return 0 if fd is None else int.from_bytes(os.pread(fd, _PORT_BYTES, _END_BYTES), "big")
+
+    def _open(self, owner: str) -> int | None:
+        """Return the descriptor for reading the file of an owner. None if there is no file."""
         fd = self._seen.get(owner)
         if fd is None:
             try:
                 fd = self._seen[owner] = os.open(self._file(owner), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                return True
+                return None
+        return fd
+
+    def _is_over(self, owner: str, now_ms: int, trusted: bool) -> bool:
+        fd = self._open(owner)
+        if fd is None:
+            return True
         if _lock(fd, fcntl.LOCK_SH):
             fcntl.flock(fd, fcntl.LOCK_UN)
             return True
-        return trusted and int.from_bytes(os.pread(fd, 8, 0), "big") <= now_ms
+        return trusted and int.from_bytes(os.pread(fd, _END_BYTES, 0), "big") <= now_ms
 
     def close(self) -> None:
         """Release all leases, and close all files."""

@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from oncelog.cluster.wakes import Wakes
+
 ANY = -1
 """The version that matches every version."""
 
@@ -124,6 +126,12 @@ class MetadataStore(Protocol):
 
     Besides the errors named below, reads may raise UnavailableError, and writes UnavailableError or
     OutcomeUnknownError.
+    """
+
+    wakes: Wakes | None
+    """Readable after each write of any process, from `open_session` on. None if the store announces no writes.
+
+    A wake may get lost, or come without a change.
     """
 
     def get(self, path: str) -> Node:

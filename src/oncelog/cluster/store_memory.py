@@ -19,6 +19,7 @@ from oncelog.cluster.store import (
     apply,
     parent_of,
 )
+from oncelog.cluster.wakes import Wakes
 
 
 @dataclass(slots=True)
@@ -71,6 +72,8 @@ class _MemoryRows:
 
 class MemoryStore:
     """A `MetadataStore` for one thread. `now_ms` is the clock of its sessions."""
+
+    wakes: Wakes | None = None
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.locked = False

@@ -37,6 +37,7 @@ from oncelog.cluster.store import (
     apply,
     parent_of,
 )
+from oncelog.cluster.wakes import Wakes
 
 T = TypeVar("T")
 
@@ -132,6 +133,8 @@ class SqliteStore:
         self._path = path
         self._now_ms = now_ms
         self._leases = Leases(path, now_ms())
+        self.wakes: Wakes | None = None
+        """See `MetadataStore.wakes`. Exists from the first session on."""
         self._sessions: dict[int, tuple[str, int]] = {}
         """The owner and the `ttl_ms` of each session that this store has opened."""
         self._watches = Watches()
@@ -234,6 +237,9 @@ class SqliteStore:
         Raises SessionHeldError if another store has opened the owner's last session, and is not closed yet.
         """
         with self._transaction():
+            if self.wakes is None:
+                self.wakes = Wakes()
+                self._leases.port = self.wakes.port
             if not self._leases.take(owner):
                 raise SessionHeldError(owner)
             self._leases.extend(owner, self._now_ms() + ttl_ms)
@@ -323,6 +329,8 @@ class SqliteStore:
     def close(self) -> None:
         """Close the files. Other stores end the sessions of this one, as if its process had died."""
         with self._writing, self._reading:
+            if self.wakes is not None:
+                self.wakes.close()
             self._reader.close()
             self._connection.close()
             self._leases.close()
@@ -366,6 +374,8 @@ class SqliteStore:
             self._writing.release()
 
     def _commit(self) -> None:
+        wakes = self.wakes
+        owners = [] if wakes is None else self._connection.execute("SELECT owner FROM session").fetchall()
         begun = time.monotonic()
         try:
             self._connection.execute("COMMIT")
@@ -374,6 +384,9 @@ class SqliteStore:
         ended = time.monotonic()
         if ended - begun > YIELD_S:
             self._yield_until = ended + YIELD_S
+        if wakes is not None:
+            with suppress(OSError):  # of a lease file: the write is done, and the others find it when they look
+                wakes.send(self._leases.ports(owner for (owner,) in owners))
 
     def _begin(self, wait_s: float) -> None:
         try:

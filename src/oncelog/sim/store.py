@@ -18,6 +18,7 @@ from oncelog.cluster.store import (
     Watches,
 )
 from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.wakes import Wakes
 from oncelog.sim.loop import Process, ProcessDied
 from oncelog.sim.threads import owe, pause
 
@@ -114,6 +115,8 @@ class StoreLink:
 
 class SimStore:
     """A `MetadataStore` for one process. Its watches call back in this process only."""
+
+    wakes: Wakes | None = None
 
     def __init__(self, store: MemoryStore, link: StoreLink, process: Process) -> None:
         self._store = store

@@ -19,6 +19,7 @@ from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import read_changes, read_image
 from oncelog.cluster.store import MetadataStore, StoreError
+from oncelog.cluster.wakes import Wakes
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Rest = Callable[[], Awaitable[None]]
@@ -70,7 +71,8 @@ class MetadataLoader:
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
         self._publishing = asyncio.Lock()
-        self._waiting: asyncio.Task[asyncio.Task[None] | None] | None = None
+        self._applying: dict[asyncio.Task[None], None] = {}
+        self._waiting: asyncio.Task[Sequence[asyncio.Task[None]]] | None = None
         """The read that has not begun yet. All who want a read meanwhile share it."""
         self._stale: set[str] = set()
         """The watched paths that have changed since they were read."""
@@ -89,6 +91,9 @@ class MetadataLoader:
     def start(self) -> None:
         """Follow the changes of other writers in the background."""
         self._workers.spawn(self._follow(), "follow the metadata")
+        wakes = self._store.wakes
+        if wakes is not None and wakes.descriptor is not None:
+            self._workers.spawn(self._listen(wakes, wakes.descriptor), "listen for changes of the metadata")
 
     def close(self) -> None:
         """End the watches, because the store may outlive this broker."""
@@ -163,20 +168,24 @@ class MetadataLoader:
         # These are tasks, so that they are completed even if the caller is cancelled.
         if self._waiting is None or self._waiting.done():
             self._waiting = self._workers.task(self._begin(), "read changes of the metadata")
-        rest = await asyncio.shield(self._waiting)
+        rests = await asyncio.shield(self._waiting)
 
         async def applied() -> None:
-            if rest is not None:
+            for rest in rests:
                 await asyncio.shield(rest)
 
         return applied
 
-    async def _begin(self) -> asyncio.Task[None] | None:
+    async def _begin(self) -> Sequence[asyncio.Task[None]]:
+        """Read and publish. Return the tasks that apply the changes.
+
+        If there are no changes, an earlier read may have found those of the caller. Then return all tasks that run.
+        """
         async with self._publishing:
             self._waiting = None  # later callers may want changes that this read does not see
             delta: MetadataDelta | None = await self._workers.read_store(self._read)
             if delta is None:
-                return None
+                return tuple(self._applying)
             self._cache.image = delta.after
             rests = []
             for subscriber in self._subscribers:
@@ -187,7 +196,10 @@ class MetadataLoader:
                 else:
                     if rest is not None:
                         rests.append(rest)
-            return self._workers.task(self._finish(rests, delta.after.sequence), "apply changes of the metadata")
+            task = self._workers.task(self._finish(rests, delta.after.sequence), "apply changes of the metadata")
+            self._applying[task] = None
+            task.add_done_callback(self._applying.pop)
+            return (task,)
 
     async def _finish(self, rests: Sequence[Rest], sequence: int) -> None:
         for rest in rests:
@@ -213,13 +225,34 @@ class MetadataLoader:
         """Publish changes of other writers, and changes that could not be read before."""
         while True:
             await asyncio.sleep(SHARED_POLL_S if len(self._cache.image.brokers) > 1 else POLL_S)
-            if not self._stale and self._store.is_quiet():
-                continue
+            await self._look()
+
+    async def _listen(self, wakes: Wakes, descriptor: int) -> None:
+        """Publish changes when the store wakes this broker. All wakes of one round are one.
+
+        A wake may get lost, and the end of a process wakes no broker, so `_follow` is necessary nevertheless.
+        """
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        while True:
+            loop.add_reader(descriptor, woken.set)
             try:
-                await self._publish()
-            except Exception as error:  # noqa: BLE001 - the next round retries
-                if not self._failing:
-                    self._logger.error("cannot follow the metadata: %r", error)
-                self._failing = True
-            else:
-                self._failing = False
+                await woken.wait()
+            finally:
+                loop.remove_reader(descriptor)
+            woken.clear()
+            wakes.drain()  # before the read, so that a later change wakes this broker again
+            await self._look()
+
+    async def _look(self) -> None:
+        """Publish the changes, if there are any. Log an error once: the next round retries."""
+        if not self._stale and self._store.is_quiet():
+            return
+        try:
+            await self._publish()
+        except Exception as error:  # noqa: BLE001 - the next round retries
+            if not self._failing:
+                self._logger.error("cannot follow the metadata: %r", error)
+            self._failing = True
+        else:
+            self._failing = False
