@@ -108,6 +108,25 @@ def test_change_of_another_writer_is_applied_without_a_request(monkeypatch: pyte
     with_loader(body)
 
 
+def test_caller_waits_for_a_change_that_another_reader_has_found() -> None:
+    """Otherwise, CreateTopics could answer before the broker has applied the change."""
+
+    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+        released = asyncio.Event()
+        loader.subscribe(lambda delta: released.wait)  # type: ignore[arg-type, return-value]
+        write_topic(ChangeLog(store), TOPIC)
+        await loader.refresh()
+        assert cache.image.topic("t") == TOPIC
+        waiting = asyncio.ensure_future(loader.catch_up())
+        for _ in range(3):
+            await loader.refresh()
+        assert not waiting.done()
+        released.set()
+        await asyncio.wait_for(waiting, 60)
+
+    with_loader(body)
+
+
 def test_topic_recreated_between_two_reads_has_its_own_logs(storage: BrokerStorage) -> None:
     many = 150
 
