@@ -75,6 +75,15 @@ class BrokerProcesses:
         process.terminate()
         return process.wait(60)
 
+    def stop_together(self) -> None:
+        """Stop all brokers cleanly at the same time, so that the in-sync replicas stay as they are."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        while self._processes:
+            _, process = self._processes.popitem()
+            assert process.wait(60) == 0
+
     def ask(self, node_id: int, request: Message) -> Any:
         """Return the response of a broker."""
 

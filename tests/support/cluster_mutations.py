@@ -107,8 +107,11 @@ def joins_without_fetching(patch: Patching) -> None:
 
 
 def lost_data_is_ignored(patch: Patching) -> None:
+    def register(self: Registration, info: Any, directories: Any = ()) -> Any:
+        return original(self, info, [each._replace(is_new=True) for each in directories] or None)
+
     original = Registration._register
-    patch.setattr(Registration, "_register", lambda self, info, _clean, first: original(self, info, True, first))
+    patch.setattr(Registration, "_register", register)
 
 
 def controller_epoch_unchecked(patch: Patching) -> None:

@@ -263,8 +263,9 @@ class Broker:
         )
         self.registration.offline = self.partitions.offline
         self.registration.failed = self.directories.failed_in_use
-        self.partitions.on_records_missing = lambda: workers.spawn(
-            self.registration.records_missing(), "note that committed records are missing"
+        self.registration.intact = self.directories.intact
+        self.partitions.on_records_missing = lambda directory: workers.spawn(
+            self.registration.records_missing(str(directory.directory_id)), "note that committed records are missing"
         )
         roles.broker_epoch = lambda: self.registration.epoch
         roles.on_term_ended = self._term_ended
@@ -310,7 +311,7 @@ class Broker:
         self.loader.start()
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
-        await self.registration.register(endpoints, self.metadata.image, clean=self.directories.clean)
+        await self.registration.register(endpoints, self.metadata.image, directories=self.directories.states())
         await self.loader.catch_up()
         await self.controller.start()
         if prepare is not None:

@@ -19,7 +19,7 @@ from oncelog.cluster.store import MetadataStore, NoNodeError
 BROKERS = "/brokers/ids"
 BROKER_EPOCHS = "/oncelog/broker_epochs"
 BOOTS = "/oncelog/boots"
-"""The parent of the nodes in which each broker notes the last start of its machine, and failures of its disks."""
+"""The parent of the nodes in which each broker notes what its log directories may have lost."""
 CONTROLLER = "/controller"
 NO_BROKER = -1
 
@@ -45,11 +45,13 @@ class BrokerInfo:
     shutting_down: bool = False
     """The broker stops soon: it keeps leading only what no other broker can lead."""
     lost_unsynced: bool = False
-    """Records that it had acknowledged may be missing. It must leave each ISR first.
+    """Records that it had acknowledged may be missing. It must leave each ISR first, except those of `intact`.
 
     Its machine has crashed, a log directory of its last process has failed, or recovery has found fewer records than
     were committed.
     """
+    intact: frozenset[tuple[str, int]] = frozenset()
+    """With `lost_unsynced`: the partitions that lack no record, because their log directory has lost nothing."""
     offline: frozenset[tuple[str, int]] = frozenset()
     """The partitions that are in its failed log directories."""
     lost_logs: frozenset[tuple[str, int]] = frozenset()
@@ -58,6 +60,10 @@ class BrokerInfo:
     It must leave these ISRs before it fetches the records again. It leads such a partition only after an unclean
     election.
     """
+
+    def may_lack(self, topic: str, partition: int) -> bool:
+        """Return whether acknowledged records of a partition may be missing."""
+        return self.lost_unsynced and (topic, partition) not in self.intact
 
 
 class _BrokerNode(msgspec.Struct, omit_defaults=True):
@@ -70,6 +76,7 @@ class _BrokerNode(msgspec.Struct, omit_defaults=True):
     rack: str | None = None
     shutting_down: bool = False
     lost_unsynced: bool = False
+    intact: list[tuple[str, int]] = []
     offline: list[tuple[str, int]] = []
     lost_logs: list[tuple[str, int]] = []
 
@@ -103,6 +110,7 @@ def encode_broker(info: BrokerInfo) -> bytes:
             rack=info.rack,
             shutting_down=info.shutting_down,
             lost_unsynced=info.lost_unsynced,
+            intact=sorted(info.intact),
             offline=sorted(info.offline),
             lost_logs=sorted(info.lost_logs),
         )
@@ -124,6 +132,7 @@ def decode_broker(data: bytes) -> BrokerInfo:
         node.rack,
         node.shutting_down,
         node.lost_unsynced,
+        frozenset(node.intact),
         frozenset(node.offline),
         frozenset(node.lost_logs),
     )

@@ -23,6 +23,7 @@ FULL = BrokerInfo(
     rack="r1",
     shutting_down=True,
     lost_unsynced=True,
+    intact=frozenset({("t", 1), ("u", 2)}),
     offline=frozenset({("t", 0), ("t", 3)}),
 )
 

@@ -52,6 +52,9 @@ def decided(view: ClusterView, *, prefer: bool = False) -> tuple[int, tuple[int,
 
 
 LOST = {2: BrokerInfo(20, lost_unsynced=True)}
+HEALTHY = {2: BrokerInfo(20, lost_unsynced=True, intact=frozenset({("t", 0)}))}
+"""Broker 2 has lost another log directory."""
+OTHER_HEALTHY = {2: BrokerInfo(20, lost_unsynced=True, intact=frozenset({("t", 1), ("u", 0)}))}
 STOPPING = {1: BrokerInfo(10, shutting_down=True)}
 BOTH_STOPPING = {**STOPPING, 2: BrokerInfo(20, shutting_down=True)}
 LOST_LOG = {2: BrokerInfo(21, lost_logs=frozenset({("t", 0)}))}
@@ -84,6 +87,10 @@ LOST_LOG = {2: BrokerInfo(21, lost_logs=frozenset({("t", 0)}))}
         (view_of(led(1, 1, 2, 3), {**alive(1, 3), **LOST}), (1, (1, 3), 5)),
         (view_of(led(1, 1, 2), {**alive(3), **LOST}), (NONE, (1,), 6)),
         (view_of(led(NONE, 2), {**alive(3), **LOST}), (2, (2,), 6)),
+        (view_of(led(1, 1, 2, 3), {**alive(1, 3), **HEALTHY}), None),
+        (view_of(led(1, 1, 2), {**alive(3), **HEALTHY}), (2, (2,), 6)),
+        (view_of(led(1, 1, 2), {**alive(3), **OTHER_HEALTHY}), (NONE, (1,), 6)),
+        (view_of(led(NONE, 1, 2, 3), {1: BrokerInfo(11, lost_unsynced=True), **HEALTHY}), (2, (2,), 6)),
         # controlled shutdown
         (view_of(led(1, 1, 2, 3), {**alive(2, 3), **STOPPING}), (2, (2, 3), 6)),
         (view_of(led(1, 1), {**alive(2, 3), **STOPPING}), None),
@@ -157,6 +164,7 @@ BROKERS = st.dictionaries(
         st.none(),
         st.booleans(),
         st.booleans(),
+        intact=st.sampled_from([frozenset(), frozenset({("t", 0)}), frozenset({("t", 1)})]),
         lost_logs=st.sampled_from([frozenset(), frozenset({("t", 0)})]),
     ),
 )
@@ -187,7 +195,7 @@ def test_properties_of_each_decision(
             assert new.leader not in offline
             assert new.leader in new.isr
             assert new.leader_broker_epoch == brokers[new.leader].epoch
-        if moved and not unclean and new.leader >= 0 and brokers[new.leader].lost_unsynced:
+        if moved and not unclean and new.leader >= 0 and brokers[new.leader].may_lack("t", 0):
             assert len(state.isr) == 1
         if moved and not unclean and new.leader >= 0:
             assert not brokers[new.leader].lost_logs

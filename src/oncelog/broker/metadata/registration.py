@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from oncelog.broker.storage import log_dir_registry
+from oncelog.broker.storage.losses import DirectoryState, LossNode, lost_directories, opened
 from oncelog.broker.workers import Offload, Workers
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
@@ -32,13 +33,6 @@ from oncelog.cluster.store import (
     StoreError,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-
-
-class _BootNode(msgspec.Struct):
-    """The boot of the machine at the last registration, and whether unsynced records may still be missing."""
-
-    boot: str
-    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +67,10 @@ class Registration:
         """Returns the partitions in failed log directories. It may run in a worker thread."""
         self.lost: log_dir_registry.Lost = frozenset()
         """The lost logs that the broker may not replace yet."""
-        self.failed: Callable[[], bool] = bool
-        """Returns whether a log directory has failed while it was in use. It may run in a worker thread."""
+        self.failed: Callable[[], frozenset[str]] = frozenset
+        """Returns the log directories that have failed while they were in use. It may run in a worker thread."""
+        self.intact: Callable[[MetadataImage, int, frozenset[str]], frozenset[tuple[str, int]]] = _none
+        """Returns the partitions of this broker that were in none of the given log directories. Blocks."""
         self.when_lost: list[Callable[[], None]] = []
         """Called when the broker learns that its session has ended, before it registers again."""
         self._store = store
@@ -84,8 +80,12 @@ class Registration:
         self._offload_renewal = offload_renewal or workers.offload
         self._logger = logger
         self._image = MetadataImage()
-        self._failure_noted = False
-        self._lacks_records = False
+        self._noted = LossNode({})
+        """The node in the store."""
+        self._lost: frozenset[str] = frozenset()
+        """The log directories that `info` counts as lost."""
+        self._lacking: frozenset[str] = frozenset()
+        """Log directories that `info` does not count as lost yet, although recovery has found fewer records."""
         self._wake = asyncio.Event()
         self._updating = asyncio.Lock()
 
@@ -105,26 +105,24 @@ class Registration:
                 f"another running process is broker {node_id} of this cluster. Stop it, or set another node.id",
             ) from error
 
-    async def register(self, endpoints: Mapping[str, Endpoint], image: MetadataImage, *, clean: bool) -> None:
-        """Register this broker with its addresses, and with the partitions that it cannot lead.
-
-        `clean`: its log directories were cleanly closed. Raises StoreError.
-        """
+    async def register(
+        self, endpoints: Mapping[str, Endpoint], image: MetadataImage, directories: Sequence[DirectoryState]
+    ) -> None:
+        """Register this broker with its addresses, and with the partitions that it cannot lead. Raises StoreError."""
         self._image = image
         info = BrokerInfo(
             -1,
             endpoints,
             self._identity.rack,
-            lost_unsynced=self.info.lost_unsynced,
             offline=self.offline(),
             lost_logs=log_dir_registry.named(image, self.lost),
         )
         async with self._updating:
             try:
-                self.info = await self._workers.write_store(self._register, info, clean, True)
+                self.info = await self._workers.write_store(self._register, info, directories)
             except SessionExpiredError:  # the start was paused
                 await self._workers.write_store(self.open)
-                self.info = await self._workers.write_store(self._register, info, clean, True)
+                self.info = await self._workers.write_store(self._register, info, directories)
 
     def start(self) -> None:
         """Renew the session in the background, also before the registration."""
@@ -136,7 +134,7 @@ class Registration:
         known = delta.after.brokers.get(self._identity.node_id)
         if delta.brokers_changed and (known is None or known.epoch != self.epoch):
             self._wake.set()
-        if self.info.lost_unsynced and _is_replaced(delta.after, self._identity.node_id):
+        if self._is_replaced():
             self._workers.spawn(self._forget_lost(), "note that lost records are replaced")
         if self.lost:
             self._workers.spawn(self._forget_lost_logs(), "note that lost logs may be replaced")
@@ -150,21 +148,17 @@ class Registration:
             offline = await self._workers.offload(self.offline)
             stops = shutting_down or self.info.shutting_down
             info = replace(self.info, offline=offline, shutting_down=stops)
-            failed, lacks = self.failed(), self._lacks_records
-            newly_lost = lacks and not info.lost_unsynced
-            if newly_lost:
-                info = replace(info, lost_unsynced=True)
-            if newly_lost or (failed and not self._failure_noted):
-                if await self._write(info, self._boot_change(lost=True)):
-                    self._failure_noted = failed
-            else:
-                await self._write(info)
-            if lacks:  # else, another log may have been opened during the write
-                self._lacks_records = False
+            lacking = self._lacking
+            lost = self._lost | lacking
+            if lost != self._lost:
+                intact = await self._workers.offload(self.intact, self._image, self._identity.node_id, lost)
+                info = replace(info, lost_unsynced=True, intact=intact)
+            await self._write(info, lost=lost)
+            self._lacking -= lacking  # another log may have been opened during the write
 
-    async def records_missing(self) -> None:
-        """Leave each ISR, because recovery has found fewer records than were committed."""
-        self._lacks_records = True
+    async def records_missing(self, directory: str) -> None:
+        """Leave the ISRs of a log directory, because recovery has found fewer records than were committed."""
+        self._lacking |= {directory}
         with suppress(StoreError):  # the next renewal tries again
             await self.update()
 
@@ -175,19 +169,22 @@ class Registration:
         be written before the process ends, the next start in the same boot does not know about the failure. Then the
         broker is safe only if an election or the controller has removed it from the ISRs meanwhile.
         """
-        if self.failed() and not self._failure_noted:
+        node = self._node(self._lost)
+        if node != self._noted:
             try:
-                await self._workers.write_store(self._store.multi, [self._boot_change(lost=True)])
+                await self._workers.write_store(self._store.multi, [self._note(node)])
             except StoreError as error:
                 self._logger.error(
                     "cannot note that a log directory has failed: %r. The next start may count its records as "
                     "complete. If its partitions have other replicas, restart the machine before this broker", error,
                 )  # fmt: skip
 
-    def _boot_change(self, *, lost: bool) -> Operation:
-        """Return the write that sets whether the next start must count unsynced records as lost."""
-        boot = _BootNode(self._identity.boot_id, lost)
-        return Set(f"{BOOTS}/{self._identity.node_id}", msgspec.json.encode(boot))
+    def _node(self, lost: frozenset[str]) -> LossNode:
+        """Return the node from which the next start learns what is lost: `lost`, and the directories that failed."""
+        return LossNode(self._noted.boots, sorted(lost | self.failed()))
+
+    def _note(self, node: LossNode) -> Operation:
+        return Set(f"{BOOTS}/{self._identity.node_id}", msgspec.json.encode(node))
 
     async def close(self) -> None:
         """End the session, and with it the registration."""
@@ -196,31 +193,37 @@ class Registration:
 
     # -- blocking ---------------------------------------------------------------------------------------------------
 
-    def _register(self, info: BrokerInfo, clean: bool, is_first: bool) -> BrokerInfo:
+    def _register(self, info: BrokerInfo, directories: Sequence[DirectoryState] | None = None) -> BrokerInfo:
         """Write the registration under the next epoch, and return it.
 
-        The first one of a process counts what earlier processes may have lost. Later ones keep what `info` says.
+        The first one of a process has the `directories`, and counts what these may have lost. Later ones keep what
+        `info` says.
         """
-        node_id, session = self._identity.node_id, self.session
+        node_id, session, boot_id = self._identity.node_id, self.session, self._identity.boot_id
         operations: list[Operation] = []
-        boot = _BootNode(self._identity.boot_id, self.failed())
+        found: LossNode | None = None
         try:
             version = self._store.get(epoch_path(node_id)).version
-            found = msgspec.json.decode(self._store.get(f"{BOOTS}/{node_id}").data, type=_BootNode)
+            found = msgspec.json.decode(self._store.get(f"{BOOTS}/{node_id}").data, type=LossNode)
         except NoNodeError:
-            epoch, lost = 0, False
-            operations += [Create(epoch_path(node_id)), Create(f"{BOOTS}/{node_id}", msgspec.json.encode(boot))]
+            epoch = 0
+            operations += [Create(epoch_path(node_id)), Create(f"{BOOTS}/{node_id}")]
         else:
             epoch = version + 1
-            crashed = not clean and (not boot.boot or boot.boot != found.boot)
-            lost = info.lost_unsynced or (is_first and (found.lost or crashed))
-            boot.lost = boot.lost or lost
             operations.append(Set(epoch_path(node_id), b"", version))
-            if boot != found:
-                operations.append(self._boot_change(lost=boot.lost))
-        info = replace(info, epoch=epoch, lost_unsynced=lost)
+        lost, boots = self._lost, self._noted.boots
+        if directories is not None:
+            lost |= lost_directories(found, directories, boot_id)
+            boots = opened(found, directories, boot_id)
+            intact = self.intact(self._image, node_id, lost) if lost else info.intact
+            info = replace(info, lost_unsynced=bool(lost), intact=intact)
+        node = LossNode(boots, sorted(lost | self.failed()))
+        if node != found:
+            operations.append(self._note(node))
+        info = replace(info, epoch=epoch)
         operations.append(Create(broker_path(node_id), encode_broker(info), session))
         self._store.multi(operations)
+        self._lost, self._noted = lost, node
         return info
 
     def _write_lost_logs(self, image: MetadataImage, info: BrokerInfo) -> tuple[log_dir_registry.Lost, BrokerInfo]:
@@ -285,7 +288,7 @@ class Registration:
             try:
                 async with self._updating:
                     await self._workers.write_store(self.open)
-                    self.info = await self._workers.write_store(self._register, self.info, True, False)
+                    self.info = await self._workers.write_store(self._register, self.info)
             except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
                 if not failing:
                     self._logger.error("cannot register again: %r", error)
@@ -295,10 +298,21 @@ class Registration:
 
     async def _forget_lost(self) -> None:
         async with self._updating:
-            if self.info.lost_unsynced:
-                extra = self._boot_change(lost=self.failed())
+            if self._is_replaced():  # a loss may have been found in the meantime
                 with suppress(StoreError):  # the next change of the metadata tries again
-                    await self._write(replace(self.info, lost_unsynced=False), extra)
+                    await self._write(replace(self.info, lost_unsynced=False, intact=frozenset()), lost=frozenset())
+
+    def _is_replaced(self) -> bool:
+        """Return whether records may be missing, and each such partition has another in-sync replica in its place.
+
+        A partition without another in-sync replica stays as it is.
+        """
+        node_id = self._identity.node_id
+        return self.info.lost_unsynced and not any(
+            node_id in info.isr and len(info.isr) > 1 and self.info.may_lack(topic.name, index)
+            for topic in self._image.topics()
+            for index, info in enumerate(topic.partitions)
+        )
 
     async def _forget_lost_logs(self) -> None:
         """Let this broker replace the lost logs of the partitions whose ISR it has left."""
@@ -315,22 +329,23 @@ class Registration:
             with suppress(StoreError):
                 await self.update()
 
-    async def _write(self, info: BrokerInfo, *extra: Operation) -> bool:
-        """Write the registration if it has changed, with `extra`. Return whether it was written. Raises StoreError.
+    async def _write(self, info: BrokerInfo, *, lost: frozenset[str]) -> None:
+        """Write the registration, and which log directories are lost, if these have changed. Raises StoreError.
 
         If the session has ended, write nothing: the next registration includes the change.
         """
-        written = False
-        if self.epoch >= 0 and (extra or info != self.info):
+        node = self._node(lost)
+        if self.epoch >= 0 and (info != self.info or node != self._noted):
             path = broker_path(self._identity.node_id)
-            operations = [Set(path, encode_broker(info), ANY), *extra]
+            operations: list[Operation] = [Set(path, encode_broker(info), ANY)]
+            if node != self._noted:
+                operations.append(self._note(node))
             with suppress(SessionExpiredError, NoNodeError):
                 await self._workers.write_store(lambda: self._changes.write(operations, path, session=self.session))
-                written = True
-        self.info = replace(info, epoch=self.epoch)
-        return written
+                self._noted = node
+        self.info, self._lost = replace(info, epoch=self.epoch), lost
 
 
-def _is_replaced(image: MetadataImage, broker: int) -> bool:
-    """Return whether each partition has another in-sync replica in place of this one, or no other at all."""
-    return not any(broker in info.isr and len(info.isr) > 1 for topic in image.topics() for info in topic.partitions)
+def _none(*_arguments: object) -> frozenset[tuple[str, int]]:
+    """Return no partition."""
+    return frozenset()

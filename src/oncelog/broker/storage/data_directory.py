@@ -68,11 +68,16 @@ class DataDirectory:
         self.path = path
         self.disk = GuardedDisk(disk, path, lambda error: on_failure(self, error))
         self.directory_id: UUID | None = None
-        """The id of the directory in Kafka's metadata (KIP-858). None before `open`."""
+        """The id of the directory in Kafka's metadata (KIP-858). None before `open`.
+
+        If the directory is offline, its path had this id before, or it is None.
+        """
         self.clean = False
         """Whether the last broker process that used the directory closed all its logs. Set by `open`."""
         self.is_new = False
         """Whether no broker has used the directory before: it had neither an identity nor logs. Set by `open`."""
+        self.is_identified = False
+        """Whether `meta.properties` had a directory id. Set by `open`."""
         self._is_opened = False
         self.deleted: list[str] = []
         """Partition directories of deleted topics that `open` found. The broker has to remove them."""
@@ -147,6 +152,7 @@ class DataDirectory:
         directory goes offline. Raises OSError if the directory is offline, and INCONSISTENT_CLUSTER_ID if it belongs to
         another cluster or broker, or has a newer format.
         """
+        self.directory_id = known_id
         self.disk.mkdir(self.path)
         if known_id is not None and not self.identity() and not self.list_partitions():
             error = FileNotFoundError(
@@ -178,6 +184,7 @@ class DataDirectory:
         if found:
             self._check_identity(found, own)
         known = found.get("directory.id")
+        self.is_identified = bool(known)
         self.directory_id = parse_topic_id(known) if known else new_directory_id()
         wanted = {
             "version": "1", **own, "directory.id": topic_id_text(self.directory_id), FORMAT_KEY: str(FORMAT)

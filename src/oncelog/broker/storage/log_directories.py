@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from uuid import UUID
 
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.broker.storage.log_dir_registry import Known
+from oncelog.broker.storage.losses import DirectoryState
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.topics import TopicInfo, topic_id_text
 from oncelog.log.checkpoint import PARTITION_METADATA
@@ -59,17 +60,45 @@ class LogDirectories:
         """Return the directories that may be used."""
         return [directory for directory in self._all if directory.online]
 
-    @property
-    def clean(self) -> bool:
-        """Return whether no directory has been in use since it was last cleanly closed. An offline one may have been.
+    def states(self) -> list[DirectoryState]:
+        """Return the state of each directory after `open`. Omit offline ones that the broker has never used."""
+        return [
+            DirectoryState(
+                str(each.directory_id),
+                online=each.online,
+                is_clean=each.online and each.clean,
+                is_identified=each.online and each.is_identified,
+                is_new=each.is_new,
+            )
+            for each in self._all
+            if each.directory_id is not None
+        ]
 
-        A directory without logs may have lost their names in a power failure.
+    def failed_in_use(self) -> frozenset[str]:
+        """Return the ids of the directories that have failed since `open`."""
+        return frozenset(str(each.directory_id) for each in self._all if each.failed_in_use)
+
+    def intact(self, image: MetadataImage, node_id: int, lost: Container[str]) -> frozenset[Partition]:
+        """Return the replicated partitions that were in a directory outside `lost` in the last process. Blocks.
+
+        `open` has found each of them in that directory. The directory's checkpoint has it too: otherwise, it may have
+        been moved there from a lost one.
         """
-        return all(directory.clean or directory.is_new for directory in self._all)
+        found = set()
+        for directory in self._all:
+            if directory.online and directory.is_identified and str(directory.directory_id) not in lost:
+                known = directory.found & directory.recovery_points.keys()
+                found |= {key for key in known if self._holds(directory, image, node_id, key)}
+        return frozenset(found)
 
-    def failed_in_use(self) -> bool:
-        """Return whether a directory has failed since `open`."""
-        return any(directory.failed_in_use for directory in self._all)
+    def _holds(self, directory: DataDirectory, image: MetadataImage, node_id: int, key: Partition) -> bool:
+        """Return whether a directory has the log of a replicated partition."""
+        info, topic = image.partition(*key), image.topic(key[0])
+        if info is None or topic is None or node_id not in info.replicas or len(info.replicas) == 1:
+            return False
+        with suppress(OSError):  # the directory goes offline
+            return self.find(*key) is directory and directory.topic_id(*key) == topic.topic_id
+        return False
 
     def cluster_id(self) -> str | None:
         """Return the cluster id of the first directory that has one, or None. Read errors are logged."""

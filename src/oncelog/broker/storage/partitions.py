@@ -79,8 +79,8 @@ class Partitions:
         self._stepping = asyncio.Lock()
         """Held during a background step, so that all recoveries together run one step in a turn."""
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
-        self.on_records_missing: Callable[[], object] = bool
-        """Called if recovery of a log in the ISR has ended below the checkpointed high watermark."""
+        self.on_records_missing: Callable[[DataDirectory], object] = bool
+        """Called with its directory if recovery of a log in the ISR has ended below the checkpointed high watermark."""
         self._short: frozenset[tuple[str, int]] = frozenset()
         """These logs. They count as offline until this broker has left their ISRs, so that it does not lead them."""
 
@@ -206,20 +206,22 @@ class Partitions:
         return replica
 
     def _check_complete(self, replica: Replica) -> None:
-        """Leave the ISRs if the log lacks committed records. If it is in an ISR with others, raise KAFKA_STORAGE_ERROR.
+        """Leave the ISRs of all logs in its directory if the log lacks committed records.
 
+        Raises KAFKA_STORAGE_ERROR if this broker is in the log's ISR together with others.
         A leader of such a log would let the others truncate these records.
         """
         key, end = (replica.topic, replica.partition), replica.log.log_end_offset
         info = self._cache.image.partition(*key)
-        committed = self._directories.holding(replica.log.directory).high_watermarks.get(key, 0)
+        directory = self._directories.holding(replica.log.directory)
+        committed = directory.high_watermarks.get(key, 0)
         if info is None or self._node_id not in info.isr or len(info.replicas) == 1 or committed <= end:
             return
         message = f"{replica.name} ends at offset {end}, but its records before offset {committed} were committed"
-        self._logger.error("%s. This broker leaves the ISRs", message)
+        self._logger.error("%s. This broker leaves the ISRs of the partitions in %s", message, directory.path)
         if len(info.isr) > 1:
             self._short |= {key}
-        self.on_records_missing()
+        self.on_records_missing(directory)
         if key in self._short:
             replica.log.discard()
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)

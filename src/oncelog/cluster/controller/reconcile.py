@@ -156,11 +156,11 @@ def _may_start(view: ClusterView, partition: Partition, broker: int) -> bool:
 def _may_lead(view: ClusterView, partition: Partition, broker: int) -> bool:
     """Return whether a member of the ISR may be elected.
 
-    The last member may, even if it has lost unsynced records, but not if it has lost the log.
+    The last member may, even if it lacks records, but not if it has lost the log.
     """
     if not _may_start(view, partition, broker) or _has_lost_log(view, partition, broker):
         return False
-    return not view.brokers[broker].lost_unsynced or len(partition.state.isr) == 1
+    return not view.brokers[broker].may_lack(partition.topic, partition.index) or len(partition.state.isr) == 1
 
 
 def _has_lost_log(view: ClusterView, partition: Partition, broker: int) -> bool:
@@ -193,7 +193,7 @@ def _leaves(view: ClusterView, partition: Partition, member: int, may_stop: bool
     if found is None:
         return False
     stops = found.shutting_down and not may_stop
-    return found.lost_unsynced or stops or _has_lost_log(view, partition, member)
+    return found.may_lack(partition.topic, partition.index) or stops or _has_lost_log(view, partition, member)
 
 
 def _write(view: ClusterView, partition: Partition, wanted: PartitionState) -> StateWrite:

@@ -1,0 +1,65 @@
+"""Decide which log directories may have lost records that this broker had acknowledged. No I/O.
+
+A log directory has lost nothing if its last process has closed it cleanly, or if the machine has not started again
+since then: the page cache survives `kill -9`. A failed disk, and recovery below the high watermark, count as a loss.
+The broker notes a loss until it has left the ISRs of all partitions that may have been in that directory. Everything
+that it does not know counts as lost. Kafka (KIP-966) counts losses by broker: it expects the same broker epoch in the
+clean-shutdown marks of all log directories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+
+class LossNode(msgspec.Struct, frozen=True):
+    """What a broker notes about its log directories, by `directory.id`."""
+
+    boots: dict[str, str]
+    """The boot of the machine in which each directory was last opened."""
+    lost: list[str] = []
+    """The directories that may lack records, in order."""
+
+
+class DirectoryState(NamedTuple):
+    """A log directory after it was opened, or after that has failed."""
+
+    id: str
+    online: bool
+    is_clean: bool
+    """Whether it was cleanly closed. False if it is offline."""
+    is_identified: bool
+    """Whether it had the id. Otherwise, the id is that of its path. False if it is offline."""
+    is_new: bool
+    """Whether no broker has used it before."""
+
+
+def lost_directories(found: LossNode | None, directories: Sequence[DirectoryState], boot: str) -> frozenset[str]:
+    """Return the directories that may lack records, at the start of a process.
+
+    `found` is the node that the last process has written, or None at the first start of the broker. `boot` is the
+    present boot of the machine, or empty if it is unknown. A directory that the broker no longer has counts as lost,
+    because its logs may have been moved to another one.
+    """
+    if found is None:
+        return frozenset()
+    kept = {each.id for each in directories if each.is_new or _is_kept(found, each, boot)} - {*found.lost}
+    return frozenset({*found.boots, *found.lost, *(each.id for each in directories)} - kept)
+
+
+def _is_kept(found: LossNode, directory: DirectoryState, boot: str) -> bool:
+    """Return whether a directory lacks nothing that it had when a process last opened it."""
+    if directory.online and not directory.is_identified:
+        return False
+    before = found.boots.get(directory.id)
+    return before is not None and (directory.is_clean or (boot != "" and boot == before))
+
+
+def opened(found: LossNode | None, directories: Iterable[DirectoryState], boot: str) -> dict[str, str]:
+    """Return `boots` after the start of a process. An offline directory keeps its boot, because it is not open."""
+    before = found.boots if found is not None else {}
+    boots = {each.id: boot if each.online else before.get(each.id) for each in directories}
+    return {key: value for key, value in sorted(boots.items()) if value is not None}
