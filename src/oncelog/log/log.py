@@ -447,9 +447,22 @@ class Log(TruncatableLog):
             self._state.advance_log_start(offset)
 
     def delete_old_segments(self, most: int | None = None) -> int:
-        """Delete segments before the log start, at most ``most`` if it is given. Return their number."""
-        with self._access.to("delete segments of"):
-            return self._files.delete_before(self.log_start_offset, most)
+        """Do the work of `deleting_old_segments` without a pause."""
+        return at_once(self.deleting_old_segments(most))
+
+    def deleting_old_segments(self, most: int | None = None) -> Steps[int]:
+        """Delete segments before the log start, at most ``most`` if it is given. Return their number.
+
+        Pause while a producer snapshot is unfinished. If the log is closed in a pause, delete nothing.
+        """
+        while True:
+            with self._access.to("delete segments of"):
+                deleted = self._files.delete_before(self.log_start_offset, most)
+            if deleted is not None:
+                return deleted
+            yield
+            if self.closed:
+                return 0
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Replace ``old`` by a compacted segment, whose files end in ``.swap``. Recovery completes a failed change."""

@@ -178,13 +178,11 @@ class LogFiles:
         if not self.exist:  # the name of the segment is the only place that has the offset
             self._create()
 
-    def rebuilding(self, log_start: int, end: int, now_ms: int, *, high_watermark: int) -> Steps[None]:
+    def rebuilding(self, end: int, now_ms: int, *, high_watermark: int) -> Steps[None]:
         """Build the producer state of the truncated log beside the stale one, with pauses, and replace that."""
         state = ProducerState(self.state.expiration_ms)
-        holding, pace = self.segments.holding, Pace(BATCHES_A_STEP)
-        yield from rebuilding(
-            state, holding, self._snapshots, log_start, end, now_ms, pace, high_watermark=high_watermark
-        )
+        first, holding, pace = self.segments.first_offset, self.segments.holding, Pace(BATCHES_A_STEP)
+        yield from rebuilding(state, holding, self._snapshots, first, end, now_ms, pace, high_watermark=high_watermark)
         self.state.replace(state)
         self.stale = False
 
@@ -199,11 +197,17 @@ class LogFiles:
         self.epochs.truncate_from_end(offset)
         self.epochs.flush()
 
-    def delete_before(self, log_start: int, most: int | None) -> int:
-        """Delete segments before ``log_start``, at most ``most`` if it is given. Return their number."""
+    def delete_before(self, log_start: int, most: int | None) -> int | None:
+        """Delete segments before ``log_start``, at most ``most`` if it is given. Return their number.
+
+        If a snapshot is unfinished, encode only a part of it, and return None: the segments may be the only record of
+        some producers. The caller calls again.
+        """
         doomed = self.segments.before(log_start)[:most]
-        if doomed:
-            self._snapshots.complete()
+        if doomed and self._snapshots.unfinished is not None:
+            self._snapshots.advance()
+            if self._snapshots.unfinished is not None:
+                return None
         self._delete(doomed)
         if doomed or not self.epochs.may_wait:
             self.epochs.flush()

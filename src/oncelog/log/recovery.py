@@ -65,7 +65,7 @@ def rebuilding(
     state: ProducerState,
     holding: Callable[[int], list[Segment]],
     snapshots: Snapshots,
-    log_start: int,
+    first: int,
     end: int,
     now_ms: int,
     pace: Pace,
@@ -74,11 +74,14 @@ def rebuilding(
 ) -> Steps[None]:
     """Rebuild the producer state at ``end`` from a snapshot and the batches after it, with pauses.
 
+    ``first`` is the first offset in the files. It may be before the log start: DeleteRecords deletes no producers, and
+    some of them may be only in batches before the log start, if no newer snapshot was finished before a crash.
+
     The snapshot is the newest one up to ``high_watermark``: the transactions whose markers are after it are not stable
     yet, and a snapshot does not contain them. ``holding`` returns the segment with an offset and all later ones. It is
     called after each pause, in which segments may be deleted or compacted.
     """
-    yield from snapshots.loading(state, log_start, end, max(high_watermark, log_start), now_ms, pace)
+    yield from snapshots.loading(state, first, end, max(high_watermark, first), now_ms, pace)
     at: tuple[Segment, int] | None = None
     paused = True
     while paused:
@@ -185,7 +188,7 @@ class Loader:
             self._epochs.clear()
             return (yield from self._empty(log_start, exists=True))
         if first is None:
-            yield from self._rebuilding(segments, log_start, end)
+            yield from self._rebuilding(segments, segments[0].base_offset, end, log_start)
         self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(log_start)
         yield from self._snapshots.removing_strays([segment.base_offset for segment in segments], self._pace)
@@ -235,16 +238,16 @@ class Loader:
                 yield
         return segments, snapshots
 
-    def _rebuilding(self, segments: list[Segment], log_start: int, end: int) -> Steps[None]:
+    def _rebuilding(self, segments: list[Segment], first: int, end: int, log_start: int) -> Steps[None]:
         return rebuilding(
             self._state,
             Segments(segments).holding,
             self._snapshots,
-            log_start,
+            first,
             end,
             self._now_ms,
             self._pace,
-            high_watermark=self._high_watermark,
+            high_watermark=max(self._high_watermark, log_start),
         )
 
     def _segment(self, base_offset: int) -> Segment:
@@ -282,7 +285,7 @@ class Loader:
     def _recover(self, segments: list[Segment], first: int, log_start: int) -> Steps[list[Segment]]:
         """Read the segments from ``first`` on. Return the segments that remain."""
         base = segments[first].base_offset
-        yield from self._rebuilding(segments[:first], min(log_start, base), base)
+        yield from self._rebuilding(segments[:first], segments[0].base_offset, base, log_start)
         # A follower writes the file of the epochs when it truncates. After a crash, the file may be newer than the
         # batches, and would assign an epoch of the new leader to batches that the new leader does not have.
         self._epochs.truncate_from_end(base)

@@ -9,6 +9,7 @@ from itertools import islice
 
 from oncelog.log.log import Log
 from oncelog.log.segment import Segment
+from oncelog.log.steps import Steps, at_once
 
 SEGMENTS_AT_ONCE = 20
 """Segments that one call may drop. It reads the indexes of each, and renames its files."""
@@ -35,7 +36,12 @@ def retained_from(log: Log, now_ms: int) -> int:
 
 
 def apply_retention(log: Log, now_ms: int) -> int:
-    """Drop segments that exceed the retention time or size, and return their number.
+    """Do the work of `applying_retention` without a pause."""
+    return at_once(applying_retention(log, now_ms))
+
+
+def applying_retention(log: Log, now_ms: int) -> Steps[int]:
+    """Drop segments that exceed the retention time or size, and return their number. Pause as the deletion does.
 
     Drops at most `SEGMENTS_AT_ONCE` segments: call it until it returns 0. It does not change a closed log, because
     its directory may have another name now, or belong to a new topic. Raises KAFKA_STORAGE_ERROR.
@@ -46,7 +52,7 @@ def apply_retention(log: Log, now_ms: int) -> int:
     if start == log.log_end_offset:
         log.roll(now_ms)
     log.advance_log_start(start)
-    return log.delete_old_segments(SEGMENTS_AT_ONCE)
+    return (yield from log.deleting_old_segments(SEGMENTS_AT_ONCE))
 
 
 def _is_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:

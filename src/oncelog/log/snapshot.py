@@ -183,8 +183,8 @@ class Snapshots:
         """Begin a snapshot at the state's end offset, unless there is one. `advance` continues it.
 
         If there are few producers, write it now. Otherwise, other clients would wait: for 0.3 s with 100,000 producers.
-        Until segments are deleted, recovery finds all producers in the former snapshot and the batches after it. So a
-        former one that is unfinished is dropped.
+        Until segments are deleted, recovery finds all producers in the former snapshot and the batches after it, also
+        in those before the log start. So a former one that is unfinished is dropped.
         """
         self.unfinished = None
         if len(state.entries) <= PRODUCERS_AT_ONCE:
@@ -210,15 +210,14 @@ class Snapshots:
         self._disk.atomic_write(self._path(offset), content)
         insort(self.offsets, offset)
 
-    def loading(
-        self, state: ProducerState, log_start: int, end: int, newest: int, now_ms: int, pace: Pace
-    ) -> Steps[None]:
+    def loading(self, state: ProducerState, first: int, end: int, newest: int, now_ms: int, pace: Pace) -> Steps[None]:
         """Load the newest undamaged snapshot up to ``newest`` into ``state``, with pauses.
 
-        Without a snapshot, the state begins at ``log_start``. Remove snapshots after ``end``, which contain batches
-        that are no longer in the log. Also remove those before the start of the log, and damaged ones.
+        Without a snapshot, the state begins at ``first``, the first offset in the files. Remove snapshots after
+        ``end``, which contain batches that are no longer in the log. Also remove those before ``first``, and damaged
+        ones.
         """
-        for offset in [offset for offset in self.offsets if offset > end or offset < log_start]:
+        for offset in [offset for offset in self.offsets if offset > end or offset < first]:
             self.remove(offset)
             if pace.is_due(FILE_REMOVED):
                 yield
@@ -236,7 +235,7 @@ class Snapshots:
                         yield
                 state.load(entries, offset, now_ms)
                 return
-        state.clear(log_start)
+        state.clear(first)
 
     def paths_from(self, offset: int) -> list[str]:
         """Return the files of the snapshots taken at or after ``offset``."""

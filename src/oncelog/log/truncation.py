@@ -128,8 +128,7 @@ class TruncatableLog:
 
     def rebuilding(self, now_ms: int) -> Steps[None]:
         """Rebuild the producer state of a truncated log, with pauses. Raises KAFKA_STORAGE_ERROR."""
-        start, end = self.log_start_offset, self.log_end_offset
-        steps = self._files.rebuilding(start, end, now_ms, high_watermark=self.high_watermark)
+        steps = self._files.rebuilding(self.log_end_offset, now_ms, high_watermark=self.high_watermark)
         ended = False
         while not ended:
             with self._access.to("rebuild the producers of"):

@@ -10,6 +10,7 @@ from oncelog.log import snapshot
 from oncelog.log.log import Log
 from oncelog.log.producer_state import ProducerEntry
 from oncelog.log.snapshot import decode_snapshot
+from oncelog.log.steps import at_once
 from support.crashdisk import CrashDisk
 from support.logs import NOW, append, new_log, of_producer, open_log
 
@@ -73,6 +74,78 @@ def test_producers_outlive_their_records_although_their_snapshot_is_unfinished(w
         log.close()
     log = reopen(disk, clean=way == "close", log_start_offset=22)
     assert sorted(log.producer_entries) == list(range(22))
+
+
+@pytest.mark.usefixtures("few_producers_a_step")
+@pytest.mark.parametrize("recovery_point", [0, 10, 22, 23])
+@pytest.mark.parametrize("log_start", [5, 10, 11, 22, 23])
+def test_producers_before_the_log_start_survive_a_kill_while_a_snapshot_is_unfinished(
+    log_start: int, recovery_point: int
+) -> None:
+    """DeleteRecords moves the log start. The segments before it are deleted later, and still have the producers."""
+    disk, log = new_log()
+    for producer in range(22):
+        if producer == 10:
+            log.roll(NOW)
+        append(log, of_producer(producer, 0))
+    assert len(snapshots(disk)) == 1
+    log.roll(NOW)
+    append(log, of_producer(1, 1))
+    assert len(snapshots(disk)) == 1
+    log.advance_log_start(log_start)
+    again = reopen(disk, log_start_offset=log_start, recovery_point=recovery_point)
+    assert again.log_start_offset == log_start
+    assert again.producer_entries.keys() == log.producer_entries.keys()
+    assert [entry.last_sequence for entry in again.producer_entries.values()].count(1) == 1
+
+
+@pytest.mark.usefixtures("few_producers_a_step")
+def test_deletion_of_segments_waits_in_steps_for_an_unfinished_snapshot() -> None:
+    """Encoding 100,000 producers at once would stop the event loop for 0.3 s."""
+    disk, log = new_log()
+    for producer in range(22):
+        append(log, of_producer(producer, 0))
+    log.roll(NOW)
+    log.advance_log_start(22)
+    steps = log.deleting_old_segments()
+    for _ in range(4):
+        next(steps)
+        assert (len(log.segments), snapshots(disk)) == (2, [])
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    assert done.value.value == 1
+    assert (len(log.segments), len(snapshots(disk))) == (1, 1)
+
+
+@pytest.mark.usefixtures("few_producers_a_step")
+def test_deletion_of_segments_takes_also_those_that_are_rolled_in_its_pauses() -> None:
+    disk, log = new_log()
+    for producer in range(22):
+        append(log, of_producer(producer, 0))
+    log.roll(NOW)
+    log.advance_log_start(22)
+    steps = log.deleting_old_segments()
+    next(steps)
+    append(log, of_producer(30, 0))
+    log.roll(NOW)
+    log.advance_log_start(23)
+    assert at_once(steps) == 2
+    assert sorted(reopen(disk, log_start_offset=23).producer_entries) == [*range(22), 30]
+
+
+@pytest.mark.usefixtures("few_producers_a_step")
+def test_deletion_of_segments_ends_if_the_log_is_closed_in_a_pause() -> None:
+    disk, log = new_log()
+    for producer in range(22):
+        append(log, of_producer(producer, 0))
+    log.roll(NOW)
+    log.advance_log_start(22)
+    steps = log.deleting_old_segments()
+    next(steps)
+    log.discard()
+    before = disk.listdir(log.directory)
+    assert at_once(steps) == 0
+    assert disk.listdir(log.directory) == before
 
 
 @pytest.mark.usefixtures("few_producers_a_step")

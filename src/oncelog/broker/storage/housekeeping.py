@@ -16,9 +16,10 @@ from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.turns import in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
-from oncelog.log.retention import apply_retention
+from oncelog.log.retention import applying_retention
 from oncelog.protocol.errors import ProtocolError
 
 DIRECTORY_CHECK_MS = 1_000
@@ -129,7 +130,7 @@ class Housekeeping:
             self._flusher.files(replica)
 
     async def _retain(self, replica: Replica) -> None:
-        while dropped := apply_retention(replica.log, self._now_ms()):
+        while dropped := await in_turns(applying_retention(replica.log, self._now_ms()), 1):
             self._logger.info("dropped %d old segments of %r", dropped, replica)
             await asyncio.sleep(0)
 

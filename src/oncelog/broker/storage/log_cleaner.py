@@ -14,6 +14,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.turns import in_turns
 from oncelog.broker.workers import Workers
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
@@ -21,7 +22,7 @@ from oncelog.log.cleaning.plan import Plan, make_plan
 from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import Log
-from oncelog.log.retention import apply_retention
+from oncelog.log.retention import applying_retention
 from oncelog.protocol.errors import ProtocolError
 
 _PAUSE_S = 0.05
@@ -160,7 +161,7 @@ class LogCleaner:
     async def _retain(self, log: Log) -> None:
         """Apply retention to a compacted log, as Kafka's cleaner does. The cleaner runs more often than retention."""
         try:
-            while apply_retention(log, self._now_ms()):
+            while await in_turns(applying_retention(log, self._now_ms()), 1):
                 self._logger.info("dropped old segments of %r", log)
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - `_give_up` logs the error
