@@ -57,7 +57,8 @@ class Truncations:
     def start(self, replica: Replica, action: Truncate | Restart | Truncated) -> None:
         """Truncate or restart the log of a follower in the background. `Replica.truncating` is true until the end.
 
-        If an append has truncated the log (`Truncated`), rebuild the producer state, and write the checkpoints.
+        If an append has truncated the log (`Truncated`), write the checkpoints. If the append has failed in between,
+        first rebuild the producer state.
         """
         replica.truncating = True
         self._workers.spawn(self._truncate(replica, action), f"truncate {replica.name}")

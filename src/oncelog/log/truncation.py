@@ -127,7 +127,12 @@ class TruncatableLog:
         return self._files.stale
 
     def rebuilding(self, now_ms: int) -> Steps[None]:
-        """Rebuild the producer state of a truncated log, with pauses. Raises KAFKA_STORAGE_ERROR."""
+        """Rebuild the producer state of a truncated log, with pauses, if it is stale. Raises KAFKA_STORAGE_ERROR.
+
+        An append of a follower that truncates the log rebuilds the state itself.
+        """
+        if not self.is_stale:
+            return
         steps = self._files.rebuilding(self.log_end_offset, now_ms, high_watermark=self.high_watermark)
         ended = False
         while not ended:

@@ -8,11 +8,11 @@ import pytest
 
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
-from oncelog.log.steps import BATCHES_A_STEP, Steps
+from oncelog.log.steps import BATCHES_A_STEP, Steps, at_once
 from oncelog.log.truncation import SEGMENTS_A_STEP
 from oncelog.protocol.errors import ProtocolError
 from support.crashdisk import CrashDisk, CrashFile
-from support.logs import NOW, append, batch, end_txn, new_log, of_producer, open_log, restart_at
+from support.logs import NOW, append, append_as_follower, batch, end_txn, new_log, of_producer, open_log, restart_at
 
 SMALL = LogConfig(segment_bytes=150)
 BATCHES = 5 * BATCHES_A_STEP
@@ -136,6 +136,26 @@ def test_interrupted_rebuild_can_be_repeated() -> None:
         pass
     assert not log.is_stale
     assert log.producer_entries[1].last_sequence == BATCHES - 3
+
+
+def test_append_that_has_truncated_the_log_needs_no_other_rebuild() -> None:
+    """The append itself has rebuilt the producers, and has added those of its batches."""
+    disk, log = filled()
+    records = batch(3, base_offset=BATCHES - 2, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=0)
+    truncations, disk.bytes_read = log.truncations, 0
+    append_as_follower(log, records, leader_epoch=0, now_ms=NOW)
+    assert (log.truncations, log.log_end_offset) == (truncations + 1, BATCHES + 1)
+    assert not log.is_stale
+    assert disk.bytes_read > 0  # the append has read the log once
+    before, disk.bytes_read = dict(log.producer_entries), 0
+    at_once(log.rebuilding(NOW))
+    assert disk.bytes_read == 0
+    assert before.keys() == {1, 2, 7}
+    assert log.producer_entries.keys() == before.keys()
+    assert all(log.producer_entries[producer] is entry for producer, entry in before.items())
+    assert log.producer_entries[7].last_sequence == 2
+    log.advance_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == 1
 
 
 def test_closed_log_ends_the_truncation() -> None:
