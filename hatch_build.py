@@ -39,7 +39,7 @@ NOT_COMPILED = (
     "log/disk.py",  # only calls the system; the simulation and tests extend its classes
     "log/file_access.py",  # its error inherits from OSError
     "log/guarded_disk.py",  # its error inherits from OSError
-    "log/snapshot.py",  # inherits from msgspec's classes, which the compiler does not know
+    "log/snapshot.py",  # a test replaces a function that it calls
     "net/connection.py",  # only the client uses it; its errors inherit from OSError
     "net/eager.py",  # `types.coroutine` accepts only generators of the interpreter
     "net/failures.py",  # its errors inherit from OSError
