@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.cluster.brokers import read_registrations
 from oncelog.cluster.leader import Term
 from oncelog.cluster.partition_state import decode_state, state_path
 from oncelog.cluster.replica import Replica
@@ -367,6 +368,49 @@ def test_last_replica_standing() -> None:
         assert await cluster.append(1, "t", b"c") is ErrorCode.NONE
         await cluster.agree("t", ALL)
         assert records(cluster, 1) in ([b"c"], [b"a", b"c"], [b"a", b"b", b"c"])
+
+    ReplicaCluster.run(scenario)
+
+
+def joins_while_lacking(cluster: ReplicaCluster, number: int) -> list[tuple[int, ...]]:
+    """Return a list that gets each ISR of t that a broker joins while its registration says that it lacks records."""
+    store, joined = cluster.world.store, list[tuple[int, ...]]()
+    multi = store.multi
+
+    def watched(*arguments: Any, **options: Any) -> None:
+        before = cluster.state("t").isr
+        multi(*arguments, **options)
+        isr, brokers = cluster.state("t").isr, read_registrations(store)
+        if number in set(isr) - set(before) and brokers[number].lost_unsynced:
+            joined.append(isr)
+
+    store.multi = watched  # type: ignore[method-assign]
+    return joined
+
+
+def test_crashed_member() -> None:
+    """A replica that may lack records joins no ISR before it has left all of them. Else, the controller removes it.
+
+    So the leader and the controller do not change the state by turns, while another leader has not removed the replica.
+    """
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        machine, link = cluster.world.brokers[3], cluster.world.store_link("broker-3")
+        await cluster.create("t", ALL, least=2)
+        await cluster.append(1, "t", b"a")
+        await cluster.agree("t", ALL)
+        joined, left = (
+            joins_while_lacking(cluster, 3),
+            asyncio.ensure_future(cluster.eventually(lambda: 3 not in cluster.state("t").isr)),
+        )
+        machine.crash()
+        link.latency_s = 0.5, 0.5  # so the broker notes late that it has left the ISR
+        await machine.start()
+        await left
+        await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+        link.latency_s = 0.0, 0.0
+        await cluster.agree("t", ALL)
+        assert joined == []
 
     ReplicaCluster.run(scenario)
 

@@ -154,7 +154,7 @@ class Term:
         """Start leading under `state`. `high_watermark` is the checkpointed one, limited to `log_end`.
 
         For `stored_end`, see `appended`.
-        `live` maps the brokers that may join the ISR to their broker epochs. Exclude brokers that are shutting down.
+        `live` maps the brokers that may join the ISR to their broker epochs. Exclude those that stop or lack records.
         A member that is not in it leaves the ISR. If it is empty, the live brokers are unknown.
         `advanced` gets each new high watermark before the waits for it finish. It sets the log's high watermark.
         For `later`, see `Waits`.

@@ -91,6 +91,8 @@ LOST_LOG = {2: BrokerInfo(21, lost_logs=frozenset({("t", 0)}))}
         (view_of(led(1, 1, 2), {**alive(3), **HEALTHY}), (2, (2,), 6)),
         (view_of(led(1, 1, 2), {**alive(3), **OTHER_HEALTHY}), (NONE, (1,), 6)),
         (view_of(led(NONE, 1, 2, 3), {1: BrokerInfo(11, lost_unsynced=True), **HEALTHY}), (2, (2,), 6)),
+        (view_of(led(2, 1, 2, 3), {**alive(1, 3), **LOST}), (1, (1, 3), 6)),  # it leaves all ISRs before it joins any
+        (view_of(led(2, 2), {**alive(1, 3), **LOST}), None),
         # controlled shutdown
         (view_of(led(1, 1, 2, 3), {**alive(2, 3), **STOPPING}), (2, (2, 3), 6)),
         (view_of(led(1, 1), {**alive(2, 3), **STOPPING}), None),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective
+from oncelog.cluster.brokers import BrokerInfo
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
 from oncelog.cluster.replica import Replica
@@ -119,19 +120,25 @@ class Roles:
             self.on_isr_change_due(replica)
 
     def live(self, replica: Replica) -> Mapping[int, int]:
-        """Return the brokers that may join the in-sync replicas, with their broker epochs."""
+        """Return the brokers that may join the in-sync replicas, with their broker epochs.
+
+        A replica that may lack records must leave the ISR first. If it joined again before its broker knows that it has
+        left, the controller would remove it, and both would change the state by turns.
+        """
         image = self._cache.image
         if self._live_of is not image:
             self._live_of = image
             self._live = {id_: info.epoch for id_, info in image.brokers.items() if not info.shutting_down}
         key = replica.topic, replica.partition
-        if any(key in info.offline or key in info.lost_logs for info in image.brokers.values()):
-            return {
-                id_: epoch
-                for id_, epoch in self._live.items()
-                if key not in image.brokers[id_].offline and key not in image.brokers[id_].lost_logs
-            }
+        unfit = [id_ for id_, info in image.brokers.items() if _is_unfit(info, key)]
+        if unfit:
+            return {id_: epoch for id_, epoch in self._live.items() if id_ not in unfit}
         return self._live
+
+
+def _is_unfit(broker: BrokerInfo, key: tuple[str, int]) -> bool:
+    """Return whether a broker's replica of a partition is offline, lost, or may lack records."""
+    return key in broker.offline or key in broker.lost_logs or broker.may_lack(*key)
 
 
 def steady_ms() -> int:

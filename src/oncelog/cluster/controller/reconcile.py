@@ -100,14 +100,20 @@ def _leader(view: ClusterView, partition: Partition, prefer: bool) -> int:
 
     1. The present leader may continue: the preferred leader if it is wanted and can lead, else the present one.
     2. A member of the ISR can lead: the first of them, in the order of the replicas.
-    3. The present leader is shutting down: it continues, because no other broker can lead.
+    3. The present leader is shutting down or may lack records: it continues, because no other broker can lead.
     4. Unclean elections are allowed: the first replica that can start. A replica that has a log comes first.
     """
     leader = partition.state.leader
-    if _still_leads(view, partition) and not view.brokers[leader].shutting_down:
+    if _still_leads(view, partition) and not _must_go(view, partition):
         preferred = _preferred(view, partition) if prefer else None
         return leader if preferred is None else preferred
     return _elected(view, partition)
+
+
+def _must_go(view: ClusterView, partition: Partition) -> bool:
+    """Return whether another broker should lead: the leader stops, or may lack records and must leave the ISR."""
+    leader = view.brokers[partition.state.leader]
+    return leader.shutting_down or leader.may_lack(partition.topic, partition.index)
 
 
 def _elected(view: ClusterView, partition: Partition) -> int:
