@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oncelog.sim.faults import Crash, Cut, Kill, Limit, Slow
+from oncelog.sim.faults import Crash, Cut, Die, ExpireSessions, Kill, Limit, Slow
 from oncelog.sim.plan import PlanError, decode
 from support import cluster_mutations, worlds
 from support.cluster_plans import FAULTS, SCENARIO, Commits, Put, Transaction, Trim, expand
@@ -93,6 +93,18 @@ def test_crash_that_could_lose_records_kills_only_the_process() -> None:
     crashes = [Crash(at=at, host=host, seconds=2.0) for at, host in ((0.5, "broker-1"), (0.6, "broker-2"))]
     outcomes, _ = run_plan(msgspec.structs.replace(expand(1), seconds=3.0, faults=crashes))
     assert (outcomes["faults"], outcomes["crashes"]) == (2, 1)
+
+
+def test_no_machine_crashes_while_a_broker_that_never_returns_is_in_sync() -> None:
+    """Broker 2 dies, broker 3 never returns, and broker 1 would leave the ISRs after its crash (seed 22045, shrunk)."""
+    faults = [
+        ExpireSessions(at=0.1236, host="broker-2"),
+        Die(at=0.6145, host="broker-2", changes=17, seconds=2.5),
+        Kill(at=0.7377, host="broker-3"),
+        Crash(at=1.9086, host="broker-1", seconds=0.5, restarts=(20,)),
+    ]
+    outcomes, _ = run_plan(msgspec.structs.replace(expand(22045), seconds=6.0, workload=[], faults=faults))
+    assert (outcomes["faults"], outcomes["crashes"]) == (3, 0)
 
 
 def test_bug_is_found() -> None:

@@ -60,7 +60,7 @@ from support.replica_invariants import InvariantError
 
 LIMIT_S = 60.0
 """How long each step of the recovery may take, in virtual time."""
-ENDING_SESSIONS = (CutStore, Die, ExpireSessions, Kill, Pause, SetClock)
+ENDING_SESSIONS = CutStore | Die | ExpireSessions | Kill | Pause | SetClock
 """Faults that may end the session of a broker."""
 
 
@@ -163,9 +163,12 @@ class ClusterWorld:
 
         Nothing is synced, so acknowledged records survive if one machine at a time crashes, and if the only in-sync
         replica returns. While a machine that has crashed or never returns is in an ISR, the sessions of the others must
-        not end: it would be the last member. Only eligible leader replicas (KIP-966) could then lead.
+        not end: it would be the last member. Only eligible leader replicas (KIP-966) could then lead. A machine that
+        crashes leaves the ISRs, so it must not crash while the ISRs contain a broker that never returns.
         """
-        if isinstance(fault, ENDING_SESSIONS) and (self.states.have_lost or self._need_the_gone()):
+        if isinstance(fault, ENDING_SESSIONS) and self.states.have_lost:
+            return None
+        if isinstance(fault, Crash | ENDING_SESSIONS) and self._need_the_gone():
             return None
         safe = self.states.are_full
         if isinstance(fault, Crash):
