@@ -32,9 +32,10 @@ from oncelog.cluster.brokers import (
 )
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image_nodes import prepare
-from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState, encode_state, state_path
 from oncelog.cluster.store import Set
 from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.topics import NO_LEADER
 from oncelog.log.checkpoint import write_offset_checkpoint
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -311,6 +312,32 @@ def test_process_with_a_failed_disk_keeps_its_place_in_the_isrs_when_it_register
         disk.repair()
         broker = await brokers.start(1)
         assert broker.registration.info.lost_unsynced
+
+    run(Brokers(tmp_path, store), body)
+
+
+def test_partition_without_a_leader_does_not_keep_a_broker_out_of_other_isrs(tmp_path: Path) -> None:
+    """The machine has crashed. Partition 0 waits for broker 2, which may be away for long."""
+    store = led_by_another()
+
+    def write(index: int, state: PartitionState) -> None:
+        ChangeLog(store).write([Set(state_path("t", index), encode_state(state))], state_path("t", index))
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        await broker.topics.create("t", assignment=[(1, 2), (1, 2), (2,)])
+        write(0, PartitionState(NO_LEADER, 1, (2, 1), 1, UNKNOWN_BROKER_EPOCH))
+        write(1, PartitionState(2, 1, (2, 1), 1, 0))
+        await brokers.crash(1)
+        broker = await brokers.start(1, boot_id="boot 2")
+        assert broker.registration.info.may_lack("t", 1)
+        write(1, PartitionState(2, 1, (2,), 2, 0))
+        await until(lambda: not read_registrations(store)[1].may_lack("t", 1))
+        assert read_registrations(store)[1].may_lack("t", 0)
+        assert read_registrations(store)[1].intact == {("t", 1)}
+        write(0, PartitionState(2, 2, (2,), 2, 0))
+        await until(lambda: not read_registrations(store)[1].lost_unsynced)
+        assert read_registrations(store)[1].intact == frozenset()
 
     run(Brokers(tmp_path, store), body)
 

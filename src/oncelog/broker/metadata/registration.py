@@ -32,6 +32,7 @@ from oncelog.cluster.store import (
     Set,
     StoreError,
 )
+from oncelog.cluster.topics import NO_LEADER
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
@@ -134,7 +135,7 @@ class Registration:
         known = delta.after.brokers.get(self._identity.node_id)
         if delta.brokers_changed and (known is None or known.epoch != self.epoch):
             self._wake.set()
-        if self._is_replaced():
+        if self._with_less_lost() != self.info:
             self._workers.spawn(self._forget_lost(), "note that lost records are replaced")
         if self.lost:
             self._workers.spawn(self._forget_lost_logs(), "note that lost logs may be replaced")
@@ -298,21 +299,31 @@ class Registration:
 
     async def _forget_lost(self) -> None:
         async with self._updating:
-            if self._is_replaced():  # a loss may have been found in the meantime
+            info = self._with_less_lost()  # a loss may have been found in the meantime
+            if info != self.info:
                 with suppress(StoreError):  # the next change of the metadata tries again
-                    await self._write(replace(self.info, lost_unsynced=False, intact=frozenset()), lost=frozenset())
+                    await self._write(info, lost=self._lost if info.lost_unsynced else frozenset())
 
-    def _is_replaced(self) -> bool:
-        """Return whether records may be missing, and each such partition has another in-sync replica in its place.
+    def _with_less_lost(self) -> BrokerInfo:
+        """Return the registration without the partitions whose ISR this broker has left.
 
-        A partition without another in-sync replica stays as it is.
+        It stays as it is until the leaders have removed the broker from all ISRs, because each change may name all
+        partitions. Only partitions without a leader may then remain: one may have lost all other members of its ISR for
+        long, and meanwhile the broker must join the ISRs of others. A partition without another in-sync replica counts
+        as left, because there is no better copy.
         """
-        node_id = self._identity.node_id
-        return self.info.lost_unsynced and not any(
-            node_id in info.isr and len(info.isr) > 1 and self.info.may_lack(topic.name, index)
-            for topic in self._image.topics()
-            for index, info in enumerate(topic.partitions)
-        )
+        node_id, lacking, hosted = self._identity.node_id, set(), set()
+        if not self.info.lost_unsynced:
+            return self.info
+        for topic in self._image.topics():
+            for index, info in enumerate(topic.partitions):
+                if node_id in info.replicas:
+                    hosted.add((topic.name, index))
+                if node_id in info.isr and len(info.isr) > 1 and self.info.may_lack(topic.name, index):
+                    if info.leader != NO_LEADER:
+                        return self.info
+                    lacking.add((topic.name, index))
+        return replace(self.info, lost_unsynced=bool(lacking), intact=frozenset(hosted - lacking if lacking else ()))
 
     async def _forget_lost_logs(self) -> None:
         """Let this broker replace the lost logs of the partitions whose ISR it has left."""
