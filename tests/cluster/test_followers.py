@@ -198,3 +198,37 @@ def test_follower_that_the_leader_has_no_records_for_reports_that_it_is_behind(
         "offset 3"
     ) in caplog.text
     assert "differs from the log" not in caplog.text
+
+
+def test_fetches_wait_for_records_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    """The follower reports its new log start after the checkpoint. Until then, it must not fetch in a busy loop."""
+
+    async def body(brokers: Brokers) -> None:
+        first, second, _ = await three(brokers)
+        await first.topics.create("t", assignment=[(1, 2)])
+        assert await produce(first) == ErrorCode.NONE
+        await until(lambda: first.partitions.find("t", 0).log.high_watermark == 1)
+        replica = second.partitions.hosted("t", 0)
+        assert replica is not None
+        released = asyncio.Event()
+        write = second.checkpoints.write
+
+        async def held(*arguments: Any) -> Any:
+            await released.wait()
+            return await write(*arguments)
+
+        second.checkpoints.write = held  # type: ignore[method-assign]
+        fetches = counted_fetches(second)
+        topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])
+        deleting = asyncio.ensure_future(ask(first, DeleteRecordsRequest(topics=[topic], timeout_ms=60_000)))
+        try:
+            await until(lambda: replica.log.log_start_offset == 1)
+            fetches.clear()
+            await until(lambda: len(fetches) >= 3)
+            assert min(each.max_wait_ms for each in fetches) > 0
+            assert not deleting.done()
+        finally:
+            released.set()
+        assert (await deleting).topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    run(Brokers(tmp_path), body)

@@ -280,7 +280,7 @@ class _Fetcher:
     def _update(self) -> tuple[list[_Followed], float]:
         """Find out what to fetch now. Return the partitions whose records must be synced first (`flush.messages`).
 
-        The second result is the number of seconds after which the next back-off ends, or a checkpoint may be written.
+        The second result is the number of seconds after which a back-off ends, or a checkpoint may have been written.
         """
         now = asyncio.get_running_loop().time()
         unsynced = []
@@ -298,14 +298,14 @@ class _Fetcher:
             elif followed.is_unsynced:
                 unsynced.append(followed)
             else:
-                if followed.has_new_start:
-                    self._parts.starts.store(followed.replica)
-                    retry_at = min(retry_at, now + SYNC_WAIT_MS / 1000)
-                else:
-                    del self._due[followed]
+                del self._due[followed]
                 followed.fetch = self._next_fetch(followed)
                 if followed in self._due:  # after an error
                     retry_at = min(retry_at, followed.retry_at)
+                elif followed.has_new_start:
+                    self._parts.starts.store(followed.replica)
+                    self._due[followed] = None
+                    retry_at = min(retry_at, now + SYNC_WAIT_MS / 1000)
             if followed.fetch is None or followed.fetch != last:
                 self._wanted.pop(followed.id, None)  # a partition that has got records moves to the end
                 if followed.fetch is not None:
@@ -350,14 +350,12 @@ class _Fetcher:
         The leader waits at most `longest_s` for new records, because then other partitions must be fetched.
         """
         parts, session = self._parts, self._session
-        config = parts.config.static
+        config, roles = parts.config.static, parts.partitions.roles
         wait_ms = math.ceil(min(config.replica_fetch_wait_max_ms, longest_s * 1000))
         topics, forgotten = session.request(self._wanted, self._changed, config.replica_fetch_max_bytes)
         self._changed.clear()
         request = FetchRequest(
-            replica_state=ReplicaState(
-                replica_id=parts.partitions.roles.node_id, replica_epoch=parts.partitions.roles.broker_epoch()
-            ),
+            replica_state=ReplicaState(replica_id=roles.node_id, replica_epoch=roles.broker_epoch()),
             max_wait_ms=wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
@@ -478,7 +476,7 @@ class _Fetcher:
 
     async def _bounds(self, followed: _Followed) -> tuple[int, int] | None:
         """Return the leader's log start and log end offsets, or None if it does not answer."""
-        found = []
+        parts, found = self._parts, []
         for timestamp in (_EARLIEST, _LATEST):
             asked = ListOffsetsPartition(
                 partition_index=followed.replica.partition,
@@ -486,13 +484,11 @@ class _Fetcher:
                 timestamp=timestamp,
             )
             request = ListOffsetsRequest(
-                replica_id=self._parts.partitions.roles.node_id,
+                replica_id=parts.partitions.roles.node_id,
                 topics=[ListOffsetsTopic(name=followed.replica.topic, partitions=[asked])],
             )
-            timeout_ms = self._parts.config.static.replica_socket_timeout_ms
-            response = await self._parts.peers.request(
-                self._leader, Purpose.FETCH, request, ListOffsetsResponse, timeout_ms
-            )
+            timeout_ms = parts.config.static.replica_socket_timeout_ms
+            response = await parts.peers.request(self._leader, Purpose.FETCH, request, ListOffsetsResponse, timeout_ms)
             if isinstance(response, Failure):
                 return None
             answer = response.topics[0].partitions[0]
