@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from oncelog.cluster.brokers import read_registrations
-from oncelog.cluster.leases import PAUSE_MS
+from oncelog.cluster.leases import END_BYTES, PAUSE_MS
 from oncelog.cluster.store_sqlite import SqliteStore, monotonic_ms
 from oncelog.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -31,7 +31,8 @@ def create(processes: BrokerProcesses, name: str, *replicas: list[int]) -> None:
 
 def lease_end(processes: BrokerProcesses, node_id: int) -> int:
     """Return the end of a broker's lease on the monotonic clock, in ms."""
-    return int.from_bytes(Path(f"{processes.tree}-lease-broker-{node_id}").read_bytes(), "big")
+    content = Path(f"{processes.tree}-lease-broker-{node_id}").read_bytes()
+    return int.from_bytes(content[:END_BYTES], "big")
 
 
 def renewed_at(processes: BrokerProcesses, node_id: int, at_ms: int) -> None:

@@ -24,8 +24,8 @@ leases for the same time.
 
 Brokers read the leases at least once a second. A broker that reads them less often trusts only every second read.
 """
-_END_BYTES = 8
-_PORT_BYTES = 2
+END_BYTES = 8
+PORT_BYTES = 2
 """The file has the end of the lease, then the port. Files of older versions have no port."""
 _ATTEMPTS = 20
 _RETRY_S = 0.005
@@ -72,7 +72,7 @@ class Leases:
         with self._holding:  # otherwise, `close` could close the file, and the kernel reuse its number
             fd = self._held.get(owner)
             if fd is not None:
-                os.pwrite(fd, end_ms.to_bytes(_END_BYTES, "big") + self.port.to_bytes(_PORT_BYTES, "big"), 0)
+                os.pwrite(fd, end_ms.to_bytes(END_BYTES, "big") + self.port.to_bytes(PORT_BYTES, "big"), 0)
             return fd is not None
 
     def holds(self, owner: str) -> bool:
@@ -95,10 +95,10 @@ class Leases:
 
     def _port_of(self, owner: str) -> int:
         fd = self._open(owner)
-        return 0 if fd is None else int.from_bytes(os.pread(fd, _PORT_BYTES, _END_BYTES), "big")
+        return 0 if fd is None else int.from_bytes(os.pread(fd, PORT_BYTES, END_BYTES), "big")
 
     def _open(self, owner: str) -> int | None:
-        """Return the descriptor for reading the file of an owner. None if there is no file."""
+        """Return the descriptor for reading an owner's file, or None if there is no file."""
         fd = self._seen.get(owner)
         if fd is None:
             try:
@@ -114,7 +114,7 @@ class Leases:
         if _lock(fd, fcntl.LOCK_SH):
             fcntl.flock(fd, fcntl.LOCK_UN)
             return True
-        return trusted and int.from_bytes(os.pread(fd, _END_BYTES, 0), "big") <= now_ms
+        return trusted and int.from_bytes(os.pread(fd, END_BYTES, 0), "big") <= now_ms
 
     def close(self) -> None:
         """Release all leases, and close all files."""

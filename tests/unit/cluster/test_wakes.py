@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster import wakes as wakes_module
+from oncelog.cluster.leases import END_BYTES
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.cluster.wakes import Wakes
 
@@ -63,7 +64,7 @@ def test_many_writes_are_one_wake(tmp_path: Path) -> None:
 def test_write_to_a_store_whose_buffer_is_full_does_not_wait(tmp_path: Path) -> None:
     first, second = opened(tmp_path, "broker-1"), opened(tmp_path, "broker-2")
     wakes = Wakes()
-    port = int.from_bytes((tmp_path / "tree.db-lease-broker-2").read_bytes()[8:], "big")
+    port = int.from_bytes((tmp_path / "tree.db-lease-broker-2").read_bytes()[END_BYTES:], "big")
     for _ in range(100_000):
         wakes.send([port])
     first.create("/a")
@@ -87,7 +88,7 @@ def test_store_without_a_session_has_no_port(tmp_path: Path) -> None:
 def test_lease_of_an_older_version_has_no_port(tmp_path: Path) -> None:
     first, second = opened(tmp_path, "broker-1"), opened(tmp_path, "broker-2")
     lease = tmp_path / "tree.db-lease-broker-2"
-    lease.write_bytes(lease.read_bytes()[:8])
+    lease.write_bytes(lease.read_bytes()[:END_BYTES])
     drain(first)
     drain(second)
     second.poll()
