@@ -72,7 +72,7 @@ def commit(group: str) -> OffsetCommitRequest:
 
 
 def test_named_coordinator_accepts_the_first_request(tmp_path: Path) -> None:
-    """Before, it returned COORDINATOR_NOT_AVAILABLE until it read the metadata."""
+    """Without a read, it would return COORDINATOR_NOT_AVAILABLE."""
 
     async def body(brokers: Brokers) -> None:
         first, second, third = await three(brokers)
@@ -132,31 +132,32 @@ def commit_with_librdkafka(bootstrap: str, group: str) -> None:
 
 
 def test_requests_that_wait_share_a_read_of_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, there was no read. With one for each request, clients could keep the threads that read busy."""
-    reads: list[int] = []
-    waiting: list[str] = []
+    """With a read for each request, clients could occupy all threads that read."""
+    reads = waiting = 0
     released = threading.Event()
 
     async def body(brokers: Brokers) -> None:
         first, *_ = await three(brokers)
-        poll, look_for = first.store.poll, first.topics.look_for
+        poll, refresh = first.store.poll, first.topics.refresh
 
         def held_poll() -> None:
-            reads.append(len(waiting))
+            nonlocal reads
+            reads += 1
             assert released.wait(60)
             poll()
 
-        async def counted(name: str) -> None:
-            waiting.append(name)
-            await look_for(name)
+        async def counted() -> None:
+            nonlocal waiting
+            waiting += 1
+            await refresh()
 
         monkeypatch.setattr(first.store, "poll", held_poll)
-        monkeypatch.setattr(first.topics, "look_for", counted)
+        monkeypatch.setattr(first.topics, "refresh", counted)
         asked = asyncio.gather(*(ask(first, DescribeGroupsRequest(groups=["g"])) for _ in range(100)))
-        await until(lambda: len(waiting) == 100 and reads)
+        await until(lambda: waiting == 100 and reads)
         released.set()
         assert {answer.groups[0].group_state for answer in await asked} == {"Dead"}
-        assert len(reads) <= 2
+        assert reads <= 2
 
     try:
         run(Brokers(tmp_path), body)

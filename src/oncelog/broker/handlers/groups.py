@@ -7,7 +7,7 @@ from functools import partial
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.coordinator_topics import knowing
+from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, counted
@@ -112,7 +112,7 @@ async def list_groups(groups: GroupService, request: ListGroupsRequest, ctx: Req
 
 def bind_join(parts: Parts) -> Handler:
     """Return the handler of JoinGroup."""
-    return knowing(parts.topics, CONSUMER_OFFSETS, partial(join, parts.groups))
+    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(join, parts.groups))
 
 
 def bind_sync(parts: Parts) -> Handler:
@@ -137,9 +137,9 @@ def bind_list(parts: Parts) -> Handler:
 
 def bind_describe(parts: Parts) -> Handler:
     """Return the handler of DescribeGroups."""
-    return knowing(parts.topics, CONSUMER_OFFSETS, partial(describe, parts.groups))
+    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(describe, parts.groups))
 
 
 def bind_delete(parts: Parts) -> Handler:
     """Return the handler of DeleteGroups."""
-    return knowing(parts.topics, CONSUMER_OFFSETS, partial(delete, parts.groups))
+    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(delete, parts.groups))

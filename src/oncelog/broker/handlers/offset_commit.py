@@ -6,7 +6,7 @@ from functools import partial
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.coordinator_topics import knowing
+from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
@@ -67,4 +67,4 @@ async def handle(
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of OffsetCommit."""
-    return knowing(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))
+    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.coordinator_topics import knowing
+from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.offset_topics import answered, merge, take_existing
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
@@ -45,4 +45,4 @@ async def handle(
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of OffsetDelete."""
-    return knowing(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))
+    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))

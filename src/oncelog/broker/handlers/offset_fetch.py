@@ -7,7 +7,7 @@ from functools import partial
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.coordinator_topics import knowing
+from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, in_turns
@@ -166,4 +166,4 @@ def _single(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of OffsetFetch."""
-    return knowing(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))
+    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))

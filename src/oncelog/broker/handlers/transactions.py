@@ -12,7 +12,7 @@ from typing import Any
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.coordinator_topics import knowing
+from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
@@ -127,7 +127,7 @@ async def list_transactions(
 def bind_init_producer_id(parts: Parts) -> Handler:
     """Return the handler of InitProducerId. Without a transactional id, it needs no coordinator."""
     idempotent = partial(init_producer_id, parts.transactions)
-    transactional = knowing(parts.topics, TRANSACTION_STATE, idempotent)
+    transactional = requiring_topic(parts.topics, TRANSACTION_STATE, idempotent)
 
     def handler(request: InitProducerIdRequest, ctx: RequestContext) -> Any:
         return (idempotent if request.transactional_id is None else transactional)(request, ctx)
@@ -147,7 +147,7 @@ def bind_end(parts: Parts) -> Handler:
 
 def bind_describe(parts: Parts) -> Handler:
     """Return the handler of DescribeTransactions."""
-    return knowing(parts.topics, TRANSACTION_STATE, partial(describe, parts.transactions))
+    return requiring_topic(parts.topics, TRANSACTION_STATE, partial(describe, parts.transactions))
 
 
 def bind_list(parts: Parts) -> Handler:

@@ -73,7 +73,7 @@ class MetadataLoader:
         self._publishing = asyncio.Lock()
         self._applying: dict[asyncio.Task[None], None] = {}
         self._waiting: asyncio.Task[Sequence[asyncio.Task[None]]] | None = None
-        """The read that has not begun yet. All who want a read meanwhile share it."""
+        """The read that has not begun yet. Its callers share it."""
         self._stale: set[str] = set()
         """The watched paths that have changed since they were read."""
         self._ends: list[Callable[[], None]] = []
@@ -163,7 +163,7 @@ class MetadataLoader:
         """Read the changes, replace the image, and call the subscribers. Raises StoreError.
 
         Call the returned function to wait until the subscribers have applied the changes. Meanwhile, other requests may
-        change metadata. However many callers there are, one read runs, and at most one waits.
+        change metadata. At most one read runs and one waits, and the callers share them.
         """
         # These are tasks, so that they are completed even if the caller is cancelled.
         if self._waiting is None or self._waiting.done():
@@ -177,9 +177,9 @@ class MetadataLoader:
         return applied
 
     async def _begin(self) -> Sequence[asyncio.Task[None]]:
-        """Read and publish. Return the tasks that apply the changes.
+        """Read and publish the changes. Return the tasks that apply them.
 
-        If there are no changes, an earlier read may have found those of the caller. Then return all tasks that run.
+        If there are none, an earlier read may have found the caller's change. Then return all tasks that still run.
         """
         async with self._publishing:
             self._waiting = None  # later callers may want changes that this read does not see
@@ -225,12 +225,12 @@ class MetadataLoader:
         """Publish changes of other writers, and changes that could not be read before."""
         while True:
             await asyncio.sleep(SHARED_POLL_S if len(self._cache.image.brokers) > 1 else POLL_S)
-            await self._look()
+            await self._publish_changes()
 
     async def _listen(self, wakes: Wakes, descriptor: int) -> None:
-        """Publish changes when the store wakes this broker. All wakes of one round are one.
+        """Publish changes when the store wakes this broker. Several wakes may cause only one read.
 
-        A wake may get lost, and the end of a process wakes no broker, so `_follow` is necessary nevertheless.
+        `_follow` is still necessary, because a wake may get lost, and the end of a process wakes no broker.
         """
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
@@ -242,10 +242,10 @@ class MetadataLoader:
                 loop.remove_reader(descriptor)
             woken.clear()
             wakes.drain()  # before the read, so that a later change wakes this broker again
-            await self._look()
+            await self._publish_changes()
 
-    async def _look(self) -> None:
-        """Publish the changes, if there are any. Log an error once: the next round retries."""
+    async def _publish_changes(self) -> None:
+        """Publish the changes, if there are any. Log an error once, because the next call retries."""
         if not self._stale and self._store.is_quiet():
             return
         try:

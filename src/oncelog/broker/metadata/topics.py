@@ -145,13 +145,13 @@ class TopicAdministration:
         """Return whether this broker knows the topic."""
         return self._cache.image.topic(name) is not None
 
-    async def look_for(self, name: str) -> None:
-        """Read the metadata, because another broker may have created the topic. Apply what is new.
+    async def refresh(self) -> None:
+        """Read and apply changes of other brokers, which may have created a topic.
 
-        Waits `MISSING_WAIT_S` at most. If the metadata cannot be read, the topic stays unknown. Requests that wait at
-        the same time share the read.
+        Wait at most `MISSING_WAIT_S`. If the metadata cannot be read, change nothing. Requests that wait at the same
+        time share the read.
         """
-        task = self._workers.task(self._loader.catch_up(), f"look for {name}")
+        task = self._workers.task(self._loader.catch_up(), "read the metadata for a request")
         try:
             await asyncio.wait((task,), timeout=MISSING_WAIT_S)
             if task.done():
