@@ -142,7 +142,7 @@ BUGS = {
     "a transaction is stable before its marker is committed": Bug(
         "model of replicas",
         "log/recovery.py",
-        "max(high_watermark, log_start)",
+        "max(high_watermark, first)",
         "NO_LIMIT",
         f"{FOLLOWER}::test_transaction_is_unstable_after_a_restart_until_its_marker_is_committed",
     ),

@@ -29,7 +29,7 @@ class StartOffsets:
         due = self._due.get(directory)
         if due is None:
             due = self._due[directory] = {}
-            self._workers.spawn(self._write(directory, due), f"log start offsets in {directory.path}")
+            self._workers.spawn(self._write(directory, due), f"store log start offsets in {directory.path}")
         due[replica] = replica.log.log_start_offset
 
     async def _write(self, directory: DataDirectory, due: dict[Replica, int]) -> None:

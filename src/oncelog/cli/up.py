@@ -149,7 +149,7 @@ def _launch(
                 err=True,
             )
     kept = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
-    if brokers > 1 and LOST in kept:  # each broker accepts only its own, or former ones
+    if brokers > 1 and LOST in kept:  # the others are unknown until they have started once
         others = [os.path.join(folder, f"{LOG_DIR_PREFIX}{each}") for each in range(1, brokers + 1) if each != number]
         if lost := [path for path in _paths(kept.pop(LOST)) if path not in others]:
             own[LOST] = ",".join(lost)

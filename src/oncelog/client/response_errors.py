@@ -47,7 +47,7 @@ def first_error(message: Message) -> ErrorCode:
 
 
 def text_of(message: Message, code: ErrorCode) -> str:
-    """Return the text with which a response explains an error code, or the general text of the code."""
+    """Return the message that a response has for an error code, or the general text of the code."""
     return next((text for found, text in error_codes(message) if found is code and text), code.text)
 
 

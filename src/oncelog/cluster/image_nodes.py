@@ -37,7 +37,7 @@ class _ClusterNode(msgspec.Struct, kw_only=True):
     version: str = "1"
     id: str
     created_ms: str = ""
-    """When the tree was created. An older version has not written it."""
+    """When the tree was created, in ms since the epoch. Empty if an older version of oncelog has created it."""
 
 
 def prepare(store: MetadataStore) -> None:
@@ -53,7 +53,7 @@ def is_new(store: MetadataStore) -> bool:
 
 
 def create_cluster(store: MetadataStore, cluster_id: str, now_ms: int) -> None:
-    """Create the node that says that the cluster exists, unless it is there."""
+    """Create the cluster's node, with its id and the present time, if it does not exist."""
     if is_new(store):
         with suppress(NodeExistsError):  # another broker has started meanwhile
             store.create(_CLUSTER_ID, msgspec.json.encode(_ClusterNode(id=cluster_id, created_ms=str(now_ms))))

@@ -131,7 +131,7 @@ class MetadataStore(Protocol):
     wakes: Wakes | None
     """Readable after each write of any process, from `open_session` on. None if the store announces no writes.
 
-    A wake may get lost, or come without a change.
+    A wake may get lost, or arrive without a change.
     """
 
     def get(self, path: str) -> Node:

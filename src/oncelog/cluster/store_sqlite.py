@@ -385,7 +385,7 @@ class SqliteStore:
         if ended - begun > YIELD_S:
             self._yield_until = ended + YIELD_S
         if wakes is not None:
-            with suppress(OSError):  # of a lease file: the write is done, and the others find it when they look
+            with suppress(OSError):  # of a lease file: the write is done, and the others poll
                 wakes.send(self._leases.ports(owner for (owner,) in owners))
 
     def _begin(self, wait_s: float) -> None:

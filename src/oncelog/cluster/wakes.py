@@ -1,6 +1,6 @@
 """Datagrams that wake the brokers of one machine after a change of the tree.
 
-A datagram is only a hint: a broker that gets none finds the change when it next looks. So a lost datagram, or one from
+A datagram is only a hint: a broker that gets none finds the change at its next poll. So a lost datagram, or one from
 another program, does no harm. Each store has a port on 127.0.0.1, which is in its lease files (`leases.py`). A named
 pipe next to the SQLite file would do the same, but programs that copy the directory would hang or fail.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 HOST = "127.0.0.1"
 MOST_DRAINED = 1000
-"""How many datagrams one `drain` removes. Another program may send them without end."""
+"""The maximum number of datagrams that one `drain` removes. Another program may send them without end."""
 
 
 class Wakes:

@@ -80,7 +80,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     lost_log_dirs: tuple[str, ...] = ()
     """oncelog only: log directories that are lost for good. The broker copies their partitions from other replicas;
     partitions without another replica start empty. A path takes effect once, until a start without it. The broker does
-    not start if it does not know a path."""
+    not start if no broker has or had a path in `log.dirs`."""
     restore_metadata: bool = False
     """oncelog only: if the metadata is lost, restore it from the log directories as far as possible."""
 

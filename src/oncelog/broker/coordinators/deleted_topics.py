@@ -54,7 +54,7 @@ class DeletedTopics:
     def begin(self, topics: Iterable[TopicInfo]) -> list[Deletion]:
         """Begin to delete the offsets of deleted topics. `delete` does the work.
 
-        Later offsets are kept, because a group may soon commit offsets of a new topic with the same name.
+        It keeps offsets that are committed later, because they belong to a new topic of the same name.
         """
         return [
             Deletion(partition, shard, shard.delete_topic_offsets(topic.name, topic.topic_id))

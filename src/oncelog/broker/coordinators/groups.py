@@ -134,7 +134,7 @@ class GroupService:
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.
 
-        All deletions begin before this returns: see `DeletedTopics.begin`.
+        This method begins all deletions before it returns: see `DeletedTopics.begin`.
         """
         load = self.shell.terms.metadata_changed(delta)
         deletions = self._deleted_topics.begin(delta.deleted_topics)

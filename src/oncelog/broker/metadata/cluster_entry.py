@@ -133,7 +133,7 @@ class ClusterEntry:
         return lost
 
     def _check_lost(self, named: frozenset[str]) -> None:
-        """Raise ConfigError if no broker has ever had such a log directory. A typing error would have no effect."""
+        """Raise ConfigError if no broker has or had such a log directory. A mistyped path would have no effect."""
         own = {directory.absolute_path for directory in self._directories}
         former = log_dir_registry.read_paths(self._store) - own if named - own else frozenset()
         if unknown := named - own - former:

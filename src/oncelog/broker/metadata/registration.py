@@ -181,7 +181,7 @@ class Registration:
                 )  # fmt: skip
 
     def _node(self, lost: frozenset[str]) -> LossNode:
-        """Return the node from which the next start learns what is lost: `lost`, and the directories that failed."""
+        """Return the node that the next start reads. It lists `lost` and the directories that have failed."""
         return LossNode(self._noted.boots, sorted(lost | self.failed()))
 
     def _note(self, node: LossNode) -> Operation:
@@ -197,8 +197,8 @@ class Registration:
     def _register(self, info: BrokerInfo, directories: Sequence[DirectoryState] | None = None) -> BrokerInfo:
         """Write the registration under the next epoch, and return it.
 
-        The first one of a process has the `directories`, and counts what these may have lost. Later ones keep what
-        `info` says.
+        For the first registration of a process, pass `directories`: it counts the ones that may have lost records.
+        Later registrations keep the losses in `info`.
         """
         node_id, session, boot_id = self._identity.node_id, self.session, self._identity.boot_id
         operations: list[Operation] = []
@@ -309,8 +309,8 @@ class Registration:
 
         It stays as it is until the leaders have removed the broker from all ISRs, because each change may name all
         partitions. Only partitions without a leader may then remain: one may have lost all other members of its ISR for
-        long, and meanwhile the broker must join the ISRs of others. A partition without another in-sync replica counts
-        as left, because there is no better copy.
+        long, and meanwhile the broker must join the ISRs of others. A partition in whose ISR it is the only member does
+        not count.
         """
         node_id, lacking, hosted = self._identity.node_id, set(), set()
         if not self.info.lost_unsynced:

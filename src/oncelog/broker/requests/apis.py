@@ -22,9 +22,9 @@ class Served:
     max_version: int
     handler: str
     refers_to_frame: bool = False
-    """Whether a decoded request has parts of the frame, as the records of a Produce."""
+    """Whether a decoded request refers to its frame, as the records of a Produce do."""
     most_large: int | None = None
-    """How many large requests the broker handles at the same time. Those that wait do not count."""
+    """The number of large requests that the broker handles at the same time. Waiting ones do not count."""
 
 
 SERVED: dict[int, Served] = {

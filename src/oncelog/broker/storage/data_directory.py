@@ -70,7 +70,7 @@ class DataDirectory:
         self.directory_id: UUID | None = None
         """The id of the directory in Kafka's metadata (KIP-858). None before `open`.
 
-        If the directory is offline, its path had this id before, or it is None.
+        If the directory is offline, this is the id that its path had before, if any.
         """
         self.clean = False
         """Whether the last broker process that used the directory closed all its logs. Set by `open`."""
@@ -90,7 +90,7 @@ class DataDirectory:
         self.high_watermarks: Offsets = {}
         """(topic, partition) -> high watermark when the broker started."""
         self.checkpoint_version = 0
-        """It grows when the offsets that a round of checkpoints has read may be outdated."""
+        """Increases when the offsets that a round of checkpoints has read may be outdated."""
         self._cleaned: Offsets = {}
         self._cleaned_in_place: Offsets = {}
         self._high_watermarks_in_place: Offsets = {}

@@ -27,11 +27,11 @@ from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 MOST_SHARED = 100
-"""The maximum number of different settings of topics that are kept."""
+"""The maximum number of different settings that are kept for sharing."""
 
 
 class _SharedSettings:
-    """Share the settings of logs that have the same ones. They take about 1 KB, a fifth of an empty log's memory."""
+    """Share equal settings between logs. They take about 1 KB, a fifth of an empty log's memory."""
 
     def __init__(self) -> None:
         self._broker: BrokerConfig | None = None

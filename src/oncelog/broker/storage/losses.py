@@ -2,8 +2,8 @@
 
 A log directory has lost nothing if its last process has closed it cleanly, or if the machine has not started again
 since then: the page cache survives `kill -9`. A failed disk, and recovery below the high watermark, count as a loss.
-The broker notes a loss until it has left the ISRs of all partitions that may have been in that directory. Everything
-that it does not know counts as lost. Kafka (KIP-966) counts losses by broker: it expects the same broker epoch in the
+The broker notes a loss until it has left the ISRs of all partitions that may have been in that directory. A directory
+whose state is unknown counts as lost. Kafka (KIP-966) counts losses by broker: it expects the same broker epoch in the
 clean-shutdown marks of all log directories.
 """
 

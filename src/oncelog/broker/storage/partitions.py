@@ -206,10 +206,10 @@ class Partitions:
         return replica
 
     def _check_complete(self, replica: Replica) -> None:
-        """Leave the ISRs of all logs in its directory if the log lacks committed records.
+        """If the log lacks committed records, leave the ISRs of all logs in its directory.
 
-        Raises KAFKA_STORAGE_ERROR if this broker is in the log's ISR together with others.
-        A leader of such a log would let the others truncate these records.
+        A leader of such a log would let the others truncate these records. Raises KAFKA_STORAGE_ERROR if this broker is
+        in the log's ISR together with others.
         """
         key, end = (replica.topic, replica.partition), replica.log.log_end_offset
         info = self._cache.image.partition(*key)
@@ -418,7 +418,7 @@ class Partitions:
             self._workers.spawn(self._write_checkpoints(dropped), "write checkpoints after a deletion")
 
     async def _write_checkpoints(self, dropped: Deletion) -> None:
-        """Replace the checkpoints that hold offsets of a deleted topic. Until then, `_open` does it if necessary."""
+        """Replace the checkpoints that have offsets of a deleted topic. If necessary, `_open` does it sooner."""
         if await self.checkpoints.write() >= set(self._directories.online):
             self._deletions.checkpointed(dropped)
 

@@ -123,7 +123,7 @@ class Roles:
         """Return the brokers that may join the in-sync replicas, with their broker epochs.
 
         A replica that may lack records must leave the ISR first. If it joined again before its broker knows that it has
-        left, the controller would remove it, and both would change the state by turns.
+        left, the controller would remove it, and the leader would add it again, repeatedly.
         """
         image = self._cache.image
         if self._live_of is not image:

@@ -97,7 +97,7 @@ class Retries:
         After a retriable error, call `moved` with it and try again. When time is up, return the last response, or raise
         the last error. `about_topic`: an unknown topic is a retriable error, because the receiver may be no leader.
 
-        If a broker has answered with an error, and does not answer the last attempt in time, the error has both texts.
+        If a broker has returned an error, and does not answer the last attempt in time, the error has both texts.
         """
         now = asyncio.get_running_loop().time
         begun = now()

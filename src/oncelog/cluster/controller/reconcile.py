@@ -111,7 +111,7 @@ def _leader(view: ClusterView, partition: Partition, prefer: bool) -> int:
 
 
 def _must_go(view: ClusterView, partition: Partition) -> bool:
-    """Return whether another broker should lead: the leader stops, or may lack records and must leave the ISR."""
+    """Return whether another broker should lead, because the leader is shutting down or may lack records."""
     leader = view.brokers[partition.state.leader]
     return leader.shutting_down or leader.may_lack(partition.topic, partition.index)
 

@@ -135,7 +135,7 @@ class GroupCoordinator:
         return deletion.offsets_of_deleted_topic(self.offsets, topic, topic_id)
 
     def delete_offsets_since(self, topic: str, since_ms: int) -> Iterator[CoordinatorRecord | None]:
-        """Yield tombstones for offsets of a topic that were committed after a time, and None like the above."""
+        """Yield tombstones for offsets of a topic that were committed after a time. See `delete_topic_offsets`."""
         return deletion.offsets_committed_since(self.offsets, topic, since_ms)
 
     def topics_with_offsets(self) -> Iterator[str]:
