@@ -130,7 +130,7 @@ def loses_all_logs(folders: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("happens", [nothing, swap, dies, loses_all_logs])
 @pytest.mark.parametrize("names", ["ab", "abc"])
-def test_power_failure_takes_only_the_partitions_of_the_directory_that_was_open(
+def test_power_failure_affects_only_the_partitions_of_the_directory_that_was_open(
     folders: dict[str, Path], happens: Callable[[dict[str, Path]], None], names: str
 ) -> None:
     """Directory b was cleanly closed before. A new directory changes nothing."""
@@ -199,7 +199,7 @@ def test_replica_that_was_moved_from_a_lost_directory_counts_as_lost(folders: di
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_directory_that_was_given_up_takes_also_the_replicas_that_were_moved_out_of_it(
+def test_replica_that_was_moved_from_a_directory_that_was_given_up_counts_as_lost(
     folders: dict[str, Path], moved: bool
 ) -> None:
     store = led_by_another()
@@ -233,7 +233,7 @@ def test_directory_without_its_identity_counts_as_lost(folders: dict[str, Path])
     crashing(folders, store, body)
 
 
-def test_start_that_ends_before_the_registration_loses_the_marks_of_clean_stops(folders: dict[str, Path]) -> None:
+def test_start_that_ends_before_the_registration_counts_as_an_unclean_stop(folders: dict[str, Path]) -> None:
     """The directories were open in a boot that the broker has not noted."""
     store = led_by_another()
 
@@ -257,8 +257,8 @@ def test_start_that_ends_before_the_registration_loses_the_marks_of_clean_stops(
     crashing(folders, store, body)
 
 
-def test_failed_directory_takes_only_its_own_partitions(folders: dict[str, Path]) -> None:
-    """After a failed sync, the system may have dropped what it has not written, although the machine runs on."""
+def test_failed_directory_affects_only_its_own_partitions(folders: dict[str, Path]) -> None:
+    """After a failed sync, the system may have dropped unwritten pages, although the machine continues to run."""
     store = led_by_another()
 
     async def body(brokers: Brokers) -> None:
@@ -280,7 +280,7 @@ def test_failed_directory_takes_only_its_own_partitions(folders: dict[str, Path]
     crashing(folders, store, body)
 
 
-def test_recovery_below_the_high_watermark_takes_all_partitions_of_the_directory(folders: dict[str, Path]) -> None:
+def test_recovery_below_the_high_watermark_affects_all_partitions_of_the_directory(folders: dict[str, Path]) -> None:
     store = led_by_another()
 
     async def body(brokers: Brokers) -> None:
@@ -311,7 +311,7 @@ def start(processes: BrokerProcesses, broker: int) -> None:
 
 
 def in_another_boot(processes: BrokerProcesses) -> None:
-    """Let the brokers, which are stopped, take the present boot of the machine for another one."""
+    """Let the stopped brokers believe that the machine has started again since they ran."""
     store = SqliteStore(processes.tree)
     for broker in store.children(BOOTS):
         path = f"{BOOTS}/{broker}"

@@ -1,4 +1,4 @@
-"""Brokers that never look for changes themselves follow the metadata, because each write wakes them."""
+"""Brokers follow the metadata without polling, because each write wakes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.metadata import loader
-from support.broker_sets import Brokers, run, until
+from support.broker_sets import Brokers, everywhere, run, three, until
 
 
 @pytest.fixture(autouse=True)
@@ -16,25 +16,13 @@ def _no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "SHARED_POLL_S", 3600.0)
 
 
-async def until_all_know(brokers: Brokers, topic: str) -> None:
-    await until(lambda: all(broker.metadata.image.topic(topic) for broker in brokers.running.values()))
-
-
-async def three(brokers: Brokers) -> None:
-    for node_id in (1, 2, 3):
-        await brokers.start(node_id)
-    await until(lambda: all(len(broker.metadata.image.brokers) == 3 for broker in brokers.running.values()))
-
-
 def test_new_topic_is_known_to_all_brokers(tmp_path: Path) -> None:
-    """The followers then fetch, so that a record is committed."""
-
     async def body(brokers: Brokers) -> None:
         await three(brokers)
         for node_id in (1, 2, 3):
             name = f"topic-{node_id}"
             await brokers.running[node_id].topics.create(name, replication_factor=3)
-            await until_all_know(brokers, name)
+            await everywhere(brokers, name)
 
     run(Brokers(tmp_path), body)
 
@@ -46,7 +34,7 @@ def test_broker_follows_its_own_write(tmp_path: Path) -> None:
         await three(brokers)
         first = brokers.running[1]
         await first.topics.create("t", assignment=[(1, 2, 3)])
-        await until_all_know(brokers, "t")
+        await everywhere(brokers, "t")
         await brokers.stop(2)
         await until(lambda: first.metadata.image.topics_by_name["t"].partitions[0].isr == (1, 3))
         await brokers.start(2)
@@ -61,6 +49,6 @@ def test_broker_that_starts_again_is_woken_again(tmp_path: Path) -> None:
         await brokers.crash(2)
         await brokers.start(2)
         await brokers.running[1].topics.create("t", assignment=[(1, 2, 3)])
-        await until_all_know(brokers, "t")
+        await everywhere(brokers, "t")
 
     run(Brokers(tmp_path), body)

@@ -302,7 +302,7 @@ def test_a_truncation_takes_back_what_counts_as_compacted(storage: BrokerStorage
     storage.run_broker(life)
 
 
-def test_a_deleted_topic_ends_its_truncation(storage: BrokerStorage) -> None:
+def test_a_deleted_topic_ends_its_truncation(storage: BrokerStorage, caplog: pytest.LogCaptureFixture) -> None:
     async def life(broker: Broker) -> None:
         replica = await filled(broker, Leader())
         broker.replication.truncations.start(replica, Truncate(BATCHES - 1))
@@ -310,7 +310,10 @@ def test_a_deleted_topic_ends_its_truncation(storage: BrokerStorage) -> None:
         topic = broker.metadata.image.topic("t")
         assert topic is not None
         at_once(broker.partitions.dropping(topic))
-        await asyncio.sleep(0.05)
         assert replica.log.closed
+        async with asyncio.timeout(60):
+            while any(task.get_name() == "truncate t-0" for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.005)
 
     storage.run_broker(life)
+    assert "truncate" not in caplog.text

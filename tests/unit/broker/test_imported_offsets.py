@@ -1,4 +1,4 @@
-"""Committed offsets of topics that new metadata on old log directories lacks."""
+"""Committed offsets of topics that are missing from new metadata on old log directories."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def committed(broker: Broker, topic: str) -> int:
 
 
 def test_offsets_of_topics_that_a_restore_lacks_are_kept(tmp_path: Path) -> None:
-    """The disk of such a topic may be missing, and another restore finds it. The offsets of a deleted topic go."""
+    """A later restore may find such a topic, for example on a missing disk. Offsets of deleted topics are deleted."""
     data = tmp_path / "data"
 
     async def before(broker: Broker) -> None:

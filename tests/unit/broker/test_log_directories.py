@@ -206,7 +206,7 @@ def test_setting_for_a_lost_directory_counts_once(storage: BrokerStorage, caplog
 
 
 def test_unknown_lost_directory_prevents_the_start(storage: BrokerStorage) -> None:
-    """A typing error would otherwise have no effect, and the broker would go on without the disk."""
+    """Otherwise, a mistyped path would have no effect, and the broker would continue without the disk."""
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     kept, gone = storage.paths
     wrong = f"{gone}x"

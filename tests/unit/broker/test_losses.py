@@ -1,4 +1,4 @@
-"""Which log directories count as lost at a start, for each thing that may have happened to them."""
+"""Which log directories count as lost at a start, after each kind of stop, crash and failure."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_change_of_another_writer_is_applied_without_a_request(monkeypatch: pyte
 
 
 def test_caller_waits_for_a_change_that_another_reader_has_found() -> None:
-    """Otherwise, CreateTopics could answer before the broker has applied the change."""
+    """Otherwise, CreateTopics could return before the broker has applied the change."""
 
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         released = asyncio.Event()

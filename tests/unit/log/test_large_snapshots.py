@@ -118,7 +118,7 @@ def test_deletion_of_segments_waits_in_steps_for_an_unfinished_snapshot() -> Non
 
 
 @pytest.mark.usefixtures("few_producers_a_step")
-def test_deletion_of_segments_takes_also_those_that_are_rolled_in_its_pauses() -> None:
+def test_deletion_of_segments_includes_those_that_are_rolled_in_its_pauses() -> None:
     disk, log = new_log()
     for producer in range(22):
         append(log, of_producer(producer, 0))

@@ -272,8 +272,8 @@ def test_close_waits_for_the_request_in_progress(loop: str) -> None:
     run(loop, body)
 
 
-def test_connections_that_arrive_while_the_server_closes_are_not_too_many(caplog: pytest.LogCaptureFixture) -> None:
-    """The loop may have accepted a connection before `close`, and make it afterwards."""
+def test_connection_during_the_close_is_rejected_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop may accept a connection before `close`, and report it to the server afterwards."""
 
     async def body() -> None:
         gate = asyncio.Event()
