@@ -9,6 +9,7 @@ from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Flush, Replica
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
+from oncelog.log.retention import applying_retention
 from oncelog.log.steps import BATCHES_A_STEP, Pace, at_once
 from oncelog.log.timestamps import first_since, last_of
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
@@ -54,6 +55,16 @@ def append_as_follower(log: Log, records: memoryview | bytearray | bytes, *, lea
     """Do the work of `Log.appending_as_follower` without a pause."""
     pace = Pace(BATCHES_A_STEP)
     return at_once(log.appending_as_follower(records, leader_epoch=leader_epoch, now_ms=now_ms, pace=pace))
+
+
+def apply_retention(log: Log, now_ms: int) -> int:
+    """Drop old segments without a pause. Return their number."""
+    return at_once(applying_retention(log, now_ms))
+
+
+def delete_old_segments(log: Log) -> int:
+    """Delete the segments before the log start without a pause. Return their number."""
+    return at_once(log.deleting_old_segments())
 
 
 def restart_at(log: Log, offset: int, now_ms: int) -> None:

@@ -27,7 +27,7 @@ from oncelog.cluster.topics import topic_id_path
 from oncelog.cluster.waits import Outcome
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from support.logs import NOW, append_as_follower, batch, of_producer, restart_at
+from support.logs import NOW, append_as_follower, batch, delete_old_segments, of_producer, restart_at
 from support.replica_invariants import InvariantError, Key, Ledger, batches, check_equal, check_offsets, last_key
 from support.replica_process import Process
 
@@ -251,7 +251,7 @@ class ReplicaWorld:
         if process.term is not None and process.open_log.high_watermark > 6:
             log = process.open_log
             log.advance_log_start(self.rng.randint(log.log_start_offset, log.high_watermark - 5))
-            log.delete_old_segments()
+            delete_old_segments(log)
             process.term.deleted(log.log_start_offset)
 
     # --- replicating ---

@@ -434,7 +434,7 @@ class Log(TruncatableLog):
             segment.close()
 
     def advance_log_start(self, offset: int) -> None:
-        """Advance the log start to ``offset`` (DeleteRecords, retention). `delete_old_segments` deletes the files.
+        """Advance the log start to ``offset`` (DeleteRecords, retention). `deleting_old_segments` deletes the files.
 
         Raises OFFSET_OUT_OF_RANGE if it is after the high watermark.
         """
@@ -445,10 +445,6 @@ class Log(TruncatableLog):
             self.log_start_offset = offset
             self._epochs.truncate_from_start(offset)
             self._state.advance_log_start(offset)
-
-    def delete_old_segments(self, most: int | None = None) -> int:
-        """Do the work of `deleting_old_segments` without a pause."""
-        return at_once(self.deleting_old_segments(most))
 
     def deleting_old_segments(self, most: int | None = None) -> Steps[int]:
         """Delete segments before the log start, at most ``most`` if it is given. Return their number.

@@ -9,7 +9,7 @@ from itertools import islice
 
 from oncelog.log.log import Log
 from oncelog.log.segment import Segment
-from oncelog.log.steps import Steps, at_once
+from oncelog.log.steps import Steps
 
 SEGMENTS_AT_ONCE = 20
 """Segments that one call may drop. It reads the indexes of each, and renames its files."""
@@ -33,11 +33,6 @@ def retained_from(log: Log, now_ms: int) -> int:
         size -= segment.size
         start = max(start, end)
     return start
-
-
-def apply_retention(log: Log, now_ms: int) -> int:
-    """Do the work of `applying_retention` without a pause."""
-    return at_once(applying_retention(log, now_ms))
 
 
 def applying_retention(log: Log, now_ms: int) -> Steps[int]:

@@ -14,6 +14,7 @@ from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import Record, build_batch
+from support.logs import delete_old_segments
 
 QUICK = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -62,7 +63,7 @@ def test_segment_that_is_deleted_during_its_sync_is_no_error(tmp_path: Path, cap
 
         def delete(done: threading.Event) -> None:
             replica.log.advance_log_start(replica.log.high_watermark)
-            deleted.append(replica.log.delete_old_segments())
+            deleted.append(delete_old_segments(replica.log))
             done.set()
 
         class Disk(OsDisk):

@@ -31,12 +31,12 @@ from oncelog.cluster.topics import INTERNAL_TOPICS, TopicInfo
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Origin
 from oncelog.log.recovery import Loader
-from oncelog.log.retention import apply_retention
 from oncelog.log.steps import at_once
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.records import Record, build_batch
+from support.logs import apply_retention
 
 NOW = 1_000_000
 PARTITIONS = 3 * ITEMS_A_TURN

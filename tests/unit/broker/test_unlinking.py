@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.log.retention import apply_retention
 from support.broker_fixtures import NOW, BrokerStorage, append
+from support.logs import apply_retention
 
 TOPIC = {"internal.segment.bytes": "200"}
 LATER = "3600000"

@@ -12,11 +12,10 @@ from oncelog.log.cleaning.plan import make_plan
 from oncelog.log.cleaning.reading import CHUNK, READ, SegmentReader
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
-from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.cleaning import COMPACT, LEFTOVERS, clean, committed, filled, put, rows, run_steps
 from support.crashdisk import CrashDisk
-from support.logs import FOLDER, NOW, end_txn, new_log, open_log, restart_at
+from support.logs import FOLDER, NOW, apply_retention, delete_old_segments, end_txn, new_log, open_log, restart_at
 from support.tracebacks import depth
 
 STEPS = 41
@@ -30,7 +29,7 @@ def test_change_of_the_log_ends_the_round(number: int) -> None:
     work = cleaning.run()
     run_steps(work, number)
     log.advance_log_start(log.segments.active.base_offset)
-    log.delete_old_segments()
+    delete_old_segments(log)
     with pytest.raises(CleaningAbortedError):
         run_steps(work)
     assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
@@ -84,7 +83,7 @@ def test_segment_deleted_between_two_chunks_is_not_restored() -> None:
         run_steps(work, number)
         first = log.segments.active.base_offset
         log.advance_log_start(first)
-        log.delete_old_segments()
+        delete_old_segments(log)
         whole = True
         try:
             run_steps(work)

@@ -12,7 +12,7 @@ from oncelog.log.producer_state import ProducerEntry
 from oncelog.log.snapshot import decode_snapshot
 from oncelog.log.steps import at_once
 from support.crashdisk import CrashDisk
-from support.logs import NOW, append, new_log, of_producer, open_log
+from support.logs import NOW, append, delete_old_segments, new_log, of_producer, open_log
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_producers_outlive_their_records_although_their_snapshot_is_unfinished(w
         append(log, of_producer(producer, 0))
     log.roll(NOW)
     log.advance_log_start(22)
-    log.delete_old_segments()
+    delete_old_segments(log)
     if way == "close":
         log.close()
     log = reopen(disk, clean=way == "close", log_start_offset=22)
@@ -180,7 +180,7 @@ def test_snapshot_that_is_finished_after_a_sync_of_its_offset_is_synced_too() ->
     """Otherwise, a power failure after the deletion of the records would also lose their producers."""
     disk, log = synced_after_each_append()
     log.advance_log_start(22)
-    log.delete_old_segments()
+    delete_old_segments(log)
     disk.crash(lambda synced, _: synced)
     log = open_log(disk, recovery_point=log.recovery_point, log_start_offset=22)
     assert sorted(log.producer_entries) == list(range(22))

@@ -17,6 +17,7 @@ from support.logs import (
     NOW,
     append,
     batch,
+    delete_old_segments,
     end_txn,
     max_timestamp,
     new_log,
@@ -271,7 +272,7 @@ def test_producers_outlive_their_records_after_a_clean_restart() -> None:
     disk, log = filled()
     log.roll(NOW)
     log.advance_log_start(40)
-    log.delete_old_segments()
+    delete_old_segments(log)
     log.close()
     log = reopen(disk, clean=True, log_start_offset=40)
     with pytest.raises(ProtocolError, match="gap"):

@@ -10,8 +10,8 @@ from oncelog.log.config import LogConfig
 from oncelog.log.disk import OsDisk
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import Log
-from oncelog.log.retention import SEGMENTS_AT_ONCE, apply_retention
-from support.logs import NOW, append, batch, new_log, of_producer, values
+from oncelog.log.retention import SEGMENTS_AT_ONCE
+from support.logs import NOW, append, apply_retention, batch, new_log, of_producer, values
 
 
 def filled(**settings: object) -> Log:
