@@ -17,7 +17,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.delete_records import bind as delete_records
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, DataDirectory
+from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, DataDirectory, Offsets
 from oncelog.broker.storage.partitions import LOGS_A_STEP
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.checkpoint import read_offset_checkpoint
@@ -202,10 +202,39 @@ def test_offsets_of_a_log_deleted_while_they_are_read_are_not_written(tmp_path: 
         topic = broker.metadata.image.topic("t")
         assert topic is not None
         await broker.topics.delete(topic)
-        await task
-        found = read_offset_checkpoint(OsDisk(), str(tmp_path / CHECKPOINTS[0]))
-        assert len(found) == 5 * LOGS_A_STEP
-        assert ("t", 0) not in found
+        await broker.topics.create("t", partitions=1)
+        broker.partitions.find("t", 0)
+        for _ in range(2):
+            found = read_offset_checkpoint(OsDisk(), str(tmp_path / CHECKPOINTS[0]))
+            assert len(found.keys() - {("t", 0)}) == 5 * LOGS_A_STEP
+            assert not found.get(("t", 0))
+            await task
+
+    live(OsDisk(), str(tmp_path), life)
+
+
+def test_checkpoints_are_written_while_topics_are_deleted_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeleteRecords waits for them. A topic is deleted during each write."""
+
+    async def life(broker: Broker) -> None:
+        topics = []
+        for number in range(10):
+            topics.append(await broker.topics.create(f"t{number}", partitions=1))
+            replica = broker.partitions.find(f"t{number}", 0)
+            append(replica)
+            replica.log.flush()
+        loop, write_aside = asyncio.get_running_loop(), DataDirectory.write_aside
+
+        def deleting(self: DataDirectory, checkpoints: dict[str, Offsets]) -> None:
+            if topics:
+                asyncio.run_coroutine_threadsafe(broker.topics.delete(topics.pop()), loop).result(10)
+            write_aside(self, checkpoints)
+
+        monkeypatch.setattr(DataDirectory, "write_aside", deleting)
+        assert await broker.checkpoints.write()
+        assert topics
 
     live(OsDisk(), str(tmp_path), life)
 

@@ -90,7 +90,7 @@ class DataDirectory:
         self.high_watermarks: Offsets = {}
         """(topic, partition) -> high watermark when the broker started."""
         self.checkpoint_version = 0
-        """Increases when the offsets that a round of checkpoints has read may be outdated."""
+        """The number of calls of `checkpoint_now`."""
         self._cleaned: Offsets = {}
         self._cleaned_in_place: Offsets = {}
         self._high_watermarks_in_place: Offsets = {}

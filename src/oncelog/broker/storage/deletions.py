@@ -83,7 +83,8 @@ class Deletions:
     def complete(self, key: tuple[str, int]) -> None:
         """Drop a deleted topic's partition of this key, if any, so that a new topic's log can use its directory.
 
-        After that, the checkpoint files may hold its offsets. Offsets of 0 are ignored, because they do no harm.
+        After that, the checkpoint files may hold its offsets, also if a round that has read them writes them later.
+        Offsets of 0 are ignored, because they do no harm.
         """
         deletion = self._leftovers.pop(key, None)
         if deletion is None:
@@ -101,7 +102,6 @@ class Deletions:
         self._directories.forget(*key)
         if log_dir is not None:
             stale |= log_dir.forget_offsets(*key)
-            log_dir.checkpoint_version += int(stale)  # a round that has read the offsets repeats
             try:
                 if log_dir.disk.exists(log_dir.folder(*key)):
                     aside = self._directories.set_aside(log_dir, *key, topic.topic_id, DELETE_SUFFIX)

@@ -466,7 +466,8 @@ class Partitions:
     def _offsets(self, directory: DataDirectory, checkpointed: Offsets, of: Callable[[Log], int]) -> Steps[Offsets]:
         """Return one offset of each log in a directory, with a pause after some logs.
 
-        If a log is deleted in a pause, the result may have its offset. `DataDirectory.checkpoint_version` shows that.
+        If a log is deleted in a pause, the result may have its offset. `Deletions.is_stale` is true until a later round
+        has ended.
         """
         find, hosts, replicas = self._directories.find, self.roles.hosts, self._replicas
         found: Offsets = {}
