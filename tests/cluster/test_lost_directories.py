@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, HIGH_WATERMARKS, META_PROPERTIES
-from oncelog.broker.storage.losses import LossNode
+from oncelog.broker.storage.losses import LossNode, decode, encode
 from oncelog.cluster.brokers import (
     BOOTS,
     CONTROLLER,
@@ -297,6 +297,24 @@ def test_recovery_below_the_high_watermark_affects_all_partitions_of_the_directo
     crashing(folders, store, body)
 
 
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("same_boot", [False, True])
+def test_node_of_an_older_version_counts_for_all_directories(
+    folders: dict[str, Path], lost: bool, same_boot: bool
+) -> None:
+    """It has one boot of the machine, and whether any record may be missing."""
+    store = led_by_another()
+
+    async def body(brokers: Brokers) -> None:
+        await filled(brokers, folders)
+        former = {"boot": "boot 1", "lost": lost}
+        store.multi([Set(f"{BOOTS}/1", msgspec.json.encode(former), ANY)])
+        await brokers.start(1, boot_id="boot 1" if same_boot else "boot 2", log_dirs=log_dirs(folders))
+        assert electable(store) == ({("t", index) for index in range(PARTITIONS)} if same_boot and not lost else set())
+
+    crashing(folders, store, body)
+
+
 # --- real processes ---
 
 
@@ -315,8 +333,8 @@ def in_another_boot(processes: BrokerProcesses) -> None:
     store = SqliteStore(processes.tree)
     for broker in store.children(BOOTS):
         path = f"{BOOTS}/{broker}"
-        node = msgspec.json.decode(store.get(path).data, type=LossNode)
-        store.multi([Set(path, msgspec.json.encode(LossNode(dict.fromkeys(node.boots, "former"), node.lost)), ANY)])
+        node = decode(store.get(path).data, ())
+        store.multi([Set(path, encode(LossNode(dict.fromkeys(node.boots, "former"), node.lost), "former"), ANY)])
     store.close()
 
 

@@ -13,10 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from oncelog.broker.storage import log_dir_registry
-from oncelog.broker.storage.losses import DirectoryState, LossNode, lost_directories, opened
+from oncelog.broker.storage.losses import DirectoryState, LossNode, decode, encode, lost_directories, opened
 from oncelog.broker.workers import Offload, Workers
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
@@ -185,7 +183,7 @@ class Registration:
         return LossNode(self._noted.boots, sorted(lost | self.failed()))
 
     def _note(self, node: LossNode) -> Operation:
-        return Set(f"{BOOTS}/{self._identity.node_id}", msgspec.json.encode(node))
+        return Set(f"{BOOTS}/{self._identity.node_id}", encode(node, self._identity.boot_id))
 
     async def close(self) -> None:
         """End the session, and with it the registration."""
@@ -205,7 +203,7 @@ class Registration:
         found: LossNode | None = None
         try:
             version = self._store.get(epoch_path(node_id)).version
-            found = msgspec.json.decode(self._store.get(f"{BOOTS}/{node_id}").data, type=LossNode)
+            found = decode(self._store.get(f"{BOOTS}/{node_id}").data, directories or ())
         except NoNodeError:
             epoch = 0
             operations += [Create(epoch_path(node_id)), Create(f"{BOOTS}/{node_id}")]
@@ -219,8 +217,7 @@ class Registration:
             intact = self.intact(self._image, node_id, lost) if lost else info.intact
             info = replace(info, lost_unsynced=bool(lost), intact=intact)
         node = LossNode(boots, sorted(lost | self.failed()))
-        if node != found:
-            operations.append(self._note(node))
+        operations.append(self._note(node))
         info = replace(info, epoch=epoch)
         operations.append(Create(broker_path(node_id), encode_broker(info), session))
         self._store.multi(operations)

@@ -24,6 +24,15 @@ class LossNode(msgspec.Struct, frozen=True):
     """The directories that may lack records, in order."""
 
 
+class _StoredNode(msgspec.Struct):
+    """A `LossNode` in the tree. Older versions of oncelog read and write only the first two fields."""
+
+    boot: str
+    lost: bool
+    boots: dict[str, str] | None = None
+    lost_directories: list[str] = []
+
+
 class DirectoryState(NamedTuple):
     """A log directory after it was opened, or after that has failed."""
 
@@ -35,6 +44,20 @@ class DirectoryState(NamedTuple):
     """Whether it had the id. Otherwise, the id is that of its path. False if it is offline."""
     is_new: bool
     """Whether no broker has used it before."""
+
+
+def encode(node: LossNode, boot: str) -> bytes:
+    """Encode a node. `boot` is the present boot of the machine."""
+    return msgspec.json.encode(_StoredNode(boot, bool(node.lost), node.boots, node.lost))
+
+
+def decode(data: bytes, directories: Iterable[DirectoryState]) -> LossNode:
+    """Decode a node. If an older version has written it, it counts for all of the given directories."""
+    stored = msgspec.json.decode(data, type=_StoredNode)
+    if stored.boots is not None:
+        return LossNode(stored.boots, stored.lost_directories)
+    ids = sorted(each.id for each in directories)
+    return LossNode(dict.fromkeys(ids, stored.boot), ids if stored.lost else [])
 
 
 def lost_directories(found: LossNode | None, directories: Sequence[DirectoryState], boot: str) -> frozenset[str]:
