@@ -185,9 +185,12 @@ class InSyncReplicas:
         store rejected the write.
         """
         replica, term = proposed.replica, proposed.term
-        if newest is not None and replica.term is term and not term.learned(newest):
-            self._partitions.roles.end_term(replica)
-            replica.state_version = max(replica.state_version, newest.version)
+        if newest is not None and replica.term is term:
+            if term.learned(newest):
+                replica.wake()  # DeleteRecords waits for the members
+            else:
+                self._partitions.roles.end_term(replica)
+                replica.state_version = max(replica.state_version, newest.version)
         if newest is not None and newest.version > proposed.proposal.state.version:
             self.check(replica)
         else:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from oncelog.broker import replication_isr
 from oncelog.broker.broker import Broker
 from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
+from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.store import Set
+from oncelog.cluster.state_writes import StateWrite
+from oncelog.cluster.store import ANY, Set, StoreError
 from oncelog.cluster.topic_nodes import write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.checkpoint import read_offset_checkpoint
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, BrokerStorage
+from support.broker_sets import ask
 from support.logs import of_producer
 
 TOPIC = TopicInfo(
@@ -119,6 +129,41 @@ def test_the_term_adopts_changes_of_the_in_sync_replicas(storage: BrokerStorage)
         assert replica.term is term
         assert term is not None
         assert (term.isr, term.state.version, replica.log.high_watermark) == ({1}, 1, 0)  # 1 < min.insync.replicas
+
+    storage.run_broker(life)
+
+
+def test_delete_records_ends_when_another_has_removed_the_member_first(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller removes a member that may lack records while the leader does."""
+    original = replication_isr.write_states
+
+    def overtaken(
+        changes: ChangeLog, writes: Sequence[StateWrite], *, session: int | None
+    ) -> Iterator[tuple[StateWrite, StoreError | None]]:
+        for write in writes:
+            path = state_path(write.topic, write.partition)
+            changes.write([Set(path, encode_state(write.state), ANY)], path)
+        return original(changes, writes, session=session)
+
+    monkeypatch.setattr(replication_isr, "write_states", overtaken)
+
+    async def life(broker: Broker) -> None:
+        await create(broker, replace(TOPIC, configs={}))
+        replica = found(broker)
+        term = replica.leading()
+        replica.append(batch(), now_ms=NOW)
+        term.live_changed({1: 0, 2: 0}, 0)
+        term.fetched(2, 0, 1, log_start=0, now_ms=0)
+        topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])
+        request = DeleteRecordsRequest(topics=[topic], timeout_ms=10_000)
+        deleting = asyncio.ensure_future(ask(broker, request))
+        while not replica._watchers:  # until the request waits for broker 2
+            await asyncio.sleep(0.005)
+        broker.partitions.roles.brokers_changed(replica)  # broker 2 does not run
+        (answer,) = (await deleting).topics[0].partitions
+        assert (answer.error_code, answer.low_watermark) == (ErrorCode.NONE, 1)
 
     storage.run_broker(life)
 
