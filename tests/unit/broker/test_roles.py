@@ -29,7 +29,7 @@ from oncelog.protocol.messages.delete_records import (
 )
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, BrokerStorage
-from support.broker_sets import ask
+from support.broker_sets import ask, until
 from support.logs import of_producer
 
 TOPIC = TopicInfo(
@@ -164,6 +164,19 @@ def test_delete_records_ends_when_another_has_removed_the_member_first(
         broker.partitions.roles.brokers_changed(replica)  # broker 2 does not run
         (answer,) = (await deleting).topics[0].partitions
         assert (answer.error_code, answer.low_watermark) == (ErrorCode.NONE, 1)
+
+    storage.run_broker(life)
+
+
+def test_dead_member_leaves_at_once_if_the_leader_may_lack_records(storage: BrokerStorage) -> None:
+    """No other broker can lead. The leader forgets the loss when it is alone in the ISR."""
+
+    async def life(broker: Broker) -> None:
+        await create(broker)
+        term = found(broker).leading()
+        await broker.registration.records_missing("a log directory")
+        await until(lambda: term.isr == {1}, limit_s=10)  # less than replica.lag.time.max.ms
+        await until(lambda: not broker.registration.info.lost_unsynced)
 
     storage.run_broker(life)
 

@@ -130,7 +130,8 @@ class Roles:
             self._live_of = image
             self._live = {id_: info.epoch for id_, info in image.brokers.items() if not info.shutting_down}
         key = replica.topic, replica.partition
-        unfit = [id_ for id_, info in image.brokers.items() if _is_unfit(info, key)]
+        # Without the leader, no broker may be left, and the term would take that for unknown.
+        unfit = [id_ for id_, info in image.brokers.items() if id_ != self.node_id and _is_unfit(info, key)]
         if unfit:
             return {id_: epoch for id_, epoch in self._live.items() if id_ not in unfit}
         return self._live
