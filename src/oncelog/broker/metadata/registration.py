@@ -151,6 +151,8 @@ class Registration:
             lost = self._lost | lacking
             if lost != self._lost:
                 intact = await self._workers.offload(self.intact, self._image, self._identity.node_id, lost)
+                if info.lost_unsynced:
+                    intact &= info.intact
                 info = replace(info, lost_unsynced=True, intact=intact)
             await self._write(info, lost=lost)
             self._lacking -= lacking  # another log may have been opened during the write
@@ -168,7 +170,7 @@ class Registration:
         be written before the process ends, the next start in the same boot does not know about the failure. Then the
         broker is safe only if an election or the controller has removed it from the ISRs meanwhile.
         """
-        node = self._node(self._lost)
+        node = self._node(self._lost, self.info)
         if node != self._noted:
             try:
                 await self._workers.write_store(self._store.multi, [self._note(node)])
@@ -178,9 +180,9 @@ class Registration:
                     "complete. If its partitions have other replicas, restart the machine before this broker", error,
                 )  # fmt: skip
 
-    def _node(self, lost: frozenset[str]) -> LossNode:
+    def _node(self, lost: frozenset[str], info: BrokerInfo) -> LossNode:
         """Return the node that the next start reads. It lists `lost` and the directories that have failed."""
-        return LossNode(self._noted.boots, sorted(lost | self.failed()))
+        return LossNode(self._noted.boots, sorted(lost | self.failed()), info.intact if info.lost_unsynced else None)
 
     def _note(self, node: LossNode) -> Operation:
         return Set(f"{BOOTS}/{self._identity.node_id}", encode(node, self._identity.boot_id))
@@ -215,8 +217,10 @@ class Registration:
             lost |= lost_directories(found, directories, boot_id)
             boots = opened(found, directories, boot_id)
             intact = self.intact(self._image, node_id, lost) if lost else info.intact
+            if found is not None and found.intact is not None:
+                intact &= found.intact
             info = replace(info, lost_unsynced=bool(lost), intact=intact)
-        node = LossNode(boots, sorted(lost | self.failed()))
+        node = LossNode(boots, sorted(lost | self.failed()), info.intact if lost else None)
         operations.append(self._note(node))
         info = replace(info, epoch=epoch)
         operations.append(Create(broker_path(node_id), encode_broker(info), session))
@@ -342,7 +346,7 @@ class Registration:
 
         If the session has ended, write nothing: the next registration includes the change.
         """
-        node = self._node(lost)
+        node = self._node(lost, info)
         if self.epoch >= 0 and (info != self.info or node != self._noted):
             path = broker_path(self._identity.node_id)
             operations: list[Operation] = [Set(path, encode_broker(info), ANY)]

@@ -22,6 +22,11 @@ class LossNode(msgspec.Struct, frozen=True):
     """The boot of the machine in which each directory was last opened."""
     lost: list[str] = []
     """The directories that may lack records, in order."""
+    intact: frozenset[tuple[str, int]] | None = None
+    """The partitions that lack no record although a directory is lost. None if all partitions were intact until then.
+
+    The next start cannot find this out again: a log that was moved here from a lost directory is in a checkpoint then.
+    """
 
 
 class _StoredNode(msgspec.Struct):
@@ -31,6 +36,7 @@ class _StoredNode(msgspec.Struct):
     lost: bool
     boots: dict[str, str] | None = None
     lost_directories: list[str] = []
+    intact: list[tuple[str, int]] | None = None
 
 
 class DirectoryState(NamedTuple):
@@ -48,14 +54,16 @@ class DirectoryState(NamedTuple):
 
 def encode(node: LossNode, boot: str) -> bytes:
     """Encode a node. `boot` is the present boot of the machine."""
-    return msgspec.json.encode(_StoredNode(boot, bool(node.lost), node.boots, node.lost))
+    intact = None if node.intact is None else sorted(node.intact)
+    return msgspec.json.encode(_StoredNode(boot, bool(node.lost), node.boots, node.lost, intact))
 
 
 def decode(data: bytes, directories: Iterable[DirectoryState]) -> LossNode:
     """Decode a node. If an older version has written it, it counts for all of the given directories."""
     stored = msgspec.json.decode(data, type=_StoredNode)
     if stored.boots is not None:
-        return LossNode(stored.boots, stored.lost_directories)
+        intact = None if stored.intact is None else frozenset(stored.intact)
+        return LossNode(stored.boots, stored.lost_directories, intact)
     ids = sorted(each.id for each in directories)
     return LossNode(dict.fromkeys(ids, stored.boot), ids if stored.lost else [])
 
