@@ -204,10 +204,8 @@ class LogFiles:
         some producers. The caller calls again.
         """
         doomed = self.segments.before(log_start)[:most]
-        if doomed and self._snapshots.unfinished is not None:
-            self._snapshots.advance()
-            if self._snapshots.unfinished is not None:
-                return None
+        if doomed and not self._snapshots.advance():
+            return None
         self._delete(doomed)
         if doomed or not self.epochs.may_wait:
             self.epochs.flush()

@@ -192,19 +192,24 @@ class Snapshots:
         elif state.end_offset not in self:
             self.unfinished = state.end_offset, _Encoding(state.freeze())
 
-    def advance(self) -> None:
-        """Encode a part of the unfinished snapshot, and write the file after the last part."""
+    def advance(self) -> bool:
+        """Encode a part of the unfinished snapshot, and write the file after the last part.
+
+        Return whether no snapshot is unfinished any more.
+        """
         if self.unfinished is not None:
             offset, encoding = self.unfinished
-            if encoding.step(PRODUCERS_A_STEP):
-                self.unfinished = None
-                self._write(offset, encoding.content())
-                self.unsynced.append(self._path(offset))
+            if not encoding.step(PRODUCERS_A_STEP):
+                return False
+            self.unfinished = None
+            self._write(offset, encoding.content())
+            self.unsynced.append(self._path(offset))
+        return True
 
     def complete(self) -> None:
         """Complete the unfinished snapshot now, because it may be the only record of some producers soon."""
-        while self.unfinished is not None:
-            self.advance()
+        while not self.advance():
+            pass
 
     def _write(self, offset: int, content: bytes) -> None:
         self._disk.atomic_write(self._path(offset), content)
