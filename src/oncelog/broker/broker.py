@@ -247,7 +247,7 @@ class Broker:
             self.peers,
             self.config,
             workers,
-            StartOffsets(self.checkpoints, self.directories, workers),
+            StartOffsets(self.checkpoints, self.directories, workers, self.log),
             cut=lambda: self.server.abort_all(),
             truncated=self._truncated,
             now_ms=self.now_ms,

@@ -304,12 +304,12 @@ class _Fetcher:
                     retry_at = min(retry_at, followed.retry_at)
                 elif followed.has_new_start:
                     self._parts.starts.store(followed.replica)
-                    self._due[followed] = None
-                    retry_at = min(retry_at, now + SYNC_WAIT_MS / 1000)
             if followed.fetch is None or followed.fetch != last:
                 self._wanted.pop(followed.id, None)  # a partition that has got records moves to the end
                 if followed.fetch is not None:
                     self._wanted[followed.id] = followed
+        if self._parts.starts.is_writing:  # the next Fetch must report the new log starts soon
+            retry_at = min(retry_at, now + SYNC_WAIT_MS / 1000)
         return unsynced, retry_at - now
 
     def _next_fetch(self, followed: _Followed) -> Fetch | None:
