@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
@@ -279,6 +280,25 @@ def test_subscribers_start_in_the_order_of_the_changes() -> None:
         assert not any(each.done() for each in waiting)
         may_end.set()
         await asyncio.gather(*waiting)
+
+    with_loader(body)
+
+
+def test_read_that_fails_after_its_callers_were_cancelled_is_no_unhandled_error() -> None:
+    async def body(store: UnreadableTree, loader: MetadataLoader, _cache: MetadataCache) -> None:
+        unhandled: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
+        write_topic(ChangeLog(store), TOPIC)
+        store.hidden, store.failures = True, 1
+        caller = asyncio.ensure_future(loader.catch_up())
+        await asyncio.sleep(0)
+        caller.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not store.failures
+        gc.collect()
+        assert caller.cancelled()
+        assert not unhandled
 
     with_loader(body)
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from oncelog.broker.workers import Workers
 from oncelog.cluster import changes
@@ -168,6 +169,7 @@ class MetadataLoader:
         # These are tasks, so that they are completed even if the caller is cancelled.
         if self._waiting is None or self._waiting.done():
             self._waiting = self._workers.task(self._begin(), "read changes of the metadata")
+            self._waiting.add_done_callback(_take_error)
         rests = await asyncio.shield(self._waiting)
 
         async def applied() -> None:
@@ -256,3 +258,9 @@ class MetadataLoader:
             self._failing = True
         else:
             self._failing = False
+
+
+def _take_error(read: asyncio.Task[Any]) -> None:
+    """Take the error of a read, which its callers raise. If all of them were cancelled, the next round reads again."""
+    if not read.cancelled():
+        read.exception()
