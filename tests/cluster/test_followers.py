@@ -163,7 +163,7 @@ def test_followers_without_fetch_sessions_fetch_all_partitions_in_turn(tmp_path:
             return ends == [100, 1, 100]
 
         await until(copied)
-        assert fetched_before[0] < 20
+        assert fetched_before[0] < 100, "the large topics are not copied first"
 
     run(Brokers(tmp_path), body)
 
