@@ -105,7 +105,8 @@ class Compaction:
         """Check the last values, also on the disks of all brokers."""
         records = await self._read(until_stable=True)
         self._outcomes["compacted"] += sum(each.committed is True for each in self._history) - len(records)
-        self._last = {record.key: record for record in records if record.value is not None}
+        last = {record.key: record for record in records}
+        self._last = {key: record for key, record in last.items() if record.value is not None}  # the others may be gone
 
     async def _read(self, *, until_stable: bool) -> list[Record]:
         """Read all committed records, and check that they are in order, and the last of each key is the last write."""
