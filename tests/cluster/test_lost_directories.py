@@ -16,18 +16,11 @@ from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, HIGH_WATERMARK
 from oncelog.broker.storage.losses import LossNode, decode, encode
 from oncelog.cluster.brokers import (
     BOOTS,
-    CONTROLLER,
-    BrokerInfo,
-    broker_path,
-    encode_broker,
-    encode_controller,
     read_registrations,
 )
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.store import ANY, MetadataStore, Set
-from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.log.checkpoint import write_offset_checkpoint
 from oncelog.log.disk import OsDisk
@@ -35,7 +28,7 @@ from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from support.broker_fixtures import BrokenDisk, append
 from support.broker_processes import BrokerProcesses, broker_processes, running
-from support.broker_sets import NOW, Brokers, run, until
+from support.broker_sets import Brokers, led_by_another, run, until
 from support.processes import wait_until
 
 PARTITIONS = 4
@@ -49,16 +42,6 @@ def folders(tmp_path: Path) -> dict[str, Path]:
 
 def log_dirs(folders: dict[str, Path], names: str = "ab") -> str:
     return ",".join(str(folders[name]) for name in names)
-
-
-def led_by_another() -> MemoryStore:
-    """Return a tree in which broker 2 is the controller, and never changes anything."""
-    store = MemoryStore(lambda: NOW)
-    prepare(store)
-    session = store.open_session("broker-2", 60_000)
-    store.create(CONTROLLER, encode_controller(2), session=session)
-    store.create(broker_path(2), encode_broker(BrokerInfo(0)), session=session)
-    return store
 
 
 async def fill(brokers: Brokers, folders: dict[str, Path]) -> Broker:

@@ -22,16 +22,11 @@ from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, HIGH_WATERMARK
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import (
     BOOTS,
-    CONTROLLER,
-    BrokerInfo,
     Endpoint,
     broker_path,
-    encode_broker,
-    encode_controller,
     read_registrations,
 )
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState, encode_state, state_path
 from oncelog.cluster.store import Set
 from oncelog.cluster.store_memory import MemoryStore
@@ -40,7 +35,7 @@ from oncelog.log.checkpoint import write_offset_checkpoint
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import BrokenDisk, append
-from support.broker_sets import NOW, Brokers, Clock, run, until
+from support.broker_sets import NOW, Brokers, Clock, led_by_another, run, until
 
 
 def test_running_broker_is_registered_with_its_addresses(tmp_path: Path) -> None:
@@ -198,16 +193,6 @@ def in_shared_isr(store: MemoryStore) -> None:
     """Note that broker 1 is in sync with broker 2, which leads."""
     path = state_path("t", 0)
     ChangeLog(store).write([Set(path, encode_state(PartitionState(2, 0, (2, 1), 1, 0)))], path)
-
-
-def led_by_another() -> MemoryStore:
-    """Return a tree in which broker 2 is the controller, and never changes anything."""
-    store = MemoryStore(lambda: NOW)
-    prepare(store)
-    session = store.open_session("broker-2", 60_000)
-    store.create(CONTROLLER, encode_controller(2), session=session)
-    store.create(broker_path(2), encode_broker(BrokerInfo(0)), session=session)
-    return store
 
 
 def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path) -> None:

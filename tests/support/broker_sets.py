@@ -9,7 +9,10 @@ from typing import Any
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
+from oncelog.cluster.brokers import CONTROLLER, BrokerInfo, broker_path, encode_broker, encode_controller
+from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.store import MetadataStore
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.log.disk import OsDisk
 from oncelog.net.connection import connect
@@ -81,6 +84,16 @@ def run(brokers: Brokers, body: Callable[[Brokers], Coroutine[Any, Any, None]], 
                 await brokers.stop(node_id)
 
     asyncio.run(main())
+
+
+def led_by_another() -> MemoryStore:
+    """Return a tree in which broker 2 is the controller, and never changes anything."""
+    store = MemoryStore(lambda: NOW)
+    prepare(store)
+    session = store.open_session("broker-2", 60_000)
+    store.create(CONTROLLER, encode_controller(2), session=session)
+    store.create(broker_path(2), encode_broker(BrokerInfo(0)), session=session)
+    return store
 
 
 async def until(true: Callable[[], object], limit_s: float = 60) -> None:

@@ -27,6 +27,15 @@ def reopen(disk: CrashDisk, **options: Any) -> Log:
     return open_log(disk, **options)
 
 
+def rolled_log() -> tuple[CrashDisk, Log]:
+    """Return a log with one batch of each of 22 producers and an empty segment, whose snapshot is unfinished."""
+    disk, log = new_log()
+    for producer in range(22):
+        append(log, of_producer(producer, 0))
+    log.roll(NOW)
+    return disk, log
+
+
 def snapshots(disk: CrashDisk) -> list[str]:
     return sorted(path for path in disk.files if path.endswith(".snapshot"))
 
@@ -64,10 +73,7 @@ def test_snapshot_of_many_producers_is_encoded_during_the_next_appends(monkeypat
 @pytest.mark.usefixtures("few_producers_a_step")
 @pytest.mark.parametrize("way", ["kill", "close"])
 def test_producers_outlive_their_records_although_their_snapshot_is_unfinished(way: str) -> None:
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    log.roll(NOW)
+    disk, log = rolled_log()
     log.advance_log_start(22)
     delete_old_segments(log)
     if way == "close":
@@ -102,10 +108,7 @@ def test_producers_before_the_log_start_survive_a_kill_while_a_snapshot_is_unfin
 @pytest.mark.usefixtures("few_producers_a_step")
 def test_deletion_of_segments_waits_in_steps_for_an_unfinished_snapshot() -> None:
     """Encoding 100,000 producers at once would stop the event loop for 0.3 s."""
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    log.roll(NOW)
+    disk, log = rolled_log()
     log.advance_log_start(22)
     steps = log.deleting_old_segments()
     for _ in range(4):
@@ -119,10 +122,7 @@ def test_deletion_of_segments_waits_in_steps_for_an_unfinished_snapshot() -> Non
 
 @pytest.mark.usefixtures("few_producers_a_step")
 def test_deletion_of_segments_includes_those_that_are_rolled_in_its_pauses() -> None:
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    log.roll(NOW)
+    disk, log = rolled_log()
     log.advance_log_start(22)
     steps = log.deleting_old_segments()
     next(steps)
@@ -135,10 +135,7 @@ def test_deletion_of_segments_includes_those_that_are_rolled_in_its_pauses() -> 
 
 @pytest.mark.usefixtures("few_producers_a_step")
 def test_deletion_of_segments_ends_if_the_log_is_closed_in_a_pause() -> None:
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    log.roll(NOW)
+    disk, log = rolled_log()
     log.advance_log_start(22)
     steps = log.deleting_old_segments()
     next(steps)
@@ -151,10 +148,7 @@ def test_deletion_of_segments_ends_if_the_log_is_closed_in_a_pause() -> None:
 @pytest.mark.usefixtures("few_producers_a_step")
 def test_unfinished_snapshot_is_dropped_by_a_truncation() -> None:
     """It has producers and batches that the log no longer has."""
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    log.roll(NOW)
+    disk, log = rolled_log()
     log.truncate_to(10, NOW)
     for sequence in range(1, 20):
         append(log, of_producer(1, sequence))
@@ -164,10 +158,7 @@ def test_unfinished_snapshot_is_dropped_by_a_truncation() -> None:
 
 def synced_after_each_append() -> tuple[CrashDisk, Log]:
     """Return a log whose snapshot was finished after the sync of its offset."""
-    disk, log = new_log()
-    for producer in range(22):
-        append(log, of_producer(producer, 0))
-    log.roll(NOW)
+    disk, log = rolled_log()
     for sequence in range(1, 6):
         append(log, of_producer(1, sequence))
         log.flush()
