@@ -170,7 +170,7 @@ class Registration:
         be written before the process ends, the next start in the same boot does not know about the failure. Then the
         broker is safe only if an election or the controller has removed it from the ISRs meanwhile.
         """
-        node = self._node(self._lost, self.info)
+        node = self._node(self._noted.boots, self._lost, self.info)
         if node != self._noted:
             try:
                 await self._workers.write_store(self._store.multi, [self._note(node)])
@@ -180,9 +180,9 @@ class Registration:
                     "complete. If its partitions have other replicas, restart the machine before this broker", error,
                 )  # fmt: skip
 
-    def _node(self, lost: frozenset[str], info: BrokerInfo) -> LossNode:
+    def _node(self, boots: dict[str, str], lost: frozenset[str], info: BrokerInfo) -> LossNode:
         """Return the node that the next start reads. It lists `lost` and the directories that have failed."""
-        return LossNode(self._noted.boots, sorted(lost | self.failed()), info.intact if info.lost_unsynced else None)
+        return LossNode(boots, sorted(lost | self.failed()), info.intact if info.lost_unsynced else None)
 
     def _note(self, node: LossNode) -> Operation:
         return Set(f"{BOOTS}/{self._identity.node_id}", encode(node, self._identity.boot_id))
@@ -220,7 +220,7 @@ class Registration:
             if found is not None and found.intact is not None:
                 intact &= found.intact
             info = replace(info, lost_unsynced=bool(lost), intact=intact)
-        node = LossNode(boots, sorted(lost | self.failed()), info.intact if lost else None)
+        node = self._node(boots, lost, info)
         operations.append(self._note(node))
         info = replace(info, epoch=epoch)
         operations.append(Create(broker_path(node_id), encode_broker(info), session))
@@ -346,7 +346,7 @@ class Registration:
 
         If the session has ended, write nothing: the next registration includes the change.
         """
-        node = self._node(lost, info)
+        node = self._node(self._noted.boots, lost, info)
         if self.epoch >= 0 and (info != self.info or node != self._noted):
             path = broker_path(self._identity.node_id)
             operations: list[Operation] = [Set(path, encode_broker(info), ANY)]
