@@ -144,6 +144,18 @@ def test_killed_follower_that_leads_keeps_records_deleted() -> None:
     assert outcomes["deletions"] == 1
 
 
+def test_former_leader_drops_what_the_new_leader_has_deleted() -> None:
+    """Broker 1 writes a record while it is cut off. Broker 2 then deletes its own record there (seed 25683, shrunk)."""
+    work = [Trim(4, 1, 0.53), Trim(1, 20, 0.45), Trim(1, 0, 0.59), Trim(1, 1, 0.36), Trim(6, 5, 0.44), Trim(2, 1, 0.47)]
+    workload = [msgspec.to_builtins(each) for each in work]
+    faults = [
+        Cut(at=2.933, source="broker-1", target="broker-2", seconds=4.0),
+        Kill(at=3.337, host="broker-1", seconds=1.0),
+    ]
+    outcomes, _ = run_plan(msgspec.structs.replace(expand(25683), seconds=12.0, workload=workload, faults=faults))
+    assert outcomes["deletions"] > 1
+
+
 def test_compaction_beyond_an_open_transaction_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Key 0 has a committed value. Its next value is undecided while segments roll, and is aborted later."""
     puts = [Put(0, False, None, 0.0, 0.1), *(Put(0, False, False, 1.5, 0.1, others=12) for _ in range(2))]

@@ -5,7 +5,7 @@ Source: KIP-101, KIP-279; Kafka's ``LeaderEpochFileCache``.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from oncelog.log.checkpoint import CorruptCheckpointError, decode_checkpoint, encode_checkpoint
 from oncelog.log.disk import Disk, read_if_exists
@@ -131,12 +131,17 @@ class LeaderEpochs:
             self._dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Let the epoch of ``start_offset`` begin there, and drop the earlier ones."""
-        slot = bisect_right(self._starts, start_offset) - 1
-        if slot < 0 or (slot == 0 and self._starts[0] == start_offset):
+        """Drop the epochs that ended before the last record before ``start_offset``.
+
+        Keep the epoch of that record, and where it began. A returning follower may have another record there, which a
+        former leader never replicated. The leader can tell only because the follower's epoch ended before. Kafka's
+        `LeaderEpochFileCache.truncateFromStart` lets the epoch begin at ``start_offset``, and the follower keeps the
+        record and what it says of its producer.
+        """
+        slot = bisect_left(self._starts, start_offset) - 1
+        if slot <= 0:
             return
         del self._epochs[:slot], self._starts[:slot]
-        self._starts[0] = start_offset
         self._dirty = True
 
     def clear(self) -> None:

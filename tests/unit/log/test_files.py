@@ -245,9 +245,10 @@ def test_epochs_truncate() -> None:
     cache = epochs((2, 10), (4, 20), (5, 30))
     cache.truncate_from_end(30)
     assert cache.entries == [(2, 10), (4, 20)]
-    cache.truncate_from_start(15)
-    assert cache.entries == [(2, 15), (4, 20)]
-    cache.truncate_from_start(20)
+    for start in (5, 15, 20):
+        cache.truncate_from_start(start)
+        assert cache.entries == [(2, 10), (4, 20)], "the record before the start is of epoch 2"
+    cache.truncate_from_start(21)
     assert cache.entries == [(4, 20)]
     cache.truncate_from_start(5)
     assert cache.entries == [(4, 20)]
