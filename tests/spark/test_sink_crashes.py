@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.spark.commit import finish
 from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError
+from oncelog.spark.commit.finish import Committing
+from oncelog.spark.commit.steps import Steps
 from oncelog.spark.commit.task import Prepared
 from oncelog.spark.writing.driver import look, settle
 from oncelog.spark.writing.options import sink_options
@@ -100,6 +103,22 @@ def test_twin_is_neither_duplicated_nor_left_open(query: Query) -> None:
     check(query, 1)
     query.run(3)
     check(query, 3)
+
+
+def test_twin_that_begins_during_the_commit_is_not_left_open(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = query.plan()
+    first, second = query.values(0, 2)
+    messages = [query.task(plan, 0, 0, first, tid=0), query.task(plan, 0, 1, second, tid=1)]
+
+    def twin(state: Committing) -> Steps[Committing]:
+        yield from ()
+        query.task(plan, 0, 0, first, number=1, tid=2)
+        return state
+
+    decision = finish.COMMIT.index(finish.propose_decision)
+    monkeypatch.setattr(finish, "COMMIT", (*finish.COMMIT[:decision], twin, *finish.COMMIT[decision:]))
+    query.commit(messages, 0)
+    check(query, 1)
 
 
 def test_failed_task_is_retried(query: Query) -> None:

@@ -44,7 +44,7 @@ from support.servers import Server
 
 TIMEOUT_MS = 9_000
 """A driver has a third of it for its decision, and tasks have the rest. This is enough for a slow machine."""
-AFTER_C2 = 8
+AFTER_C2 = 7
 """The operation of a commit after the decision becomes visible: EndTxn of the tasks."""
 
 

@@ -157,7 +157,7 @@ MUTANTS: dict[str, Mutant] = {
         first_epoch=1,
         every=1,
     ),
-    "C1a after C5": Mutant(
+    "C4a after C5": Mutant(
         Rules(commit=_move(finish.COMMIT, finish.look_for_twins, finish.abort_twins)), {"driver": 1}, 2, begin="commit"
     ),
     "C1b not checked": Mutant(Rules(commit=_commit(check_prepared=None, check_time_left=None)), {"timeout": 1}),

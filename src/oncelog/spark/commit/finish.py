@@ -103,18 +103,6 @@ def _check_skipped(skipped: Sequence[Skipped]) -> None:
     )
 
 
-def look_for_twins(state: Committing) -> Steps[Committing]:
-    """C1a: find the other open task transactions of this prefix, before the decision.
-
-    If the decision succeeds, none of them belongs to a later driver. C6 aborts them.
-    """
-    if state.carried is None:
-        return state
-    decided = {t.owner.id for t in state.record.transactions}
-    left, _ = yield from find_open(replace(state.sink, targets=()), decided)
-    return replace(state, left=left)
-
-
 def _require_time_left(transactions: tuple[TaskTransaction, ...], margin_ms: int) -> Steps[None]:
     """Raise NotDecidedError unless each transaction is Ongoing under its producer id and epoch, with this time left."""
     described: tuple[op.Described, ...] = yield op.DescribeTransactions(tuple(t.owner.id for t in transactions))
@@ -225,6 +213,19 @@ def verify_tasks(state: Committing) -> Steps[Committing]:
     return state
 
 
+def look_for_twins(state: Committing) -> Steps[Committing]:
+    """C4a: find the other open task transactions of this prefix.
+
+    A twin whose K1 came before the decision may begin its transaction during the commit, so search late, but before the
+    driver's last write (C5). If that succeeds, nothing found here belongs to a later driver. C6 aborts it. A batch
+    without rows has no C5, and its tasks open no transactions.
+    """
+    if state.record.settled:
+        return state
+    left, _ = yield from find_open(replace(state.sink, targets=()))
+    return replace(state, left=left)
+
+
 def settle_decision(state: Committing) -> Steps[Committing]:
     """C5: write the record again, settled. Without it, the next plan would repeat C3 and C4."""
     if state.carried is not None and not state.record.settled:
@@ -234,7 +235,7 @@ def settle_decision(state: Committing) -> Steps[Committing]:
 
 
 def abort_twins(state: Committing) -> Steps[Committing]:
-    """C6: abort what C1a found. Spark does not report attempts of tasks that lost against another attempt.
+    """C6: abort what C4a found. Spark does not report attempts of tasks that lost against another attempt.
 
     The batch is committed: if the sink may not end a transaction, the next plan raises the error.
     """
@@ -244,7 +245,6 @@ def abort_twins(state: Committing) -> Steps[Committing]:
 
 COMMIT: tuple[Phase[Committing], ...] = (
     collect_reports,
-    look_for_twins,
     check_prepared,
     propose_decision,
     check_time_left,
@@ -252,6 +252,7 @@ COMMIT: tuple[Phase[Committing], ...] = (
     verify_decision,
     commit_tasks,
     verify_tasks,
+    look_for_twins,
     settle_decision,
     abort_twins,
 )

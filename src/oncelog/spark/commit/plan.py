@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from oncelog.spark.commit import operations as op
@@ -47,11 +46,11 @@ class Planning:
         return Carried(self.driver, self.record, self.offset)
 
 
-def find_open(sink: Sink, known: Container[str] = ()) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProducer, ...]]]:
+def find_open(sink: Sink) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProducer, ...]]]:
     """Find the task transactions of this prefix: (open at the coordinator, open in a partition only).
 
     Ask the partitions first: if they show a transaction open and the coordinator does not afterwards, the transaction
-    has ended. Skip the transactions whose ids are `known`.
+    has ended.
     """
     opened: tuple[op.OpenProducer, ...] = ()
     if sink.targets:
@@ -62,9 +61,7 @@ def find_open(sink: Sink, known: Container[str] = ()) -> Steps[tuple[tuple[Owner
         sorted(
             t.id
             for t in listed
-            if t.id not in known
-            and is_task_id(sink.prefix, t.id)
-            and (t.state is op.TxnState.ONGOING or t.pid in hanging)
+            if is_task_id(sink.prefix, t.id) and (t.state is op.TxnState.ONGOING or t.pid in hanging)
         )
     )
     if not ids:
