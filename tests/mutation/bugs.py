@@ -69,6 +69,13 @@ BUGS = {
         "if False:",
         LOG,
     ),
+    "a leader forgets the epoch of the last record that it has deleted": Bug(
+        "Kafka 4.3.1",
+        "log/epochs.py",
+        "slot = bisect_left(self._starts, start_offset) - 1",
+        "slot = bisect_right(self._starts, start_offset) - 1",
+        "tests/simulation/test_named_scenarios.py::test_deleted_divergence",
+    ),
     "a late marker ends the next transaction": Bug(
         "KIP-1228",
         "log/producer_state.py",

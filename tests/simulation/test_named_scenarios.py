@@ -441,6 +441,31 @@ def test_idle_epoch() -> None:
     ReplicaCluster.run(scenario)
 
 
+@pytest.mark.parametrize("leaders", [(2,), (2, 3)])
+def test_deleted_divergence(leaders: tuple[int, ...]) -> None:
+    """A former leader drops a record although the new leader has deleted its own record there.
+
+    The former leader's log ends where the new one begins. With two new leaders, the epoch of the last begins there.
+    """
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await cluster.create("t", ALL, least=2)
+        assert await cluster.append(1, "t", b"a") is ErrorCode.NONE
+        cut(cluster, 1)
+        await cluster.append(1, "t", b"dropped", acks=1)
+        await cluster.elect("t", 2, (2, 3))
+        assert await cluster.append(2, "t", b"b") is ErrorCode.NONE
+        for leader in leaders[1:]:
+            await cluster.elect("t", leader, (2, 3))
+        assert await cluster.append(leaders[-1], "t", b"c") is ErrorCode.NONE
+        replica_of(cluster, leaders[-1]).log.advance_log_start(2)
+        cluster.world.network.heal()
+        await cluster.agree("t", ALL)
+        assert replica_of(cluster, 1).log.segments.first_offset == 2
+
+    ReplicaCluster.run(scenario)
+
+
 MUTATIONS: list[tuple[Patch, Callable[[], None]]] = [
     (replica_mutations.truncation_by_high_watermark, test_hw_lost_on_restart),
     (replica_mutations.truncation_to_the_leaders_end, test_fast_failover),

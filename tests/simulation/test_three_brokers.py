@@ -52,36 +52,6 @@ def test_a_new_leader_has_all_acknowledged_records_and_the_old_one_truncates() -
     ReplicaCluster.run(scenario)
 
 
-@pytest.mark.parametrize("leaders", [(2,), (2, 3)])
-def test_the_old_leader_drops_its_record_although_the_new_one_has_deleted_the_record_there(
-    leaders: tuple[int, ...],
-) -> None:
-    """The old leader's log ends where the new leader's begins. The last leader may have begun its epoch there."""
-
-    async def scenario(cluster: ReplicaCluster) -> None:
-        await cluster.create("t", ALL, least=2)
-        assert await cluster.append(1, "t", b"0") is ErrorCode.NONE
-        cluster.world.network.cut("broker-1", "broker-2")
-        cluster.world.network.cut("broker-1", "broker-3")
-        await cluster.append(1, "t", b"lost", acks=1)
-        await cluster.elect("t", 2, (2, 3))
-        assert await cluster.append(2, "t", b"1") is ErrorCode.NONE
-        for leader in leaders[1:]:
-            await cluster.elect("t", leader, (2, 3))
-        leader = cluster.replica(leaders[-1], "t")
-        assert leader is not None
-        await cluster.eventually(lambda: leader.log.high_watermark == 2)
-        leader.log.advance_log_start(2)
-        assert await cluster.append(leaders[-1], "t", b"2") is ErrorCode.NONE
-        cluster.world.network.heal()
-        await cluster.agree("t", ALL)
-        old = cluster.replica(1, "t")
-        assert old is not None
-        assert old.log.segments.first_offset == 2, "its files do not have the lost record any more"
-
-    ReplicaCluster.run(scenario)
-
-
 def test_partitions_that_have_moved_away_cause_no_more_fetches() -> None:
     """The former leader answers with errors for them until its fetch session forgets them."""
 
