@@ -156,8 +156,7 @@ class InSyncReplicas:
                 isr = ", ".join(map(str, sorted(write.state.isr)))
                 self._logger.info("%s: the in-sync replicas are now %s", each.replica.name, isr)
                 if not each.term.over:  # the term may already know this state from the image
-                    each.term.learned(replace(write.state, version=write.state.version + 1))
-                    each.replica.wake()  # DeleteRecords waits for the members
+                    each.replica.learned(replace(write.state, version=write.state.version + 1))
                 self.check(each.replica)
                 continue
             unwritten.append(each)
@@ -185,12 +184,9 @@ class InSyncReplicas:
         store rejected the write.
         """
         replica, term = proposed.replica, proposed.term
-        if newest is not None and replica.term is term:
-            if term.learned(newest):
-                replica.wake()  # DeleteRecords waits for the members
-            else:
-                self._partitions.roles.end_term(replica)
-                replica.state_version = max(replica.state_version, newest.version)
+        if newest is not None and replica.term is term and not replica.learned(newest):
+            self._partitions.roles.end_term(replica)
+            replica.state_version = max(replica.state_version, newest.version)
         if newest is not None and newest.version > proposed.proposal.state.version:
             self.check(replica)
         else:

@@ -343,6 +343,20 @@ class Replica:
         if not self.end_term():
             self.wake()
 
+    def learned(self, state: PartitionState) -> bool:
+        """Record a state of the partition that was read from the tree. Return whether the term continues.
+
+        DeleteRecords waits for the in-sync replicas, so wake it if they have changed.
+        """
+        term = self.term
+        if term is None:
+            return False
+        isr = term.isr
+        continues = term.learned(state)
+        if term.isr != isr:
+            self.wake()
+        return continues
+
     def wake(self) -> None:
         """Call all watchers."""
         for callback in tuple(self._watchers):

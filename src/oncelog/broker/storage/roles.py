@@ -72,10 +72,7 @@ class Roles:
             return
         if term is not None:
             if leads and info.leader_epoch == term.leader_epoch:
-                isr = term.isr
-                term.learned(info.state)
-                if term.isr != isr:
-                    replica.wake()  # DeleteRecords waits for the members
+                replica.learned(info.state)
                 return
             self.end_term(replica)
         elif not leads and (info.leader, info.leader_epoch) == (replica.leader, replica.leader_epoch):
