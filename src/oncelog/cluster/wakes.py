@@ -19,27 +19,24 @@ class Wakes:
     """A port for datagrams. Thread-safe. If the system allows no such port, nothing is sent or received."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        try:
-            self._socket.bind((HOST, 0))
-        except OSError:  # for example, a container without a loopback interface
-            self._socket.close()
+        self._socket = _bound()
 
     @property
     def descriptor(self) -> int | None:
         """Return the descriptor that is readable after a wake, until `drain`. None if the system allows no port."""
-        descriptor = self._socket.fileno()
+        descriptor = -1 if self._socket is None else self._socket.fileno()
         return None if descriptor < 0 else descriptor
 
     @property
     def port(self) -> int:
         """Return the port, or 0 if the system allows none."""
-        port: int = 0 if self.descriptor is None else self._socket.getsockname()[1]
+        port: int = 0 if self._socket is None or self.descriptor is None else self._socket.getsockname()[1]
         return port
 
     def send(self, ports: Iterable[int]) -> None:
         """Wake the owners of the ports. Does not wait. A port of 0 is skipped."""
+        if self._socket is None:
+            return
         for port in ports:
             if port:
                 try:
@@ -49,6 +46,8 @@ class Wakes:
 
     def drain(self) -> None:
         """Remove the datagrams that have arrived."""
+        if self._socket is None:
+            return
         try:
             for _ in range(MOST_DRAINED):
                 self._socket.recv(1)
@@ -57,4 +56,20 @@ class Wakes:
 
     def close(self) -> None:
         """Close the port."""
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
+
+
+def _bound() -> socket.socket | None:
+    """Return a socket with a port of its own, or None if the system allows none."""
+    try:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    except OSError:  # for example, a kernel without IPv4
+        return None
+    made.setblocking(False)
+    try:
+        made.bind((HOST, 0))
+    except OSError:  # for example, a container without a loopback interface
+        made.close()
+        return None
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import socket
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,12 @@ def test_lease_of_an_older_version_has_no_port(tmp_path: Path) -> None:
     second.close()
 
 
-def test_store_of_a_system_without_loopback_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakes_module, "HOST", "192.0.2.1")  # an address of no machine
+@pytest.mark.parametrize("lacks", ["loopback", "IPv4"])
+def test_store_of_a_system_without_loopback_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str) -> None:
+    if lacks == "IPv4":
+        monkeypatch.setattr(socket, "AF_INET", 9999)  # an address family of no kernel
+    else:
+        monkeypatch.setattr(wakes_module, "HOST", "192.0.2.1")  # an address of no machine
     first, second = opened(tmp_path, "broker-1"), opened(tmp_path, "broker-2")
     assert first.wakes is not None
     assert (first.wakes.descriptor, first.wakes.port) == (None, 0)
