@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from oncelog.client.requests import broker_fanout
 from oncelog.spark.commit import finish
 from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError
 from oncelog.spark.commit.finish import Committing
@@ -17,6 +19,7 @@ from oncelog.spark.writing.driver import look, settle
 from oncelog.spark.writing.options import sink_options
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query, Starter
+from spark.two_brokers import TwoBrokers
 from support.servers import Server
 
 ROWS = 6
@@ -119,6 +122,22 @@ def test_twin_that_begins_during_the_commit_is_not_left_open(query: Query, monke
     monkeypatch.setattr(finish, "COMMIT", (*finish.COMMIT[:decision], twin, *finish.COMMIT[decision:]))
     query.commit(messages, 0)
     check(query, 1)
+
+
+def test_commit_does_without_a_broker_that_has_no_part_in_the_batch(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.options["kafka.default.api.timeout.ms"] = "20000"
+    plan = query.plan()
+    messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
+    monkeypatch.setattr(broker_fanout, "UNANSWERED_WAIT_MS", 500)
+    with monkeypatch.context() as patch, socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        TwoBrokers(patch, port=unused.getsockname()[1])
+        query.commit(messages, 0)
+    query.log(0)
+    check(query, 1)
+    assert settle(sink_options(query.options, streaming=True)).left == ()
 
 
 def test_failed_task_is_retried(query: Query) -> None:

@@ -18,10 +18,11 @@ class TwoBrokers:
     """Answer metadata and requests as two brokers.
 
     `moved`: topics, partitions and transactional ids at the other broker. Metadata show this at once; an earlier client
-    still uses the old metadata. `asked`: requests by (kind, node).
+    still uses the old metadata. `asked`: requests by (kind, node). With `port`, the other broker is there instead.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, port: int | None = None) -> None:
+        self._port = port
         self.moved: set[tuple[str, int] | str] = set()
         self.asked: Counter[tuple[str, int]] = Counter()
         self._nodes: dict[ClientConnection, int] = {}
@@ -46,7 +47,7 @@ class TwoBrokers:
 
     def _metadata(self, response: Any, node: int) -> None:
         (broker,) = response.brokers
-        other = type(broker)(node_id=OTHER, host=broker.host, port=broker.port)
+        other = type(broker)(node_id=OTHER, host=broker.host, port=self._port or broker.port)
         response.brokers.append(other)
         for topic in response.topics:
             for part in topic.partitions:

@@ -26,12 +26,17 @@ TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 
 
 def run(program: Steps[T], brokers: Brokers) -> T:
-    """Run a program of the protocol to its end."""
+    """Run a program of the protocol to its end. It gets the error of an operation, and may continue."""
     try:
         operation = next(program)
         while True:
             faults.reach(type(operation).__name__)
-            operation = program.send(brokers.answer(operation))
+            try:
+                answer = brokers.answer(operation)
+            except errors.OncelogError as error:
+                operation = program.throw(error)
+            else:
+                operation = program.send(answer)
     except StopIteration as stop:
         value: T = stop.value
         return value

@@ -77,7 +77,7 @@ class TransactionRequests:
     def list_ids(self, o: op.ListTransactions) -> tuple[op.Listed, ...]:
         """Send ListTransactions to every broker."""
         found = []
-        for response in self.cluster.call_brokers(lambda: _listing(o)).values():
+        for response in self.cluster.call_brokers(lambda: _listing(o), unanswered=None if o.patient else {}).values():
             raise_for_error(response, "ListTransactions")
             for state in response.transaction_states:
                 if is_task_id(o.prefix, state.transactional_id):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from oncelog.errors import RetriableError
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotDecidedError, SinkError
 from oncelog.spark.commit.plan import Carried, abort_left, find_open
@@ -13,6 +14,7 @@ from oncelog.spark.commit.steps import (
     Phase,
     Sink,
     Steps,
+    T,
     await_commit_marker,
     commit_all,
     commit_record,
@@ -216,14 +218,25 @@ def verify_tasks(state: Committing) -> Steps[Committing]:
 def look_for_twins(state: Committing) -> Steps[Committing]:
     """C4a: find the other open task transactions of this prefix.
 
-    A twin whose K1 came before the decision may begin its transaction during the commit, so search late, but before the
-    driver's last write (C5). If that succeeds, nothing found here belongs to a later driver. C6 aborts it. A batch
-    without rows has no C5, and its tasks open no transactions.
+    A twin whose K1 came before the decision may begin its transaction during the commit, so search late. If C5 succeeds
+    afterwards, what was found belongs to this driver or to an earlier one, and C6 aborts it. A batch without rows has
+    no C5, so it aborts nothing: the next plan does.
     """
     if state.record.settled:
         return state
-    left, _ = yield from find_open(replace(state.sink, targets=()))
+    left, _ = yield from _if_available(find_open(replace(state.sink, targets=()), patient=False), ((), ()))
     return replace(state, left=left)
+
+
+def _if_available(steps: Steps[T], otherwise: T) -> Steps[T]:
+    """Do without these steps if a broker does not answer.
+
+    The batch is committed. It must not fail because of a broker that has no part in it. The next plan does the same.
+    """
+    try:
+        return (yield from steps)
+    except RetriableError:
+        return otherwise
 
 
 def settle_decision(state: Committing) -> Steps[Committing]:
@@ -239,7 +252,7 @@ def abort_twins(state: Committing) -> Steps[Committing]:
 
     The batch is committed: if the sink may not end a transaction, the next plan raises the error.
     """
-    yield from abort_left(state.sink, state.left)
+    yield from _if_available(abort_left(state.sink, state.left), ())
     return state
 
 

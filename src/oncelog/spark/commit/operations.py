@@ -120,11 +120,13 @@ class Window(NamedTuple):
 class ListTransactions:
     """ListTransactions on every broker -> tuple[Listed, ...] of task ids of this prefix.
 
-    With `ongoing`, the result may omit transactions in any other state than Ongoing.
+    With `ongoing`, the result may omit transactions in any other state than Ongoing. Without `patient`, it omits those
+    of brokers that do not answer within ten seconds.
     """
 
     prefix: str
     ongoing: bool = False
+    patient: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,16 +46,16 @@ class Planning:
         return Carried(self.driver, self.record, self.offset)
 
 
-def find_open(sink: Sink) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProducer, ...]]]:
+def find_open(sink: Sink, *, patient: bool = True) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProducer, ...]]]:
     """Find the task transactions of this prefix: (open at the coordinator, open in a partition only).
 
     Ask the partitions first: if they show a transaction open and the coordinator does not afterwards, the transaction
-    has ended.
+    has ended. For `patient`, see `ListTransactions`.
     """
     opened: tuple[op.OpenProducer, ...] = ()
     if sink.targets:
         opened = yield op.DescribeProducers(sink.targets)
-    listed: tuple[op.Listed, ...] = yield op.ListTransactions(sink.prefix, ongoing=not opened)
+    listed: tuple[op.Listed, ...] = yield op.ListTransactions(sink.prefix, ongoing=not opened, patient=patient)
     hanging = {producer.pid for producer in opened}
     ids = tuple(
         sorted(
