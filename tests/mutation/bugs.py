@@ -69,8 +69,15 @@ BUGS = {
         "if False:",
         LOG,
     ),
-    "a leader forgets the epoch of the last record that it has deleted": Bug(
+    "an epoch begins at the log start": Bug(
         "Kafka 4.3.1",
+        "log/epochs.py",
+        "del self._epochs[:slot], self._starts[:slot]",
+        "del self._epochs[:slot], self._starts[:slot]; self._starts[0] = start_offset",
+        "tests/simulation/test_named_scenarios.py::test_deleted_divergence",
+    ),
+    "a leader forgets the epoch of the last record that it has deleted": Bug(
+        "KIP-101",
         "log/epochs.py",
         "slot = bisect_left(self._starts, start_offset) - 1",
         "slot = bisect_right(self._starts, start_offset) - 1",

@@ -131,12 +131,12 @@ class LeaderEpochs:
             self._dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the epochs that ended before the last record before ``start_offset``.
+        """Drop the epochs that ended before the record in front of ``start_offset``.
 
         Keep the epoch of that record, and where it began. A returning follower may have another record there, which a
-        former leader never replicated. The leader can tell only because the follower's epoch ended before. Kafka's
-        `LeaderEpochFileCache.truncateFromStart` lets the epoch begin at ``start_offset``, and the follower keeps the
-        record and what it says of its producer.
+        former leader never replicated. The leader notices, because the follower's epoch ended where this one began.
+        Kafka's `LeaderEpochFileCache.truncateFromStart` lets this one begin at ``start_offset``. There, the follower
+        keeps its record, and the state of the producer.
         """
         slot = bisect_left(self._starts, start_offset) - 1
         if slot <= 0:

@@ -57,8 +57,9 @@ def cost(batches: int, size: int) -> int:
 def batch_across(records: memoryview, offset: int) -> int | None:
     """Return the base offset of the first batch if `offset` is inside it, otherwise None.
 
-    The leader's log start offset may be inside a batch. A follower's log begins there after a full truncation. The
-    epoch of that batch starts there as well, so a follower may keep a record of another leader in front of it.
+    The leader's log start offset may be inside a batch. A follower's log begins there after a full truncation. If the
+    leader does not know where the epoch of that batch began, a follower may keep another leader's record in front of
+    it.
     """
     if is_partial(records, 0):
         return None

@@ -203,6 +203,7 @@ class Loader:
             if self._pace.is_due(FILE_REMOVED):
                 yield
         self._state.clear(log_start)
+        self._epochs.truncate_from_end(log_start)  # the process may have died within `LogFiles.restart`
         self._epochs.truncate_from_start(log_start)
         segment = new_segment(self._disk, self._directory, self._now_ms, log_start, self._config)
         if exists:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from support.logs import FOLDER, NOW, append, batch, end_txn, new_log, of_producer, open_log, values
+from support.logs import FOLDER, NOW, append, batch, end_txn, follow, new_log, of_producer, open_log, restart_at, values
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -122,3 +123,24 @@ def test_epoch_whose_first_batch_could_not_be_written_has_not_started() -> None:
     assert open_log(disk).leader_epoch == 0
     append(log, batch(), leader_epoch=0)
     assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+
+
+def test_restart_that_is_killed_leaves_no_epoch_after_the_log_end() -> None:
+    """Otherwise, a follower names an epoch in its Fetches of which it has no records, and agrees with no leader."""
+    killed = 0
+    for step in count(1):
+        disk, log = new_log(SMALL)
+        for epoch in range(4):
+            follow(log, batch(10, base_offset=10 * epoch, leader_epoch=epoch), epoch)
+        disk.fail_at = disk.operations + step
+        try:
+            restart_at(log, 60, NOW)
+        except ProtocolError:
+            killed += 1
+        else:
+            break
+        disk.kill()
+        log = open_log(disk, SMALL)
+        latest = -1 if log.leader_epoch is None else log.leader_epoch
+        assert latest == log.epoch_at(log.log_end_offset - 1), f"killed at operation {step}"
+    assert killed >= 3
