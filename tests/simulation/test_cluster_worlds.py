@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oncelog.sim.faults import Crash, Cut, Die, ExpireSessions, Kill, Limit, Slow
+from oncelog.sim.faults import AnyFault, Crash, Cut, CutStore, Die, Kill, Limit, Pause, Slow
 from oncelog.sim.plan import PlanError, decode
 from support import cluster_mutations, worlds
 from support.cluster_plans import FAULTS, SCENARIO, Commits, Put, Transaction, Trim, expand
@@ -95,16 +95,29 @@ def test_crash_that_could_lose_records_kills_only_the_process() -> None:
     assert (outcomes["faults"], outcomes["crashes"]) == (2, 1)
 
 
+def struck(*faults: AnyFault) -> tuple[int, int]:
+    """Run a world without a workload, with these faults. Return how many struck, and how many machines crashed."""
+    outcomes, _ = run_plan(msgspec.structs.replace(expand(22045), seconds=6.0, workload=[], faults=list(faults)))
+    return outcomes["faults"], outcomes["crashes"]
+
+
 def test_no_machine_crashes_while_a_broker_that_never_returns_is_in_sync() -> None:
-    """Broker 2 dies, broker 3 never returns, and broker 1 would leave the ISRs after its crash (seed 22045, shrunk)."""
-    faults = [
-        ExpireSessions(at=0.1236, host="broker-2"),
-        Die(at=0.6145, host="broker-2", changes=17, seconds=2.5),
-        Kill(at=0.7377, host="broker-3"),
-        Crash(at=1.9086, host="broker-1", seconds=0.5, restarts=(20,)),
-    ]
-    outcomes, _ = run_plan(msgspec.structs.replace(expand(22045), seconds=6.0, workload=[], faults=faults))
-    assert (outcomes["faults"], outcomes["crashes"]) == (3, 0)
+    """Broker 1 would leave the ISRs after its crash (seed 22045, shrunk)."""
+    crash = Crash(at=1.9086, host="broker-1", seconds=0.5, restarts=(20,))
+    assert struck(Kill(at=0.7377, host="broker-3"), crash) == (1, 0)
+
+
+def test_no_broker_disappears_for_good_while_another_is_not_well() -> None:
+    """The ISRs still contain the other broker, which has died, will die or loses its session (seed 32108)."""
+    gone = Pause(at=1.2, host="broker-2")
+    assert struck(gone) == (1, 0)
+    ill = (
+        Kill(at=1.0, host="broker-1", seconds=0.5),
+        Die(at=1.0, host="broker-1", changes=1000, seconds=0.5),
+        Pause(at=1.0, host="broker-1", seconds=0.5),
+        CutStore(at=1.0, host="broker-1", loses="requests", seconds=0.5),
+    )
+    assert [struck(fault, gone) for fault in ill] == [(1, 0)] * 4
 
 
 def test_bug_is_found() -> None:

@@ -164,7 +164,8 @@ class ClusterWorld:
         Nothing is synced, so acknowledged records survive if one machine at a time crashes, and if the only in-sync
         replica returns. While a machine that has crashed or never returns is in an ISR, the sessions of the others must
         not end: it would be the last member. Only eligible leader replicas (KIP-966) could then lead. A machine that
-        crashes leaves the ISRs, so it must not crash while the ISRs contain a broker that never returns.
+        crashes leaves the ISRs, so it must not crash while the ISRs contain a broker that never returns. The ISRs may
+        still contain a broker that has died, so a broker disappears for good only while the others are well.
         """
         if isinstance(fault, ENDING_SESSIONS) and self.states.have_lost:
             return None
@@ -178,9 +179,10 @@ class ClusterWorld:
             self.states.crashed(int(machine.name.rpartition("-")[2]))
             self.outcomes["crashes"] += 1
         elif isinstance(fault, Lasting) and fault.seconds is None:
-            if not safe:
+            host = _host_of(fault)
+            if not safe or not all(machine.is_well for name, machine in self.world.machines.items() if name != host):
                 return None
-            self.gone.add(_host_of(fault))
+            self.gone.add(host)
         return fault
 
     def _need_the_gone(self) -> bool:

@@ -106,6 +106,11 @@ class SimDisk:
         """Cancel the death that `die_in` has planned."""
         self._until_death = None
 
+    @property
+    def is_doomed(self) -> bool:
+        """Return whether `die_in` has planned a death."""
+        return self._until_death is not None
+
     def fail_in(self, operations: int, kinds: tuple[str, ...], number: int, prefix: str = "") -> None:
         """Let operations of these kinds on paths with a prefix fail with an `errno`, until `heal` is called.
 

@@ -39,6 +39,12 @@ class Machine:
         """Whether the machine's process is alive. A paused process is alive."""
         return self.process is not None and self.process.alive
 
+    @property
+    def is_well(self) -> bool:
+        """Whether the machine's process runs, reaches the metadata store, and `die_in` has planned no death."""
+        runs = self.process is not None and self.process.running
+        return runs and not self.disk.is_doomed and not self._kernel.store_link(self.name).is_cut
+
     async def start(self, *, die_in: int | None = None) -> bool:
         """Start the program in a new process. With `die_in`, call that method before the first disk change."""
         assert self._program is not None
