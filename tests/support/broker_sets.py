@@ -150,6 +150,20 @@ def fetch_nothing(broker: Broker) -> None:
     broker.peers.request = held  # type: ignore[method-assign,assignment]
 
 
+def publish_before_register_returns(broker: Broker, then: Callable[[], object] = lambda: None) -> None:
+    """Let the loader of a broker read its registration, and what `then` writes, before `_register` returns."""
+    registration, offload = broker.registration, broker.workers.offload
+
+    async def delayed(work: Callable[..., object], *arguments: object) -> object:
+        result = await offload(work, *arguments)
+        if work == registration._register:
+            then()
+            await asyncio.wait({asyncio.create_task(broker.loader.catch_up())}, timeout=0.5)
+        return result
+
+    broker.workers.offload = delayed
+
+
 def has_record(broker: Broker, topic: str, partition: int) -> bool:
     """Return whether a broker's replica has exactly one record."""
     replica = broker.partitions.hosted(topic, partition)

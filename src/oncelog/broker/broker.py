@@ -127,6 +127,7 @@ class Broker:
         )
         self.registration = Registration(self.store, identity, self.workers, self.log, offload_renewal=offload_renewal)
         self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
+        self.registration.unpublished = self.loader.publishing
         self.controller = Controller(
             self.store,
             self.metadata,

@@ -71,7 +71,8 @@ class MetadataLoader:
         self._log = ChangeLog(store)
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
-        self._publishing = asyncio.Lock()
+        self.publishing = asyncio.Lock()
+        """Whoever holds it, publishes. While another part of the broker holds it, the image does not change."""
         self._applying: dict[asyncio.Task[None], None] = {}
         self._waiting: asyncio.Task[Sequence[asyncio.Task[None]]] | None = None
         """The read that has not begun yet. Its callers share it."""
@@ -183,7 +184,7 @@ class MetadataLoader:
 
         If there are none, an earlier read may have found the caller's change. Then return all tasks that still run.
         """
-        async with self._publishing:
+        async with self.publishing:
             self._waiting = None  # later callers may want changes that this read does not see
             delta: MetadataDelta | None = await self._workers.read_store(self._read)
             if delta is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from oncelog.broker.storage import log_dir_registry
@@ -70,6 +70,8 @@ class Registration:
         """Returns the log directories that have failed while they were in use. It may run in a worker thread."""
         self.intact: Callable[[MetadataImage, int, frozenset[str]], frozenset[tuple[str, int]]] = _none
         """Returns the partitions of this broker that were in none of the given log directories. Blocks."""
+        self.unpublished: AbstractAsyncContextManager[object] = nullcontext()
+        """While it is entered, the image of this broker does not change."""
         self.when_lost: list[Callable[[], None]] = []
         """Called when the broker learns that its session has ended, before it registers again."""
         self._store = store
@@ -118,10 +120,10 @@ class Registration:
         )
         async with self._updating:
             try:
-                self.info = await self._workers.write_store(self._register, info, directories)
+                await self._enter(info, directories)
             except SessionExpiredError:  # the start was paused
                 await self._workers.write_store(self.open)
-                self.info = await self._workers.write_store(self._register, info, directories)
+                await self._enter(info, directories)
 
     def start(self) -> None:
         """Renew the session in the background, also before the registration."""
@@ -137,6 +139,11 @@ class Registration:
             self._workers.spawn(self._forget_lost(), "note that lost records are replaced")
         if self.lost:
             self._workers.spawn(self._forget_lost_logs(), "note that lost logs may be replaced")
+
+    async def _enter(self, info: BrokerInfo, directories: Sequence[DirectoryState] | None = None) -> None:
+        """Write the registration. Without its epoch, an image in which this broker leads would have no effect."""
+        async with self.unpublished:
+            self.info = await self._workers.write_store(self._register, info, directories)
 
     async def update(self, *, shutting_down: bool = False) -> None:
         """Update the offline partitions in the registration. With `shutting_down`, also announce the shutdown.
@@ -290,7 +297,7 @@ class Registration:
             try:
                 async with self._updating:
                     await self._workers.write_store(self.open)
-                    self.info = await self._workers.write_store(self._register, self.info)
+                    await self._enter(self.info)
             except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
                 if not failing:
                     self._logger.error("cannot register again: %r", error)
@@ -302,7 +309,7 @@ class Registration:
         async with self._updating:
             info = self._with_less_lost()  # a loss may have been found in the meantime
             if info != self.info:
-                with suppress(StoreError):  # the next change of the metadata tries again
+                with suppress(StoreError):  # the next change of the metadata, or the next renewal, tries again
                     await self._write(info, lost=self._lost if info.lost_unsynced else frozenset())
 
     def _with_less_lost(self) -> BrokerInfo:
@@ -337,6 +344,7 @@ class Registration:
     async def _repeat(self) -> None:
         """Correct the registration, if an earlier attempt has failed or a topic was created again."""
         if self.epoch >= 0:
+            await self._forget_lost()
             await self._forget_lost_logs()
             with suppress(StoreError):
                 await self.update()
