@@ -14,6 +14,7 @@ SHOWN = 5
 
 Place = tuple[int, int]
 """The partition of a record, and its offset: negative if the writer does not know it."""
+UNKNOWN = -1
 Found = dict[int, list[tuple[int, str]]]
 """Partition -> (offset, value) of its records, in their order."""
 

@@ -19,7 +19,7 @@ import confluent_kafka
 
 import oncelog
 from oncelog import errors
-from stories.bounces.verdict import Place
+from stories.bounces.verdict import UNKNOWN, Place
 
 PARTITIONS = 3
 A_TRANSACTION = 30
@@ -96,7 +96,7 @@ def confluent_plain(job: Job) -> None:
         if error is not None:
             job.failed(value, error)
         else:
-            job.acknowledged(value, (message.partition(), message.offset()))
+            job.acknowledged(value, place_of(message))
 
     options = {"enable.idempotence": True, "delivery.timeout.ms": PATIENCE_S * 1000}
     producer = confluent_kafka.Producer({"bootstrap.servers": job.bootstrap, "linger.ms": 5, **options})
@@ -130,7 +130,7 @@ class ConfluentTransactions:
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
-            self._places[message.value().decode()] = (message.partition(), message.offset())
+            self._places[message.value().decode()] = place_of(message)
 
     def _write(self, records: list[Record]) -> None:
         if self._producer is None:
@@ -162,6 +162,12 @@ class ConfluentTransactions:
             error = second
         self._job.undecided(records, error)
         self._producer = None
+
+
+def place_of(message: Any) -> Place:
+    """Return where a record is. librdkafka does not know the offset if only the response to a later batch arrived."""
+    offset = message.offset()
+    return message.partition(), UNKNOWN if offset is None else offset
 
 
 def retry(call: Callable[[], object]) -> None:
