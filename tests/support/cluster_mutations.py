@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from oncelog.cluster.follower import Following
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.state_writes import StateWrite
+from oncelog.cluster.store import StoreError
 from oncelog.coordinator.groups import commits
 from oncelog.log import retention
 from oncelog.log.cleaning.batches import CleanedTransactions
@@ -112,6 +114,22 @@ def lost_data_is_ignored(patch: Patching) -> None:
 
     original = Registration._register
     patch.setattr(Registration, "_register", register)
+
+
+def registration_is_published_early(patch: Patching) -> None:
+    """The image may show the registration before the broker knows its epoch. No renewal repeats what it has missed."""
+
+    async def enter(self: Registration, info: Any, directories: Any = None) -> None:
+        self.info = await self._workers.write_store(self._register, info, directories)
+
+    async def repeat(self: Registration) -> None:
+        if self.epoch >= 0:
+            await self._forget_lost_logs()
+            with suppress(StoreError):
+                await self.update()
+
+    patch.setattr(Registration, "_enter", enter)
+    patch.setattr(Registration, "_repeat", repeat)
 
 
 def controller_epoch_unchecked(patch: Patching) -> None:
@@ -349,6 +367,7 @@ MUTATIONS: tuple[Patch, ...] = (
     pure.restarted_leader_keeps_its_epoch,
     offline_leader_stays,
     lost_data_is_ignored,
+    registration_is_published_early,
     controller_epoch_unchecked,
     session_unchecked,
     verifications_outlive_their_term,

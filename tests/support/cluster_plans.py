@@ -52,6 +52,9 @@ _FEATURE_SETTINGS = {
 }
 """The settings of brokers by feature. A world has at most two features, and the less of the rest."""
 RETENTION_BYTES = 1500
+SLOW_ANSWERS_S = 0.3
+SLOW_SHARE = 0.25
+"""The share of worlds in which answers of the metadata store are slow."""
 KINDS = ("kill", "crash", "die", "pause", "cut", "one way", "slow", "limit", "reset", "isolate")
 STORE_KINDS = ("requests", "answers", "lose", "expire", "failover", "unknown")
 
@@ -159,6 +162,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the brokers."""
     retention_bytes: int = -1
     """`retention.bytes` of the topic whose records are deleted."""
+    slow_answers_s: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """How much longer some answers of the metadata store may take, so that brokers read their own writes before."""
 
 
 def workload_of(plan: Plan) -> list[Work]:
@@ -195,6 +200,7 @@ def expand(seed: int) -> Plan:
             **{key: value for feature in features for key, value in _FEATURE_SETTINGS[feature].items()},
         },
         retention_bytes=RETENTION_BYTES if "retain" in features else -1,
+        slow_answers_s=SLOW_ANSWERS_S if random.Random(f"slow store {seed}").random() < SLOW_SHARE else 0.0,
     )
     workload, faults = _workload(rng), _faults(rng)
     for feature in features:  # divide the load of a world instead of adding to it

@@ -34,6 +34,7 @@ from support.cluster_features import Features
 from support.cluster_plans import (
     BROKERS,
     GROUPS,
+    HOSTS,
     MIN_ISR,
     PARTITIONS,
     PRODUCERS,
@@ -448,7 +449,10 @@ def _host_of(fault: AnyFault) -> str:
 
 def run_plan(plan: Plan) -> tuple[Counter[str], str]:
     """Run one world. Return its outcomes by kind with the errors that ended transactions, and its digest."""
-    fastest, slowest = settings_of(plan).store_latency_s
+    settings = settings_of(plan)
+    fastest, slowest = settings.store_latency_s
     world = World(plan.seed, store_latency_s=(fastest, slowest))
+    for host in HOSTS:
+        world.store_link(host).slow_answers_s = settings.slow_answers_s
     outcomes = world.run(lambda world: ClusterWorld(world, plan).run(), limit_s=600)
     return outcomes, world.digest()

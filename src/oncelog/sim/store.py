@@ -27,6 +27,8 @@ T = TypeVar("T")
 TIMEOUT_S = 5.0
 """After this time without an answer, a call fails. A write also fails if the store stays locked for this time."""
 _LOCK_RETRY_S = 0.05
+_SLOW = 0.2
+"""The share of slow answers."""
 
 
 class StoreLink:
@@ -42,6 +44,8 @@ class StoreLink:
     ) -> None:
         self.latency_s = latency_s
         """How long a request takes, and again its answer, from and to."""
+        self.slow_answers_s = 0.0
+        """One in five answers to writes takes up to so much longer. Meanwhile, others may read what was written."""
         self.cut_requests = False
         """Whether requests are lost. Nothing changes, and the caller gets UnavailableError."""
         self.cut_answers = False
@@ -90,7 +94,8 @@ class StoreLink:
             raise kind(f"no answer from the metadata store: {what}")
         if write:
             self._trace(f"{self._name}: {what}{'' if error is None else f' fails: {type(error).__name__} {error}'}")
-        owe(self._latency_s())
+        slow = write and self.slow_answers_s and self._rng.random() < _SLOW
+        owe(self._latency_s() + (self._rng.uniform(0, self.slow_answers_s) if slow else 0.0))
         if error is not None:
             raise error
         return result
