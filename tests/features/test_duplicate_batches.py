@@ -6,8 +6,8 @@ import pytest
 
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.servers import Server
-from support.transactions import ended, written
-from support.wire import Wire, batch, code, until
+from support.transactions import ended, write, written
+from support.wire import Session, Wire, batch, code, until
 
 OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
 THEN = 1_600_000_000_000
@@ -89,3 +89,35 @@ def test_duplicate_in_a_transaction(wire: Wire, name: str) -> None:
     until(
         lambda: wire.values(topic, committed=True), lambda values: values == [b"a", b"b"], "the records are committed"
     )
+
+
+def test_duplicate_of_a_batch_whose_transaction_has_ended(wire: Wire, server: Server, name: str) -> None:
+    """DIFFERS: Kafka answers that the records are written, although it has other records under these sequences.
+
+    librdkafka sends such a batch if it aborts a transaction while a batch, whose response is lost, waits to be retried:
+    its next transaction uses the sequences again. UNKNOWN_PRODUCER_ID lets it abort, and go on with the next epoch.
+    """
+    topic = wire.create_topic(name)
+    who = wire.session(name)
+
+    def begin() -> None:
+        until(lambda: wire.add_partitions(name, who, name), lambda codes: codes == [0], "the partition is added")
+
+    begin()
+    assert written(wire, name, who, name, [b"old", b"records"], version=11).base_offset == 0
+    assert written(wire, name, who, name, [b"old", b"records"], version=11).base_offset == 0
+    assert not wire.end(name, who, commit=False).error_code
+    begin()
+    answer = write(wire, name, who, name, [b"new", b"data"], version=11)
+    if server.name != "oncelog":
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+        return
+    assert (answer.error_code, answer.base_offset) == (code("UNKNOWN_PRODUCER_ID"), -1)
+    assert "has ended" in answer.error_message
+    assert not wire.end(name, who, commit=False).error_code
+    next_epoch = until(lambda: wire.init_producer(name, session=who), lambda found: not found.error_code, "a new epoch")
+    who = Session(next_epoch.producer_id, next_epoch.producer_epoch)
+    begin()
+    assert written(wire, name, who, name, [b"new", b"data"], version=11).base_offset > 0
+    assert not wire.end(name, who).error_code
+    until(lambda: wire.values(topic, committed=True), lambda found: found == [b"new", b"data"], "the new records")

@@ -62,11 +62,23 @@ class Admission:
         self.statistics = LogStatistics()
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """Return the earlier batch that a client's batch repeats, or None."""
+        """Return the earlier batch that a client's batch repeats, or None.
+
+        Raises UNKNOWN_PRODUCER_ID if the transaction of that batch has ended, so that the client aborts, and goes on
+        with the next epoch. If librdkafka aborts a transaction while a batch waits to be retried, its next transaction
+        uses the sequences again for other records, although the partition may have the batch. Kafka loses them.
+        """
         entry = self._state.entries.get(header.producer_id)
         duplicate = None if entry is None else entry.find_duplicate(header)
-        if duplicate is not None:
-            self.statistics.duplicate_batches += 1
+        if entry is None or duplicate is None:
+            return None
+        if header.is_transactional and not 0 <= entry.txn_start <= duplicate.first_offset:
+            raise ProtocolError(
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+                f"producer id {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence} has "
+                f"been used at offset {duplicate.first_offset}, in a transaction that has ended",
+            )
+        self.statistics.duplicate_batches += 1
         return duplicate
 
     def check(

@@ -161,7 +161,8 @@ class Log(TruncatableLog):
         that the coordinator has confirmed the transaction (see `start_verification`).
 
         Raises the errors of `validate`, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-        TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. After an error, nothing is appended.
+        UNKNOWN_PRODUCER_ID, TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. After an error,
+        nothing is appended.
         """
         view = memoryview(records)
         if view.readonly:
