@@ -18,7 +18,7 @@ from oncelog.protocol.messages.delete_records import (
 )
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from support.broker_fixtures import append
-from support.broker_sets import Brokers, ask, everywhere, has_record, produce, run, three, until
+from support.broker_sets import Brokers, ask, everywhere, fetch_nothing, has_record, produce, run, three, until
 
 
 def test_fetch_with_an_invented_broker_epoch_does_not_lock_the_follower_out(tmp_path: Path) -> None:
@@ -230,5 +230,29 @@ def test_fetches_wait_for_records_while_a_checkpoint_is_written(tmp_path: Path) 
         finally:
             released.set()
         assert (await deleting).topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    run(Brokers(tmp_path), body)
+
+
+def test_retry_of_a_batch_that_the_log_has_is_not_rejected_for_too_few_replicas(tmp_path: Path) -> None:
+    """Otherwise, librdkafka takes the batch for lost, and may write it again under the next epoch. Kafka rejects it."""
+
+    async def body(brokers: Brokers) -> None:
+        first, second, _ = await three(brokers, min_insync_replicas="2")
+        await first.topics.create("t", assignment=[(1, 2)])
+        await everywhere(brokers, "t")
+        assert await produce(first, sequence=0) == ErrorCode.NONE
+        fetch_nothing(second)
+        assert await produce(first, sequence=1, timeout_ms=500) == ErrorCode.REQUEST_TIMED_OUT
+        await brokers.crash(2)
+        replica = first.partitions.find("t", 0)
+        await until(lambda: replica.term is not None and replica.term.isr == {1})
+        assert await produce(first, sequence=0) == ErrorCode.NONE
+        assert await produce(first, sequence=1, timeout_ms=10) == ErrorCode.REQUEST_TIMED_OUT
+        assert await produce(first, sequence=2) == ErrorCode.NOT_ENOUGH_REPLICAS
+        waiting = asyncio.create_task(produce(first, sequence=1, timeout_ms=60_000))
+        await brokers.start(2, min_insync_replicas="2")
+        assert await waiting == ErrorCode.NONE
+        assert replica.log.log_end_offset == 2
 
     run(Brokers(tmp_path), body)

@@ -129,10 +129,21 @@ async def everywhere(brokers: Brokers, topic: str) -> None:
 
 
 async def produce(
-    broker: Broker, topic: str = "t", *, value: bytes = b"x", acks: int = -1, timeout_ms: int = 5000
+    broker: Broker,
+    topic: str = "t",
+    *,
+    value: bytes = b"x",
+    acks: int = -1,
+    timeout_ms: int = 5000,
+    sequence: int | None = None,
 ) -> int:
-    """Write a record. Return the error code."""
-    data = PartitionProduceData(index=0, records=build_batch([Record(0, NOW, None, value)]))
+    """Write a record, with a `sequence` as an idempotent producer. Return the error code."""
+    records = [Record(0, NOW, None, value)]
+    if sequence is None:
+        written = build_batch(records)
+    else:
+        written = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    data = PartitionProduceData(index=0, records=written)
     topics = [TopicProduceData(name=topic, partition_data=[data])]
     answer = await ask(broker, ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics), 11)
     return int(answer.responses[0].partition_responses[0].error_code)

@@ -214,12 +214,19 @@ class Replica:
         """Append one or more batches as leader. Their offsets are written into `records` in place.
 
         Raises NOT_LEADER_OR_FOLLOWER. With `all_replicas` (acks=all), and for coordinators, raises NOT_ENOUGH_REPLICAS
-        if fewer replicas are in sync than the topic requires. For `verified` and `guard`, see `Log.start_verification`.
+        if fewer replicas are in sync than the topic requires, unless the log has the batch already. In Kafka, the retry
+        of such a batch gets this error, too. librdkafka then takes the batch for lost, and may write it again under the
+        next epoch. For `verified` and `guard`, see `Log.start_verification`.
         Raises ProtocolError with Kafka's code if the append is rejected. In this case, nothing is appended.
         """
         term = self.term or self.leading()
         if (all_replicas or origin is _COORDINATOR) and term.under_min_isr:
-            raise self._not_enough(term)
+            known = None
+            if origin is Origin.CLIENT:
+                known = self.log.find_duplicate(records, now_ms=now_ms, validated=validated)
+            if known is None:
+                raise self._not_enough(term)
+            return known
         result = self.log.append_as_leader(
             records,
             leader_epoch=term.leader_epoch,

@@ -164,13 +164,10 @@ class Log(TruncatableLog):
         UNKNOWN_PRODUCER_ID, TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. After an error,
         nothing is appended.
         """
-        view = memoryview(records)
-        if view.readonly:
-            view = memoryview(bytearray(view))
-        batches = validated or validate(view, origin, self.config, now_ms)
+        batches = validated or self._validate(records, origin, now_ms)
+        if origin == Origin.CLIENT and (known := self._find_duplicate(batches)):
+            return known
         first = self.log_end_offset
-        if origin == Origin.CLIENT and (known := self._admission.find_duplicate(batches.headers[0])):
-            return AppendResult(known.first_offset, known.last_offset, known.timestamp, True, self.log_start_offset)
         appends = self._admission.check(
             batches, first, origin, version=transaction_version, verified=verified, guard=guard
         )
@@ -179,6 +176,25 @@ class Log(TruncatableLog):
         header = batches.headers[0]
         append_time = header.max_timestamp if header.timestamp_type else -1
         return AppendResult(first, self.log_end_offset - 1, append_time, False, self.log_start_offset)
+
+    def find_duplicate(
+        self, records: memoryview | bytearray | bytes, *, now_ms: int, validated: ValidBatches | None = None
+    ) -> AppendResult | None:
+        """Return where the batch of a client's request is, if the log has it already. Append nothing.
+
+        Raises the errors of `validate`, UNKNOWN_PRODUCER_ID.
+        """
+        return self._find_duplicate(validated or self._validate(records, Origin.CLIENT, now_ms))
+
+    def _find_duplicate(self, batches: ValidBatches) -> AppendResult | None:
+        known = self._admission.find_duplicate(batches.headers[0])
+        if known is None:
+            return None
+        return AppendResult(known.first_offset, known.last_offset, known.timestamp, True, self.log_start_offset)
+
+    def _validate(self, records: memoryview | bytearray | bytes, origin: Origin, now_ms: int) -> ValidBatches:
+        view = memoryview(records)
+        return validate(memoryview(bytearray(view)) if view.readonly else view, origin, self.config, now_ms)
 
     def appending_as_follower(
         self, records: memoryview | bytearray | bytes, *, leader_epoch: int, now_ms: int, pace: Pace
