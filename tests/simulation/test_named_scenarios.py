@@ -413,6 +413,35 @@ def test_crashed_member() -> None:
     ReplicaCluster.run(scenario)
 
 
+def lost_first_segment() -> None:
+    """A replica that has lost its first segment in a crash of its machine fetches all records again."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        machine = cluster.world.brokers[3]
+        await cluster.create("t", ALL, least=2, segment_bytes=400)
+        for number in range(12):
+            await cluster.append(1, "t", b"%d" % number * 20)
+        await cluster.agree("t", ALL)
+        files = [path for path in machine.disk.files if path.startswith("data/t-0/") and path.endswith(".log")]
+        assert len(files) > 2
+        for content in machine.disk.files.values():
+            content.sync()
+        machine.crash()
+        del machine.disk.files[min(files)]
+        await machine.start()
+        await cluster.eventually(lambda: cluster.state("t").isr == (1, 2))
+        await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+        await cluster.elect("t", 3, ALL)
+        await cluster.agree("t", ALL)
+        assert records(cluster, 3) == [b"%d" % number * 20 for number in range(12)]
+
+    ReplicaCluster.run(scenario)
+
+
+def test_lost_first_segment() -> None:
+    lost_first_segment()
+
+
 def test_idle_epoch() -> None:
     """Epochs without records neither hide a divergence nor drop records (KAFKA-15608, KAFKA-20961)."""
 

@@ -59,12 +59,13 @@ def append_as_follower(log: Log, records: memoryview | bytearray | bytes, *, lea
 
 def apply_retention(log: Log, now_ms: int) -> int:
     """Drop old segments without a pause. Return their number."""
-    return at_once(applying_retention(log, now_ms))
+    at_once(applying_retention(log, now_ms))
+    return delete_old_segments(log)
 
 
 def delete_old_segments(log: Log) -> int:
     """Delete the segments before the log start without a pause. Return their number."""
-    return at_once(log.deleting_old_segments())
+    return at_once(log.deleting_old_segments(log.log_start_offset))
 
 
 def restart_at(log: Log, offset: int, now_ms: int) -> None:

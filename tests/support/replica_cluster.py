@@ -104,10 +104,13 @@ class ReplicaCluster:
             while not is_true():
                 await asyncio.sleep(0.01)
 
-    async def create(self, name: str, replicas: tuple[int, ...], *, least: int = 1) -> None:
+    async def create(
+        self, name: str, replicas: tuple[int, ...], *, least: int = 1, segment_bytes: int = 1 << 30
+    ) -> None:
         """Create a topic that the first replica leads, and wait until all replicas have opened it."""
         info = PartitionInfo(replicas[0], 0, replicas, replicas, leader_broker_epoch=self.epoch(replicas[0]))
-        topic = TopicInfo(name, topic_id_of(len(self.infos)), (info,), {"min.insync.replicas": str(least)})
+        configs = {"min.insync.replicas": str(least), "internal.segment.bytes": str(segment_bytes)}
+        topic = TopicInfo(name, topic_id_of(len(self.infos)), (info,), configs)
         self.infos[name] = info
         write_topic(ChangeLog(self.world.store), topic)
         await self.eventually(lambda: self.broker(replicas[0]).partitions.leads(name, 0))

@@ -41,6 +41,7 @@ from oncelog.broker.storage.log_cleaner import LogCleaner
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.storage.retention import Retention
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.broker.workers import Offload, Workers
@@ -192,10 +193,12 @@ class Broker:
             logger=logger,
         )
         self.checkpoints = self.partitions.checkpoints
+        self.retention = Retention(self.checkpoints, now_ms=self.now_ms, logger=logger)
         self.cleaner = LogCleaner(
             self.partitions,
             self.directories,
             self.checkpoints,
+            self.retention,
             self.config,
             workers,
             now_ms=self.now_ms,
@@ -326,6 +329,7 @@ class Broker:
             self.partitions,
             self.directories,
             self.checkpoints,
+            self.retention,
             self.flusher,
             self.workers,
             now_ms=self.now_ms,

@@ -463,19 +463,20 @@ class Log(TruncatableLog):
             self._epochs.truncate_from_start(offset)
             self._state.advance_log_start(offset)
 
-    def deleting_old_segments(self, most: int | None = None) -> Steps[int]:
+    def deleting_old_segments(self, stored_start: int, most: int | None = None) -> Steps[int]:
         """Delete segments before the log start, at most ``most`` if it is given. Return their number.
 
-        Pause while a producer snapshot is unfinished. If the log is closed in a pause, delete nothing.
+        ``stored_start`` is a log start offset that is in a checkpoint. Recovery takes the absence of a later segment
+        for a loss, so those are kept. Pause while a producer snapshot is unfinished. Do not change a closed log: its
+        directory may have another name now, or belong to a new topic.
         """
-        while True:
+        while not self.closed:
             with self._access.to("delete segments of"):
-                deleted = self._files.delete_before(self.log_start_offset, most)
+                deleted = self._files.delete_before(min(stored_start, self.log_start_offset), most)
             if deleted is not None:
                 return deleted
             yield
-            if self.closed:
-                return 0
+        return 0
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Replace ``old`` by a compacted segment, whose files end in ``.swap``. Recovery completes a failed change."""

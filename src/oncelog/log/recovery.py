@@ -136,6 +136,7 @@ class Loader:
         self._deleted: list[str] = []
         self._pace = Pace(BATCHES_A_STEP)
         self._high_watermark = NO_LIMIT
+        self._replicated = False
         self._on_failure = ExitStack()
 
     def load(
@@ -150,6 +151,7 @@ class Loader:
         if it is unknown; None if all records of the log are committed.
         """
         self._high_watermark = NO_LIMIT if high_watermark is None else high_watermark
+        self._replicated = high_watermark is not None
         with self._on_failure:
             loaded = yield from self._load(recovery_point=recovery_point, clean=clean, log_start=log_start)
             self._on_failure.pop_all()
@@ -169,7 +171,12 @@ class Loader:
         self._snapshots = Snapshots(self._disk, self._directory, snapshots)
         if not segments:
             return (yield from self._empty(log_start, exists=True))
-        log_start = max(log_start, segments[0].base_offset)
+        stored_start, log_start = log_start, max(log_start, segments[0].base_offset)
+        if self._replicated and not clean and log_start > max(stored_start, recovery_point):
+            # Segments are deleted only when the new log start is in the checkpoint.
+            text = "%s has lost the records before its first segment, %d; emptying the log"
+            logger.warning(text, self._directory, log_start)
+            return (yield from self._emptying(segments, stored_start))
         first = yield from self._first_to_recover(segments, set(names), recovery_point, clean)
         if first is None:
             try:
@@ -184,9 +191,7 @@ class Loader:
             logger.warning(
                 "%s ends at offset %d, before its start offset %d; emptying the log", self._directory, end, log_start
             )
-            yield from self._deleting(segments)
-            self._epochs.clear()
-            return (yield from self._empty(log_start, exists=True))
+            return (yield from self._emptying(segments, log_start))
         if first is None:
             yield from self._rebuilding(segments, segments[0].base_offset, end, log_start)
         self._epochs.truncate_from_end(end)
@@ -196,6 +201,11 @@ class Loader:
             yield from self._snapshots.taking(self._state, self._pace)
         point = end if clean and first is None else min(recovery_point, end)
         return Loaded(segments, self._snapshots, self._epochs, self._state, log_start, end, point, True, self._deleted)
+
+    def _emptying(self, segments: list[Segment], log_start: int) -> Steps[Loaded]:
+        yield from self._deleting(segments)
+        self._epochs.clear()
+        return (yield from self._empty(log_start, exists=True))
 
     def _empty(self, log_start: int, *, exists: bool = False) -> Steps[Loaded]:
         for offset in list(self._snapshots.offsets):

@@ -1,4 +1,4 @@
-"""Delete the segments of a log by age and size (``retention.ms``, ``retention.bytes``). Source: ``UnifiedLog``.
+"""Find the segments of a log that exceed ``retention.ms`` or ``retention.bytes``. Source: ``UnifiedLog``.
 
 Retention deletes whole segments, the oldest first, if all their batches are committed.
 """
@@ -12,7 +12,7 @@ from oncelog.log.segment import Segment
 from oncelog.log.steps import Steps
 
 SEGMENTS_AT_ONCE = 20
-"""Segments that one call may drop. It reads the indexes of each, and renames its files."""
+"""Segments that one step may drop. It reads the indexes of each, or renames its files."""
 
 
 def retained_from(log: Log, now_ms: int) -> int:
@@ -20,9 +20,9 @@ def retained_from(log: Log, now_ms: int) -> int:
     start = log.log_start_offset
     if not log.config.delete:
         return start
-    segments = list(log.segments)
+    segments = log.segments.holding(start)
     ends = [segment.base_offset for segment in segments[1:]] + [log.log_end_offset]
-    size = log.size_bytes
+    size = sum(segment.size for segment in segments)
     for segment, end in islice(zip(segments, ends, strict=True), SEGMENTS_AT_ONCE):
         expired = _is_old(segment, log.config.retention_ms, now_ms) or (
             0 <= log.config.retention_bytes <= size - segment.size
@@ -36,18 +36,20 @@ def retained_from(log: Log, now_ms: int) -> int:
 
 
 def applying_retention(log: Log, now_ms: int) -> Steps[int]:
-    """Drop segments that exceed the retention time or size, and return their number. Pause as the deletion does.
+    """Advance the log start, with pauses. Return the number of segments that are before it, and may be deleted.
 
-    Drops at most `SEGMENTS_AT_ONCE` segments: call it until it returns 0. It does not change a closed log, because
-    its directory may have another name now, or belong to a new topic. Raises KAFKA_STORAGE_ERROR.
+    Write the new log start to a checkpoint first (`Log.deleting_old_segments`). A closed log has none.
+    Raises KAFKA_STORAGE_ERROR.
     """
-    if log.closed:
-        return 0
-    start = retained_from(log, now_ms)
-    if start == log.log_end_offset:
-        log.roll(now_ms)
-    log.advance_log_start(start)
-    return (yield from log.deleting_old_segments(SEGMENTS_AT_ONCE))
+    while not log.closed:
+        start = retained_from(log, now_ms)
+        if start == log.log_end_offset:
+            log.roll(now_ms)
+        if start == log.log_start_offset:
+            return len(log.segments.before(start))
+        log.advance_log_start(start)
+        yield
+    return 0
 
 
 def _is_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,45 @@ def test_segment_that_is_deleted_during_its_sync_is_no_error(tmp_path: Path, cap
 
     asyncio.run(run())
     assert "housekeeping" not in caplog.text
+
+
+def test_segments_are_deleted_only_when_the_checkpoint_has_the_new_log_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, recovery could not tell a deleted segment from one that a crash of the machine has lost."""
+
+    async def run() -> None:
+        now = 1_000_000
+        config = load(QUICK | {"log.dirs": str(tmp_path), "log.flush.offset.checkpoint.interval.ms": "600000"})
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: now), now_ms=lambda: now)
+        await broker.start()
+        await broker.topics.create("t", partitions=1, configs=TOPIC)
+        replica = broker.partitions.find("t", 0)
+        for sequence in range(5):
+            replica.append(batch(now, sequence), now_ms=now)
+        log, write, failed = replica.log, broker.checkpoints.write, list[object]()
+        monkeypatch.setattr(broker.checkpoints, "write", _refusing(failed))
+        now += 60_001
+        while len(failed) < 3:
+            await asyncio.sleep(0.005)
+        assert (log.log_start_offset, log.segments.first_offset) == (5, 0)
+        monkeypatch.setattr(broker.checkpoints, "write", write)
+        while log.segments.first_offset < 5:
+            await asyncio.sleep(0.005)
+        assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[2:] == ["t 0 5"]
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def _refusing(failed: list[object]) -> Callable[[object], Awaitable[Written]]:
+    """Return a replacement of `Checkpoints.write` for a process that has no free file descriptor."""
+
+    async def write(directories: object) -> Written:
+        failed.append(directories)
+        return frozenset()
+
+    return write
 
 
 def test_expired_producer_is_known_until_the_next_housekeeping_round(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_deletion_of_segments_waits_in_steps_for_an_unfinished_snapshot() -> Non
     """Encoding 100,000 producers at once would stop the event loop for 0.3 s."""
     disk, log = rolled_log()
     log.advance_log_start(22)
-    steps = log.deleting_old_segments()
+    steps = log.deleting_old_segments(log.log_start_offset)
     for _ in range(4):
         next(steps)
         assert (len(log.segments), snapshots(disk)) == (2, [])
@@ -124,7 +124,7 @@ def test_deletion_of_segments_waits_in_steps_for_an_unfinished_snapshot() -> Non
 def test_deletion_of_segments_includes_those_that_are_rolled_in_its_pauses() -> None:
     disk, log = rolled_log()
     log.advance_log_start(22)
-    steps = log.deleting_old_segments()
+    steps = log.deleting_old_segments(23)
     next(steps)
     append(log, of_producer(30, 0))
     log.roll(NOW)
@@ -137,7 +137,7 @@ def test_deletion_of_segments_includes_those_that_are_rolled_in_its_pauses() -> 
 def test_deletion_of_segments_ends_if_the_log_is_closed_in_a_pause() -> None:
     disk, log = rolled_log()
     log.advance_log_start(22)
-    steps = log.deleting_old_segments()
+    steps = log.deleting_old_segments(log.log_start_offset)
     next(steps)
     log.discard()
     before = disk.listdir(log.directory)

@@ -376,6 +376,34 @@ def test_epochs_of_lost_batches_are_dropped() -> None:
     assert log.end_offset_for_epoch(3) == (-1, -1)
 
 
+@pytest.mark.parametrize(
+    ("kept", "options", "left"),
+    [
+        (1, {"high_watermark": 0}, (0, 0)),  # the leader has the lost records
+        (3, {"high_watermark": 0, "log_start_offset": 2}, (2, 2)),
+        (1, {"high_watermark": 0, "log_start_offset": 10}, (10, 40)),
+        (1, {"high_watermark": 0, "recovery_point": 10}, (10, 40)),
+        (1, {"high_watermark": 0, "clean": True}, (10, 40)),
+        (1, {}, (10, 40)),  # no other replica has them
+    ],
+)
+def test_replicated_log_without_its_first_segments_is_emptied(
+    kept: int, options: dict[str, object], left: tuple[int, int]
+) -> None:
+    """A crash of the machine may lose the names of files. A log that continues after a hole looks complete."""
+    disk, log = new_log()
+    for sequence in range(40):
+        if sequence and sequence % 10 == 0:
+            log.roll(NOW)
+        append(log, of_producer(1, sequence, value=b"v"))
+    for segment in list(log.segments)[:kept]:
+        disk.remove(name(segment.base_offset))
+    log = reopen(disk, **options)
+    assert (log.log_start_offset, log.log_end_offset) == left
+    append(log, of_producer(1, left[1]))
+    assert (log.log_start_offset, log.log_end_offset) == (left[0], left[1] + 1)
+
+
 def test_open_transactions_are_loaded_in_the_order_of_their_start() -> None:
     disk, log = new_log(SMALL)
     append(log, of_producer(1, 0, txn=True))

@@ -10,7 +10,8 @@ from oncelog.log.config import LogConfig
 from oncelog.log.disk import OsDisk
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import Log
-from oncelog.log.retention import SEGMENTS_AT_ONCE
+from oncelog.log.retention import SEGMENTS_AT_ONCE, applying_retention
+from oncelog.log.steps import at_once
 from support.logs import NOW, append, apply_retention, batch, new_log, of_producer, values
 
 
@@ -55,13 +56,31 @@ def test_segments_over_the_size_limit_are_deleted() -> None:
     assert apply_retention(log, NOW) == 1
 
 
-def test_many_segments_are_deleted_in_several_calls() -> None:
+def test_many_segments_are_deleted_in_steps() -> None:
+    count = 2 * SEGMENTS_AT_ONCE + 10
     _, log = new_log(LogConfig(segment_bytes=100, retention_ms=1000))
-    for _ in range(2 * SEGMENTS_AT_ONCE + 10):
+    for _ in range(count):
         append(log, batch(timestamp=NOW))
-    counts = [apply_retention(log, NOW + 5000) for _ in range(4)]
-    assert counts == [SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE, 10, 0]
-    assert log.log_start_offset == log.log_end_offset
+    steps = applying_retention(log, NOW + 5000)
+    starts = []
+    while next(steps, None) is None and log.log_start_offset not in starts:
+        starts.append(log.log_start_offset)
+    assert starts == [SEGMENTS_AT_ONCE, 2 * SEGMENTS_AT_ONCE, count]
+    assert at_once(applying_retention(log, NOW + 5000)) == count
+    deleted = [at_once(log.deleting_old_segments(count, SEGMENTS_AT_ONCE)) for _ in range(4)]
+    assert deleted == [SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE, 10, 0]
+    assert bases(log) == [count]
+
+
+def test_segments_after_the_checkpointed_log_start_stay() -> None:
+    """If the machine crashes before the checkpoint has the new start, recovery takes the missing files for a loss."""
+    log = filled(retention_ms=100)
+    assert at_once(applying_retention(log, NOW + 129)) == 2
+    assert log.log_start_offset == 20
+    assert at_once(log.deleting_old_segments(10)) == 1
+    assert bases(log) == [10, 20, 30]
+    assert at_once(log.deleting_old_segments(40)) == 1
+    assert bases(log) == [20, 30]
 
 
 def test_retention_of_a_closed_log_touches_no_file(tmp_path: Path) -> None:
@@ -73,7 +92,8 @@ def test_retention_of_a_closed_log_touches_no_file(tmp_path: Path) -> None:
     log.close()
     log = Log.open(disk, folder, "t", 0, config, NOW, clean=True)  # it loads the indexes on demand
     log.advance_high_watermark(log.log_end_offset)
-    assert apply_retention(log, NOW + 5000) == SEGMENTS_AT_ONCE
+    next(applying_retention(log, NOW + 5000))
+    assert log.log_start_offset == SEGMENTS_AT_ONCE
     log.discard()
     disk.rename(folder, f"{folder}-delete")
     assert apply_retention(log, NOW + 5000) == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.storage.checkpoints import Checkpoints
@@ -16,11 +17,9 @@ from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import in_turns
+from oncelog.broker.storage.retention import Retention, on_each
 from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
-from oncelog.log.retention import applying_retention
-from oncelog.protocol.errors import ProtocolError
 
 DIRECTORY_CHECK_MS = 1_000
 """A deleted log directory is noticed within this interval. Until then, records may be acknowledged and lost."""
@@ -34,6 +33,7 @@ class Housekeeping:
         partitions: Partitions,
         directories: LogDirectories,
         checkpoints: Checkpoints,
+        retention: Retention,
         flusher: Flusher,
         workers: Workers,
         *,
@@ -43,6 +43,7 @@ class Housekeeping:
         self._partitions = partitions
         self._directories = directories
         self._checkpoints = checkpoints
+        self._retention = retention
         self._flusher = flusher
         self._workers = workers
         self._now_ms = now_ms
@@ -51,43 +52,35 @@ class Housekeeping:
     def start(self, config: BrokerConfig) -> None:
         """Start the periodic rounds. They end when the broker stops."""
         checkpoint_ms = config.log_flush_offset_checkpoint_interval_ms
+        retention_ms = config.log_retention_check_interval_ms
         watermarks_ms = config.replica_high_watermark_checkpoint_interval_ms
         for directory in self._directories:  # a directory that hangs must not stop the rounds of the others
-            self._workers.spawn(self._run_every(checkpoint_ms, self._sync, directory), "checkpoint")
+            self._workers.spawn(self._run_every(checkpoint_ms, partial(self._sync_all, directory)), "checkpoint")
+            self._workers.spawn(self._run_every(retention_ms, partial(self._retain, directory)), "retention")
             watermarks = self._checkpoint_high_watermarks(watermarks_ms, directory)
             self._workers.spawn(watermarks, "checkpoint of high watermarks")
             self._workers.spawn(self._check_presence(directory), "presence of a log directory")
-        rounds: list[tuple[str, int, Callable[[Replica], Awaitable[None]]]] = [
-            ("retention", config.log_retention_check_interval_ms, self._retain),
-            ("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire),
-        ]
-        for name, interval_ms, work in rounds:
-            self._workers.spawn(self._run_every(interval_ms, work), name)
+        expiry_ms = config.producer_id_expiration_check_interval_ms
+        self._workers.spawn(self._run_every(expiry_ms, self._expire_all), "producer expiry")
 
-    async def _run_every(
-        self,
-        interval_ms: int,
-        work: Callable[[Replica], Awaitable[None]],
-        directory: DataDirectory | None = None,
-    ) -> None:
-        """Work on each open log. If a `directory` is given, work only on its logs, and then write its checkpoints."""
+    async def _run_every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            for replica in tuple(self._partitions.opened(directory)):
-                try:
-                    if not (replica.log.closed or replica.offline):
-                        await work(replica)
-                except (OSError, ProtocolError) as error:  # one partition's disk failed
-                    if not (replica.log.closed or replica.offline):  # otherwise, the log was deleted or is offline
-                        self._logger.error("housekeeping of %r failed: %s", replica, error)
-                except Exception:  # a bug must not stop the work on other logs, or the next round
-                    self._logger.exception("housekeeping of %r failed", replica)
-                await asyncio.sleep(0)
             try:
-                if directory is not None:
-                    await self._checkpoints.write([directory])
+                await work()
             except Exception:
                 self._logger.exception("housekeeping failed")
+
+    async def _sync_all(self, directory: DataDirectory) -> None:
+        """Sync the full segments of the open logs in a directory, then write its checkpoints."""
+        await on_each(tuple(self._partitions.opened(directory)), self._sync, self._logger)
+        await self._checkpoints.write([directory])
+
+    async def _retain(self, directory: DataDirectory) -> None:
+        await self._retention.apply(directory, self._partitions.opened(directory))
+
+    async def _expire_all(self) -> None:
+        await on_each(tuple(self._partitions.opened()), self._expire, self._logger)
 
     async def _checkpoint_high_watermarks(self, interval_ms: int, directory: DataDirectory) -> None:
         """Write the high watermarks, if any partition has followers. A start needs them only for such partitions."""
@@ -128,11 +121,6 @@ class Housekeeping:
             replica.log.mark_synced(offset)
         if replica.log.unsynced:
             self._flusher.files(replica)
-
-    async def _retain(self, replica: Replica) -> None:
-        while dropped := await in_turns(applying_retention(replica.log, self._now_ms()), 1):
-            self._logger.info("dropped %d old segments of %r", dropped, replica)
-            await asyncio.sleep(0)
 
     async def _expire(self, replica: Replica) -> None:
         replica.log.expire_producers(self._now_ms())

@@ -14,15 +14,15 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import in_turns
+from oncelog.broker.storage.retention import Retention
 from oncelog.broker.workers import Workers
+from oncelog.cluster.replica import Replica
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
 from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import Log
-from oncelog.log.retention import applying_retention
 from oncelog.protocol.errors import ProtocolError
 
 _PAUSE_S = 0.05
@@ -37,6 +37,7 @@ class LogCleaner:
         partitions: Partitions,
         directories: LogDirectories,
         checkpoints: Checkpoints,
+        retention: Retention,
         config: DynamicConfig,
         workers: Workers,
         *,
@@ -46,6 +47,7 @@ class LogCleaner:
         self._partitions = partitions
         self._directories = directories
         self._checkpoints = checkpoints
+        self._retention = retention
         self._config = config
         self._workers = workers
         self._now_ms = now_ms
@@ -75,18 +77,21 @@ class LogCleaner:
             current = None if plan.log.closed else self._plan(plan.log)
             if current is not None and current.is_due:
                 cleaned = await self._clean(current) or cleaned
-        async for log in self._compacted():
-            await self._retain(log)
+        for directory in self._directories.online:  # more often than housekeeping does, as in Kafka
+            await self._retention.apply(directory, filter(self._may_clean, self._partitions.opened(directory)))
         self._uncleanable = {log for log in self._uncleanable if not log.closed}
         return cleaned
 
     async def _compacted(self) -> AsyncIterator[Log]:
         """Yield the logs that may be cleaned. The event loop runs other work between two logs."""
         for replica in tuple(self._partitions.opened()):
-            log = replica.log
-            if log.config.compact and not (log.closed or replica.offline or log in self._uncleanable):
-                yield log
+            if self._may_clean(replica):
+                yield replica.log
                 await asyncio.sleep(0)
+
+    def _may_clean(self, replica: Replica) -> bool:
+        log = replica.log
+        return log.config.compact and not (log.closed or replica.offline or log in self._uncleanable)
 
     def _plan(self, log: Log) -> Plan | None:
         try:
@@ -157,12 +162,3 @@ class LogCleaner:
                 await asyncio.sleep(pause_s)
         finally:
             steps.close()
-
-    async def _retain(self, log: Log) -> None:
-        """Apply retention to a compacted log, as Kafka's cleaner does. The cleaner runs more often than retention."""
-        try:
-            while await in_turns(applying_retention(log, self._now_ms()), 1):
-                self._logger.info("dropped old segments of %r", log)
-                await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001 - `_give_up` logs the error
-            self._give_up(log, error)

@@ -1,0 +1,64 @@
+"""Drop old segments of the open logs: those that exceed the retention of their topic, and those of DeleteRecords.
+
+The files are deleted only when the new log starts are in the checkpoint. So if a file is missing after a crash of the
+machine, recovery knows that the crash has lost it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from oncelog.broker.storage.checkpoints import Checkpoints
+from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.turns import in_turns
+from oncelog.cluster.replica import Replica
+from oncelog.log.retention import SEGMENTS_AT_ONCE, applying_retention
+from oncelog.protocol.errors import ProtocolError
+
+
+async def on_each(
+    replicas: Iterable[Replica], work: Callable[[Replica], Awaitable[None]], logger: logging.Logger
+) -> None:
+    """Work on each replica whose log is still usable, and let the loop serve requests in between. Log errors."""
+    for replica in replicas:
+        try:
+            if not (replica.log.closed or replica.offline):
+                await work(replica)
+        except (OSError, ProtocolError) as error:  # one partition's disk failed
+            if not (replica.log.closed or replica.offline):  # otherwise, the log was deleted or is offline
+                logger.error("housekeeping of %r failed: %s", replica, error)
+        except Exception:  # a bug must not stop the work on other logs, or the next round
+            logger.exception("housekeeping of %r failed", replica)
+        await asyncio.sleep(0)
+
+
+class Retention:
+    """Drop the old segments of the logs in one directory after the other."""
+
+    def __init__(self, checkpoints: Checkpoints, *, now_ms: Callable[[], int], logger: logging.Logger) -> None:
+        self._checkpoints = checkpoints
+        self._now_ms = now_ms
+        self._logger = logger
+
+    async def apply(self, directory: DataDirectory, replicas: Iterable[Replica]) -> None:
+        """Drop the old segments of these replicas, whose logs are in `directory`.
+
+        If the checkpoint cannot be written, the files remain, and the next call retries.
+        """
+        starts: dict[Replica, int] = {}
+
+        async def advance(replica: Replica) -> None:
+            if await in_turns(applying_retention(replica.log, self._now_ms()), 1):
+                starts[replica] = replica.log.log_start_offset
+
+        async def delete(replica: Replica) -> None:
+            log, start = replica.log, starts[replica]
+            while dropped := await in_turns(log.deleting_old_segments(start, SEGMENTS_AT_ONCE), 1):
+                self._logger.info("dropped %d old segments of %r", dropped, replica)
+                await asyncio.sleep(0)
+
+        await on_each(tuple(replicas), advance, self._logger)
+        if starts and directory in await self._checkpoints.write([directory]):
+            await on_each(starts, delete, self._logger)
