@@ -413,33 +413,29 @@ def test_crashed_member() -> None:
     ReplicaCluster.run(scenario)
 
 
-def lost_first_segment() -> None:
-    """A replica that has lost its first segment in a crash of its machine fetches all records again."""
+@pytest.mark.parametrize(("policy", "lost"), [("delete", 0), ("delete", 1), ("compact", 0), ("compact", 1)])
+def test_lost_segment(policy: str, lost: int) -> None:
+    """A replica whose log has a hole after a crash of its machine fetches the missing records again."""
 
     async def scenario(cluster: ReplicaCluster) -> None:
-        machine = cluster.world.brokers[3]
-        await cluster.create("t", ALL, least=2, segment_bytes=400)
-        for number in range(12):
-            await cluster.append(1, "t", b"%d" % number * 20)
+        disk, written = cluster.world.brokers[3].disk, [b"%d" % number * 20 for number in range(12)]
+        await cluster.create("t", ALL, least=2, **{"internal.segment.bytes": "400", "cleanup.policy": policy})
+        for value in written:
+            await cluster.append(1, "t", value, key=value)
         await cluster.agree("t", ALL)
-        files = [path for path in machine.disk.files if path.startswith("data/t-0/") and path.endswith(".log")]
-        assert len(files) > 2
-        for content in machine.disk.files.values():
+        segments = sorted(path for path in disk.files if path.startswith("data/t-0/") and path.endswith(".log"))
+        assert len(segments) > 3
+        for content in disk.files.values():
             content.sync()
-        machine.crash()
-        del machine.disk.files[min(files)]
-        await machine.start()
+        cluster.world.brokers[3].crash()
+        del disk.files[segments[lost]]
+        await cluster.world.brokers[3].start()
         await cluster.eventually(lambda: cluster.state("t").isr == (1, 2))
         await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
         await cluster.elect("t", 3, ALL)
-        await cluster.agree("t", ALL)
-        assert records(cluster, 3) == [b"%d" % number * 20 for number in range(12)]
+        assert records(cluster, 3) == written
 
     ReplicaCluster.run(scenario)
-
-
-def test_lost_first_segment() -> None:
-    lost_first_segment()
 
 
 def test_idle_epoch() -> None:

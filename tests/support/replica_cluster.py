@@ -104,13 +104,11 @@ class ReplicaCluster:
             while not is_true():
                 await asyncio.sleep(0.01)
 
-    async def create(
-        self, name: str, replicas: tuple[int, ...], *, least: int = 1, segment_bytes: int = 1 << 30
-    ) -> None:
+    async def create(self, name: str, replicas: tuple[int, ...], *, least: int = 1, **configs: str) -> None:
         """Create a topic that the first replica leads, and wait until all replicas have opened it."""
         info = PartitionInfo(replicas[0], 0, replicas, replicas, leader_broker_epoch=self.epoch(replicas[0]))
-        configs = {"min.insync.replicas": str(least), "internal.segment.bytes": str(segment_bytes)}
-        topic = TopicInfo(name, topic_id_of(len(self.infos)), (info,), configs)
+        settings = {"min.insync.replicas": str(least), **configs}
+        topic = TopicInfo(name, topic_id_of(len(self.infos)), (info,), settings)
         self.infos[name] = info
         write_topic(ChangeLog(self.world.store), topic)
         await self.eventually(lambda: self.broker(replicas[0]).partitions.leads(name, 0))
@@ -137,11 +135,13 @@ class ReplicaCluster:
         info = image.partition(topic, 0)
         return info is not None and info.leader_epoch >= epoch and self.broker(number).partitions.leads(topic, 0)
 
-    async def append(self, number: int, topic: str, value: bytes, *, acks: int = -1) -> ErrorCode:
+    async def append(
+        self, number: int, topic: str, value: bytes, *, key: bytes | None = None, acks: int = -1
+    ) -> ErrorCode:
         """Append a record as a producer does. Return the outcome, with acks=1 of the append only."""
 
         async def work() -> ErrorCode:
-            batch = memoryview(bytearray(build_batch([Record(0, self.world.now_ms(), None, value)])))
+            batch = memoryview(bytearray(build_batch([Record(0, self.world.now_ms(), key, value)])))
             done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
             try:
                 replica = self.broker(number).partitions.find(topic, 0)

@@ -288,7 +288,7 @@ class Log(TruncatableLog):
         headers = batches.headers
         last = headers[-1]
         with self._access.to("append to"):
-            segment = self._files.segment_for(headers[0], last, len(batches.view), now_ms)
+            segment = self._files.segment_for(self.log_end_offset, last, len(batches.view), now_ms)
             self._epochs.assign_batches(headers)
             try:
                 segment.write(batches.view)

@@ -12,6 +12,7 @@ from functools import partial
 from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
+from oncelog.log.index import MAX_RELATIVE_OFFSET
 from oncelog.log.leftovers import Unlink
 from oncelog.log.producer_state import ProducerState
 from oncelog.log.recovery import Loaded, rebuilding
@@ -86,8 +87,12 @@ class LogFiles:
 
     # --- rolling ---
 
-    def segment_for(self, first: BatchHeader, last: BatchHeader, size: int, now_ms: int) -> Segment:
-        """Return the segment for ``size`` bytes of batches. Create the files, or roll, if that is necessary."""
+    def segment_for(self, end: int, last: BatchHeader, size: int, now_ms: int) -> Segment:
+        """Return the segment for ``size`` bytes of batches. Create the files, or roll, if that is necessary.
+
+        A new segment begins at ``end``, the end of the log, although a compacted leader may have later batches only.
+        So recovery finds lost segments: without a loss, each segment begins where the one before ends.
+        """
         if size > self.config.segment_bytes:
             message = f"the record batches have {size} bytes, more than segment.bytes ({self.config.segment_bytes})"
             raise ProtocolError(ErrorCode.RECORD_LIST_TOO_LARGE, message)
@@ -101,7 +106,7 @@ class LogFiles:
             or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_age_ms(segment.path)
             or not segment.can_take(last.last_offset)
         ):
-            self.roll(first.base_offset, now_ms)
+            self.roll(max(end, last.last_offset - MAX_RELATIVE_OFFSET), now_ms)
         return self.segments.active
 
     def roll(self, base_offset: int, now_ms: int) -> None:

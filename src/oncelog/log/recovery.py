@@ -302,7 +302,9 @@ class Loader:
         self._epochs.truncate_from_end(base)
         for slot in range(first, len(segments)):
             segment = segments[slot]
-            if segment.base_offset > self._state.end_offset and not self._config.compact:
+            # Kafka's compaction leaves holes, so only a log that is not replicated may have been imported with some.
+            may_have_holes = self._config.compact and not self._replicated
+            if segment.base_offset > self._state.end_offset and not may_have_holes:
                 return (yield from self._cutting(segments, slot))
             self._state.end_offset = segment.base_offset
             whole = yield from self._recover_segment(segment)

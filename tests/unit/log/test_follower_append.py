@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import iter_batches
+from oncelog.protocol.records import Record, build_batch, iter_batches
 from support.crashdisk import CrashDisk
 from support.logs import NOW, append, batch, end_txn, follow, new_log, of_producer, open_log, restart_at, values
 
@@ -134,6 +134,22 @@ def test_response_larger_than_a_segment_is_split() -> None:
     assert len(log.segments) > 2
     assert all(segment.size <= CONFIG.segment_bytes for segment in log.segments)
     assert len(values(log, upto=20)) == 20
+
+
+def test_segment_begins_where_the_one_before_ends_although_the_leader_has_compacted_the_next_records() -> None:
+    """Recovery takes a hole between two segments for a lost segment."""
+    log = new_log(config := LogConfig(segment_bytes=600, compact=True))[1]
+    leader = new_log(LogConfig())[1]
+    while len(log.segments) < 3:
+        for _ in range(3):
+            last = append(leader, batch())
+        follow(log, everything(leader, last.first_offset))
+    ends = [segment.next_offset() for segment in log.segments]
+    assert [segment.base_offset for segment in log.segments] == [0, *ends[:-1]]
+    log, gap = new_log(config)[1], 2**31  # the largest offset in a segment is 2**31 - 1 after the first
+    follow(log, build_batch([Record(0, NOW, b"k", b"x" * 400)], base_offset=0, leader_epoch=0))
+    follow(log, build_batch([Record(0, NOW, b"k", b"x" * 400)], base_offset=gap + 5, leader_epoch=0))
+    assert [segment.base_offset for segment in log.segments] == [0, 6]
 
 
 def test_truncation_ends_at_the_start_of_a_batch() -> None:

@@ -404,6 +404,18 @@ def test_replicated_log_without_its_first_segments_is_emptied(
     assert (log.log_start_offset, log.log_end_offset) == (left[0], left[1] + 1)
 
 
+@pytest.mark.parametrize(("options", "end"), [({"high_watermark": 0}, 10), ({}, 40)])
+def test_compacted_log_ends_at_a_lost_segment_if_it_is_replicated(options: dict[str, object], end: int) -> None:
+    """A log that Kafka has compacted may have holes. It can only be imported, so it is not replicated."""
+    disk, log = new_log(LogConfig(compact=True, delete=False))
+    for sequence in range(40):
+        if sequence and sequence % 10 == 0:
+            log.roll(NOW)
+        append(log, of_producer(1, sequence))
+    disk.remove(name(10))
+    assert reopen(disk, log.config, **options).log_end_offset == end
+
+
 def test_open_transactions_are_loaded_in_the_order_of_their_start() -> None:
     disk, log = new_log(SMALL)
     append(log, of_producer(1, 0, txn=True))

@@ -199,6 +199,7 @@ class Partitions:
         replica, forgotten = yield from self._opener.open(topic, partition)
         self._check_complete(replica)
         self._replicas[key] = replica
+        self.truncated(replica)  # recovery may have dropped compacted records
         self.roles.apply(replica)
         if forgotten or self._deletions.is_stale(topic):  # the new log must not get the offsets of the old one
             self.checkpoints.write_now()
