@@ -168,9 +168,7 @@ class ClusterWorld:
         crashes leaves the ISRs, so it must not crash while the ISRs contain a broker that never returns. The ISRs may
         still contain a broker that has died, so a broker disappears for good only while the others are well.
         """
-        if isinstance(fault, ENDING_SESSIONS) and self.states.have_lost:
-            return None
-        if isinstance(fault, Crash | ENDING_SESSIONS) and self._need_the_gone():
+        if isinstance(fault, Crash | ENDING_SESSIONS) and (self.states.have_lost or self._need_the_gone()):
             return None
         safe = self.states.are_full
         if isinstance(fault, Crash):
