@@ -22,7 +22,7 @@ from support.replica_invariants import InvariantError
 
 TRIMMED = "trimmed"
 KEPT = 6
-"""So many of the last records are smaller than `retention.bytes`, also with records that a truncation removes."""
+"""Retention keeps at least this many records at the end, even if a truncation removes some records after them."""
 _PARTITION = TRIMMED, 0
 _CHECKPOINT = "data/log-start-offset-checkpoint"
 

@@ -105,7 +105,7 @@ class _Member(Client):
 
 
 class Team:
-    """Members commit larger and larger offsets. What one has committed, the next owner finds. Invariant 10."""
+    """Members commit increasing offsets. The next owner of a partition finds the last committed one. Invariant 10."""
 
     def __init__(self, routes: Routes, outcomes: Counter[str]) -> None:
         self.over = False

@@ -50,7 +50,7 @@ _FEATURE_SETTINGS = {
     "compact": {"log_cleaner_backoff_ms": 300},
     "members": {"group_min_session_timeout_ms": 500},
 }
-"""The settings of brokers by feature. A world has at most two features, and the less of the rest."""
+"""The settings of brokers by feature. A world has at most two. Each replaces a quarter of the other workload."""
 RETENTION_BYTES = 1500
 SLOW_ANSWERS_S = 0.3
 SLOW_SHARE = 0.25
@@ -327,7 +327,7 @@ def _faults(rng: random.Random) -> list[AnyFault]:
 
 
 def _fault(kind: str, at: float, hosts: tuple[str, ...], rng: random.Random) -> list[AnyFault]:
-    """Return a fault of a kind, or several that together reach what one rarely does."""
+    """Return a fault of a kind, or several faults that together reach a state that one fault rarely reaches."""
     host = rng.choice(hosts)
     others = [each for each in HOSTS if each != host]
     seconds = rng.choice((0.5, 1.0, 2.5, 4.0))

@@ -33,7 +33,7 @@ Partition = tuple[str, int]
 LOG_FILE = re.compile(r"data/(?P<topic>[^/]+)-(?P<partition>\d+)/\d{20}\.log")
 STATE_NODE = re.compile(r"/brokers/topics/(?P<topic>[^/]+)/partitions/(?P<partition>\d+)/state")
 RECREATED = "recreated"
-"""A topic that is deleted and created again. Its replicas of different topics have the same names, so skip them."""
+"""A topic that is deleted and created again. The logs of all these topics have the same names, so skip them."""
 COMPACTED = "compacted"
 """A compacted topic. Replicas compact it at different times, so there is no ledger of its batches."""
 CHECK_S = 0.05
@@ -147,7 +147,7 @@ class DiskWatch:
         return int(paths[0].rpartition("/")[2][:20]) if paths else 0
 
     def start(self, number: int, partition: Partition) -> int:
-        """Return the offset from which a broker must have all records: not all that may be deleted are."""
+        """Return the offset from which a broker must have all records. It has deleted those before, as it may."""
         return min(self.first(number, partition), self.deletable[partition])
 
     def _paths(self, number: int, partition: Partition) -> list[str]:

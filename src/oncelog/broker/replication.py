@@ -197,7 +197,7 @@ class Replication:
         self._fetchers: dict[int, _Fetcher] = {}
 
     def role_changed(self, replica: Replica) -> None:
-        """Follow the leader of the replica from now on, and none before."""
+        """Fetch the replica only from the leader that it follows now, and from no former leader."""
         for fetcher in self._fetchers.values():
             fetcher.remove(replica)
         if replica.leader >= 0:
@@ -454,7 +454,7 @@ class _Fetcher:
             steps = log.appending_as_follower(action.records, leader_epoch=epoch, now_ms=now_ms, pace=pace)
             try:
                 for _ in steps:
-                    if truncations != log.truncations:  # a role that began now would see the end of the truncation
+                    if truncations != log.truncations:  # no new role may begin with the truncated log
                         replica.truncating = True
                     await asyncio.sleep(0)
                     if not followed.is_current:

@@ -1,8 +1,8 @@
 """Write changes of the in-sync replicas (ISR) that the terms of this broker propose.
 
 Each write requires the topic's id, the version of the partition's state, and the registration of each new member
-(KIP-841, KIP-903). So a leader that was replaced, or that does not know it, changes nothing. One change of the tree
-holds up to `BATCH` writes, so that a dead follower leaves many partitions within few syncs.
+(KIP-841, KIP-903). So a leader that was replaced without knowing it changes nothing. One change of the tree has up to
+`BATCH` writes, so a few syncs are enough to remove a dead follower from many ISRs.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class InSyncReplicas:
                 await asyncio.sleep(0)
 
     def _unknown(self, batch: Sequence[_Proposed]) -> None:
-        """Propose again what may or may not have been written."""
+        """Request new proposals for a batch whose writes have an unknown outcome."""
         for each in batch:
             if not each.is_superseded:
                 each.term.unknown()

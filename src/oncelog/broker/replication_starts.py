@@ -1,7 +1,8 @@
 """The log start offsets of followers. A follower reports one to its leader only when it is in a checkpoint.
 
-The leader acknowledges DeleteRecords when all followers have reported the new log start. If a crash could undo it, a
-follower that is elected after the crash would return deleted records. In Kafka, it does.
+The leader acknowledges DeleteRecords when all live and all in-sync followers have reported the new log start. If a
+crash could undo a reported log start, a follower that is elected afterwards would return deleted records. This happens
+in Kafka.
 """
 
 from __future__ import annotations

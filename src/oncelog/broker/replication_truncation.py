@@ -44,7 +44,7 @@ class Truncations:
     ) -> None:
         """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes.
 
-        Calls `truncated` when a truncation has ended and the replica has its new role.
+        `truncated` is called when a truncation has ended and the replica has its new role.
         """
         self._partitions = partitions
         self._workers = workers

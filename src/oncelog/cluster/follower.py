@@ -40,9 +40,9 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the records to the log with `append_from_leader`, then call `advance` on the log.
+    """Append the records to the log, then advance its high watermark and its log start offset.
 
-    If the append fails, change nothing and fetch again after a pause, because the records may be corrupt.
+    If the append fails, fetch again after a pause, because the records may be corrupt.
     """
 
     records: bytes | memoryview

@@ -49,11 +49,11 @@ sync."""
 YIELD_S = 0.12
 """A store whose commit takes longer than this pauses for this time before its next one.
 
-SQLite looks at least each 100 ms whether the write lock is free. On a slow disk, other processes would otherwise never
-find it free while this one has more to write.
+SQLite checks at least every 100 ms whether the write lock is free. On a slow disk, other processes would otherwise
+never find it free while this one has more to write.
 """
 _POLL_WAIT_S = 0.1
-"""The same time for a `poll`, which only ends sessions. The next `poll` tries again."""
+"""The longest time that a `poll` waits for other writers before it ends sessions. The next `poll` tries again."""
 _READ_WAIT_S = 1.0
 """The longest time that a read waits: only while another process recovers the write-ahead log after a crash."""
 _CHECK_WAIT_S = 0.1

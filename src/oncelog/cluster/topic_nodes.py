@@ -1,7 +1,8 @@
 """Read and write topics in the versioned tree, in the layout of Kafka's ZooKeeper tree. All functions block.
 
-The nodes are `/brokers/topics/T`, `/brokers/topics/T/partitions/P/state` and `/config/topics/T`. Kafka has no node like
-`/oncelog/topic_ids/ID`: it is created and deleted with the topic, so that a writer can require the topic of an id.
+The nodes are `/brokers/topics/T`, `/brokers/topics/T/partitions/P/state` and `/config/topics/T`. A further node,
+`/oncelog/topic_ids/ID`, is not in Kafka's tree. It is created and deleted with the topic. A write that requires it
+changes no later topic of the same name.
 """
 
 from __future__ import annotations

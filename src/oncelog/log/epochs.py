@@ -131,12 +131,12 @@ class LeaderEpochs:
             self._dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the epochs that ended before the record in front of ``start_offset``.
+        """Drop the epochs that ended before the last deleted record, which is at ``start_offset - 1``.
 
-        Keep the epoch of that record, and where it began. A returning follower may have another record there, which a
-        former leader never replicated. The leader notices, because the follower's epoch ended where this one began.
-        Kafka's `LeaderEpochFileCache.truncateFromStart` lets this one begin at ``start_offset``. There, the follower
-        keeps its record, and the state of the producer.
+        Keep the epoch of that record, and the offset at which this epoch began. A returning follower may have another
+        record at ``start_offset - 1``, which a former leader never replicated. The leader detects it, because the
+        follower's epoch ended where the kept epoch began. Kafka's `LeaderEpochFileCache.truncateFromStart` lets the
+        kept epoch begin at ``start_offset``. So in Kafka, the follower keeps its record, and the producer's state.
         """
         slot = bisect_left(self._starts, start_offset) - 1
         if slot <= 0:

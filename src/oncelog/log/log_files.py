@@ -43,7 +43,7 @@ class LogFiles:
         self.epochs = loaded.epochs
         self.state = loaded.state
         self.exist = loaded.exists
-        """The first append creates the files, which takes longer than other appends."""
+        """Whether the log has files yet. The first append creates them, and takes longer than other appends."""
         self.unsynced = loaded.epochs.unsynced
         """Small files that were written. A caller that syncs them, and the directory, removes them from the list."""
         self.stale = False

@@ -302,7 +302,7 @@ class Loader:
         self._epochs.truncate_from_end(base)
         for slot in range(first, len(segments)):
             segment = segments[slot]
-            # Kafka's compaction leaves holes, so only a log that is not replicated may have been imported with some.
+            # Kafka's compaction leaves holes. Logs are imported from Kafka only if they have no other replicas.
             may_have_holes = self._config.compact and not self._replicated
             if segment.base_offset > self._state.end_offset and not may_have_holes:
                 return (yield from self._cutting(segments, slot))

@@ -107,7 +107,7 @@ class TruncatableLog:
             yield
 
     def _abort_swap(self) -> None:
-        """Abort the compaction that would restore records after a crash. Kafka aborts all of it."""
+        """Delete the files from which recovery would restore truncated records. Kafka aborts the whole compaction."""
         if self.discard_swap is not None:
             self.discard_swap()
 

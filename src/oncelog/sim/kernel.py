@@ -110,7 +110,7 @@ class Kernel:
     def skew(self, host: str, *, rate: float = 1.0, boot_s: float = 0.0, drift: float = 0.0, wall_ms: int = 0) -> None:
         """Give a machine clocks that are wrong, before its first process starts. See `Clock`."""
         if host in self._clocks:
-            raise RuntimeError(f"a process of {host!r} has read its clock already: skew it before")
+            raise RuntimeError(f"{host!r} has a clock already. Skew it before its first process starts")
         clock = self._clocks[host] = Clock(rate=rate, boot_s=boot_s, drift=drift, wall_ms=self._wall_ms + wall_ms)
         self.loop.clocks_differ |= not clock.exact
 

@@ -288,7 +288,7 @@ class SimTransport(asyncio.Transport):
         self._address = address
         self._protocol: Any = protocol
         self._inbox: deque[tuple[float, bytes | None, memoryview | None]] = deque()
-        """When which bytes arrive. Mapped pages of a file are there, too: their sender still reads them."""
+        """(arrival time, bytes or None for the end of the stream, mapped pages that the sender still reads or None)."""
         self._timer: asyncio.TimerHandle | None = None
         self._last_arrival = 0.0
         self._closing = False

@@ -52,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
     def shrunk(self, fails: Callable[[Plan], bool]) -> Plan:
-        """Return a plan with the fewest entries for which `fails` is true. It must be true for this plan."""
+        """Return a plan for which `fails` is true, but false if any one of its entries is removed. See `ddmin`."""
         entries = [("workload", each) for each in self.workload] + [("faults", each) for each in self.faults]
 
         def plan(kept: Sequence[tuple[str, Any]]) -> Plan:
@@ -78,7 +78,9 @@ def decode(data: bytes, scenario: str) -> Plan:
 
 
 def ddmin(entries: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return entries for which `fails` is true, but not without any one of them. It must be true for all entries.
+    """Return some of the entries. `fails` is true for them, but false if any one of them is removed.
+
+    `fails` must be true for all entries together.
 
     This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
     """

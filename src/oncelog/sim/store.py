@@ -43,15 +43,15 @@ class StoreLink:
         trace: Callable[[str], None],
     ) -> None:
         self.latency_s = latency_s
-        """How long a request takes, and again its answer, from and to."""
+        """The range of the latency of a request, and of its answer."""
         self.slow_answers_s = 0.0
-        """One in five answers to writes takes up to so much longer. Meanwhile, others may read what was written."""
+        """One in five answers to writes takes up to this much longer. Meanwhile, other calls may read the write."""
         self.cut_requests = False
         """Whether requests are lost. Nothing changes, and the caller gets UnavailableError."""
         self.cut_answers = False
         """Whether answers are lost. Writes take effect, and the caller gets OutcomeUnknownError."""
         self.lose_answers = 0
-        """So many answers to the next writes are lost."""
+        """The answers to this many further writes are lost."""
         self._name = name
         self._store = store
         self._rng = rng

@@ -1,7 +1,7 @@
 """Worker threads of a simulation. They run in turns with the event loop, in an order that depends only on the seed.
 
-A worker calls `pause(seconds)` where a real one would wait. Meanwhile other processes run, so that the steps of
-blocking code interleave. A worker of a paused process continues when the process resumes. A worker of a dead process
+A worker calls `pause(seconds)` when a real one would wait. Meanwhile, other processes run, so the steps of blocking
+code interleave. A worker of a paused process continues when the process resumes. A worker of a dead process
 never continues. At the end of the world, it unwinds: `pause` raises ProcessDied.
 
 A handover to a thread costs more than most of the work. So a worker calls `owe(seconds)` if nothing but its own

@@ -143,9 +143,7 @@ class Controller:
                 await self._turn()
             except Exception as error:  # noqa: BLE001 - if this loop ends, the cluster elects no leaders
                 if not failing:
-                    self._logger.error(
-                        "the controller cannot elect leaders, because the metadata store fails: %r. Retrying", error
-                    )
+                    self._logger.error("the controller cannot elect leaders: %r. Retrying", error)
                 failing = True
                 self._touched = None
                 self._wake.set()
@@ -276,7 +274,7 @@ class Controller:
             if error is None:
                 done.append(write)
             elif isinstance(error, SessionExpiredError) or error.path == CONTROLLER_EPOCH:
-                if self._claim is claim:  # not for other writes that waited meanwhile, and not after a new election
+                if self._claim is claim:  # log it once, and keep the claim of a later election
                     self._logger.warning("this broker is no longer the controller")
                     self._claim = None
                 break

@@ -34,7 +34,7 @@ loader logs errors, and continues.
 
 
 POLL_S = 1.0
-"""The interval at which a broker that is alone looks for changes of others. It sees its own changes at once."""
+"""How often the only running broker checks for changes by other processes. It sees its own changes at once."""
 SHARED_POLL_S = 0.05
 """The same interval if there are other brokers."""
 CHANGE_WAIT_S = 10.0
@@ -72,7 +72,7 @@ class MetadataLoader:
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
         self.publishing = asyncio.Lock()
-        """Whoever holds it, publishes. While another part of the broker holds it, the image does not change."""
+        """Held while a new image is published. Another part of the broker may hold it to keep the image unchanged."""
         self._applying: dict[asyncio.Task[None], None] = {}
         self._waiting: asyncio.Task[Sequence[asyncio.Task[None]]] | None = None
         """The read that has not begun yet. Its callers share it."""

@@ -141,7 +141,10 @@ class Registration:
             self._workers.spawn(self._forget_lost_logs(), "note that lost logs may be replaced")
 
     async def _enter(self, info: BrokerInfo, directories: Sequence[DirectoryState] | None = None) -> None:
-        """Write the registration. Without its epoch, an image in which this broker leads would have no effect."""
+        """Write the registration, and hold back new images until this broker knows its epoch.
+
+        Otherwise, the broker would ignore an image in which it leads under the new epoch.
+        """
         async with self.unpublished:
             self.info = await self._workers.write_store(self._register, info, directories)
 
@@ -315,10 +318,10 @@ class Registration:
     def _with_less_lost(self) -> BrokerInfo:
         """Return the registration without the partitions whose ISR this broker has left.
 
-        It stays as it is until the leaders have removed the broker from all ISRs, because each change may name all
-        partitions. Only partitions without a leader may then remain: one may have lost all other members of its ISR for
-        long, and meanwhile the broker must join the ISRs of others. A partition in whose ISR it is the only member does
-        not count.
+        Change nothing until the leaders have removed the broker from all these ISRs, because each change may name all
+        partitions. Do not wait for partitions without a leader, because the other members of their ISRs may be down for
+        long. Meanwhile, the broker must be able to join other ISRs. Ignore partitions in whose ISR this broker is the
+        only member.
         """
         node_id, lacking, hosted = self._identity.node_id, set(), set()
         if not self.info.lost_unsynced:

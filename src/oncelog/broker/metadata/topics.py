@@ -83,9 +83,10 @@ class TopicAdministration:
         return place(partitions, replication_factor, racks, first=first)
 
     def _infos(self, assignment: Sequence[tuple[int, ...]]) -> tuple[PartitionInfo, ...]:
-        """Return new partitions with these replicas, led by the first ones.
+        """Return new partitions with these replicas. The first replica of each partition leads it.
 
-        With several replicas, the controller elects a leader whose process starts again.
+        A partition with several replicas also stores the leader's broker epoch. If the leader's process restarts, the
+        controller must elect a leader again.
         """
         epochs = {broker: info.epoch for broker, info in self._cache.image.brokers.items()}
         return tuple(
@@ -172,7 +173,7 @@ class TopicAdministration:
         return await asyncio.shield(task)
 
     async def _create_internal(self, name: str) -> TopicInfo:
-        """Create an internal topic. It keeps its number of replicas, so all that it needs must be possible now.
+        """Create an internal topic. It never gets more replicas later, so enough brokers must be running now.
 
         As in Kafka (KIP-115), raises INVALID_REPLICATION_FACTOR while too few brokers run. But in a cluster that has
         always been smaller than the setting, each broker gets a replica.

@@ -1,7 +1,8 @@
 """Decide which log directories may have lost records that this broker had acknowledged. No I/O.
 
-A log directory has lost nothing if its last process has closed it cleanly, or if the machine has not started again
-since then: the page cache survives `kill -9`. A failed disk, and recovery below the high watermark, count as a loss.
+A log directory has lost nothing if the last process that opened it has closed it cleanly, or if the machine has not
+restarted since it was opened: the page cache survives `kill -9`. A failed disk counts as a loss. So does a recovery
+that ends below the high watermark.
 The broker notes a loss until it has left the ISRs of all partitions that may have been in that directory. A directory
 whose state is unknown counts as lost. Kafka (KIP-966) counts losses by broker: it expects the same broker epoch in the
 clean-shutdown marks of all log directories.
@@ -23,9 +24,9 @@ class LossNode(msgspec.Struct, frozen=True):
     lost: list[str] = []
     """The directories that may lack records, in order."""
     intact: frozenset[tuple[str, int]] | None = None
-    """The partitions that lack no record although a directory is lost. None if all partitions were intact until then.
+    """The partitions that lack no record, although a directory is lost. None if all were intact before the loss.
 
-    The next start cannot find this out again: a log that was moved here from a lost directory is in a checkpoint then.
+    The next start cannot find this out: by then, a checkpoint also names a log that was moved from a lost directory.
     """
 
 

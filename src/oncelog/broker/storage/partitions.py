@@ -80,9 +80,9 @@ class Partitions:
         """Held during a background step, so that all recoveries together run one step in a turn."""
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
         self.on_records_missing: Callable[[DataDirectory], object] = bool
-        """Called with its directory if recovery of a log in the ISR has ended below the checkpointed high watermark."""
+        """Called with the directory of a log that lacks committed records, although this broker is in its ISR."""
         self._short: frozenset[tuple[str, int]] = frozenset()
-        """These logs. They count as offline until this broker has left their ISRs, so that it does not lead them."""
+        """Logs that lack committed records. They count as offline until this broker has left their ISRs."""
 
     def __len__(self) -> int:
         return len(self._replicas)

@@ -26,7 +26,7 @@ class Roles:
         self._config = config
         self.node_id = node_id
         self.broker_epoch: Callable[[], int] = lambda: UNKNOWN_BROKER_EPOCH
-        """Returns the registration of this process. It leads partitions with several replicas only under this epoch."""
+        """Returns this broker's epoch. To lead a partition with several replicas, it must be elected in this epoch."""
         self.on_term_ended: Callable[[str, int], object] = _ignore
         """Called after the end of a term, with topic and partition, and before the log follows another leader."""
         self.on_changed: Callable[[Replica], object] = _ignore
@@ -127,7 +127,7 @@ class Roles:
             self._live_of = image
             self._live = {id_: info.epoch for id_, info in image.brokers.items() if not info.shutting_down}
         key = replica.topic, replica.partition
-        # Without the leader, no broker may be left, and the term would take that for unknown.
+        # Keep the leader itself. Otherwise, the result could be empty, and a term treats that as unknown.
         unfit = [id_ for id_, info in image.brokers.items() if id_ != self.node_id and _is_unfit(info, key)]
         if unfit:
             return {id_: epoch for id_, epoch in self._live.items() if id_ not in unfit}
