@@ -413,31 +413,6 @@ def test_crashed_member() -> None:
     ReplicaCluster.run(scenario)
 
 
-@pytest.mark.parametrize(("policy", "lost"), [("delete", 0), ("delete", 1), ("compact", 0), ("compact", 1)])
-def test_lost_segment(policy: str, lost: int) -> None:
-    """A replica whose log has a hole after a crash of its machine fetches the missing records again."""
-
-    async def scenario(cluster: ReplicaCluster) -> None:
-        disk, written = cluster.world.brokers[3].disk, [b"%d" % number * 20 for number in range(12)]
-        await cluster.create("t", ALL, least=2, **{"internal.segment.bytes": "400", "cleanup.policy": policy})
-        for value in written:
-            await cluster.append(1, "t", value, key=value)
-        await cluster.agree("t", ALL)
-        segments = sorted(path for path in disk.files if path.startswith("data/t-0/") and path.endswith(".log"))
-        assert len(segments) > 3
-        for content in disk.files.values():
-            content.sync()
-        cluster.world.brokers[3].crash()
-        del disk.files[segments[lost]]
-        await cluster.world.brokers[3].start()
-        await cluster.eventually(lambda: cluster.state("t").isr == (1, 2))
-        await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
-        await cluster.elect("t", 3, ALL)
-        assert records(cluster, 3) == written
-
-    ReplicaCluster.run(scenario)
-
-
 def test_idle_epoch() -> None:
     """Epochs without records neither hide a divergence nor drop records (KAFKA-15608, KAFKA-20961)."""
 

@@ -193,7 +193,7 @@ class Broker:
             logger=logger,
         )
         self.checkpoints = self.partitions.checkpoints
-        self.retention = Retention(self.checkpoints, now_ms=self.now_ms, logger=logger)
+        self.retention = Retention(self.checkpoints, workers, now_ms=self.now_ms, logger=logger)
         self.cleaner = LogCleaner(
             self.partitions,
             self.directories,

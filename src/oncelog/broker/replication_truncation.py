@@ -93,8 +93,9 @@ class Truncations:
             replica.truncated()
             self._partitions.truncated(replica)
             # With the old checkpoint, recovery would skip records that are appended later and are not on the device,
-            # or count them as committed.
-            if log.recovery_point < recovery_point or log.high_watermark < high_watermark:
+            # or count them as committed. It would take the first segment of a restarted log for the rest of a lost one.
+            lowered = log.recovery_point < recovery_point or log.high_watermark < high_watermark
+            if lowered or isinstance(action, Restart):
                 await self._checkpoint(replica)
             replica.truncating = False
             try:

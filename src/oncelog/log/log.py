@@ -21,7 +21,7 @@ from oncelog.log.follower_append import batch_across, checking, cost
 from oncelog.log.leftovers import Unlink, unlink_now
 from oncelog.log.log_files import LogFiles
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
-from oncelog.log.recovery import Loaded, Loader, new_segment
+from oncelog.log.recovery import Holes, Loaded, Loader, new_segment
 from oncelog.log.segment import Segment
 from oncelog.log.steps import Pace, Steps, at_once
 from oncelog.log.timestamps import TimeStep
@@ -63,6 +63,7 @@ class Log(TruncatableLog):
         clean: bool = False,
         log_start_offset: int = 0,
         high_watermark: int | None = None,
+        holes: Holes = Holes.KEEP,
         unlink: Unlink | None = None,
     ) -> Log:
         """Open the log in ``directory`` without a pause. See `opening`."""
@@ -79,6 +80,7 @@ class Log(TruncatableLog):
                 clean=clean,
                 log_start_offset=log_start_offset,
                 high_watermark=high_watermark,
+                holes=holes,
                 unlink=unlink,
             )
         )
@@ -98,6 +100,7 @@ class Log(TruncatableLog):
         clean: bool = False,
         log_start_offset: int = 0,
         high_watermark: int | None = None,
+        holes: Holes = Holes.KEEP,
         unlink: Unlink | None = None,
     ) -> Steps[Log]:
         """Open the log in ``directory``, and recover it unless the last stop was ``clean``. Pause every few ms.
@@ -105,13 +108,17 @@ class Log(TruncatableLog):
         With ``high_watermark``, the checkpointed one, the log's high watermark starts there, not at the log start.
         A log without records has no files: the first append creates them. ``unlink`` gets the files that are no longer
         part of the log, and a delay in ms. Without ``unlink``, the log deletes them at once. Raises
-        KAFKA_STORAGE_ERROR.
+        KAFKA_STORAGE_ERROR, and LostRecordsError if ``holes`` says so.
         """
         unlink = unlink or partial(unlink_now, disk)
         loader = Loader(disk, directory, config, now_ms)
         try:
             loaded = yield from loader.load(
-                recovery_point=recovery_point, clean=clean, log_start=log_start_offset, high_watermark=high_watermark
+                recovery_point=recovery_point,
+                clean=clean,
+                log_start=log_start_offset,
+                high_watermark=high_watermark,
+                holes=holes,
             )
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {topic}-{partition}: {error}") from error
@@ -288,7 +295,7 @@ class Log(TruncatableLog):
         headers = batches.headers
         last = headers[-1]
         with self._access.to("append to"):
-            segment = self._files.segment_for(self.log_end_offset, last, len(batches.view), now_ms)
+            segment = self._files.segment_for(last, len(batches.view), now_ms)
             self._epochs.assign_batches(headers)
             try:
                 segment.write(batches.view)
@@ -390,7 +397,7 @@ class Log(TruncatableLog):
     def roll(self, now_ms: int) -> None:
         """Start a new segment, unless the active one is empty."""
         with self._access.to("roll"):
-            self._files.roll(self.log_end_offset, now_ms)
+            self._files.roll(now_ms)
 
     def pending_sync(self) -> tuple[int, list[str]]:
         """Return an offset, and the files to sync so that all records before it are on the device (see `mark_synced`).
@@ -432,11 +439,15 @@ class Log(TruncatableLog):
 
     def _write_unsynced(self) -> list[str]:
         """Write what is in memory. Return the paths to sync before all offsets are on the device."""
-        if self.recovery_point >= self.log_end_offset:
+        start, end = self.recovery_point, self.log_end_offset
+        if self.truncations:  # the active segment may have been cut at the recovery point, also to no records
+            start = min(start, self.segments.active.base_offset)
+            end = max(end, start + 1)
+        elif start >= end and not self.unsynced:
             return []
         with self._access.to("flush"):
             self._files.write()
-            return self._files.sync_paths(self.recovery_point, self.log_end_offset)
+            return self._files.sync_paths(start, end)
 
     def sync(self, paths: Sequence[str]) -> None:
         """Sync these files of the log. May be called from a worker thread. Raises KAFKA_STORAGE_ERROR."""
@@ -462,6 +473,18 @@ class Log(TruncatableLog):
             self.log_start_offset = offset
             self._epochs.truncate_from_start(offset)
             self._state.advance_log_start(offset)
+
+    def finishing_snapshot(self, offset: int) -> Steps[list[str]]:
+        """Finish the producer snapshot of the last roll, with pauses. Raises KAFKA_STORAGE_ERROR.
+
+        Return what to sync so that the first snapshot at or after ``offset`` survives a crash of the machine.
+        """
+        while not self.closed:
+            with self._access.to("write a producer snapshot of"):
+                if self._files.advance_snapshot():
+                    break
+            yield
+        return self._files.snapshot_paths(offset)
 
     def deleting_old_segments(self, stored_start: int, most: int | None = None) -> Steps[int]:
         """Delete segments before the log start, at most ``most`` if it is given. Return their number.

@@ -87,12 +87,8 @@ class LogFiles:
 
     # --- rolling ---
 
-    def segment_for(self, end: int, last: BatchHeader, size: int, now_ms: int) -> Segment:
-        """Return the segment for ``size`` bytes of batches. Create the files, or roll, if that is necessary.
-
-        A new segment begins at ``end``, the end of the log, although a compacted leader may have later batches only.
-        So recovery finds lost segments: without a loss, each segment begins where the one before ends.
-        """
+    def segment_for(self, last: BatchHeader, size: int, now_ms: int) -> Segment:
+        """Return the segment for ``size`` bytes of batches. Create the files, or roll, if that is necessary."""
         if size > self.config.segment_bytes:
             message = f"the record batches have {size} bytes, more than segment.bytes ({self.config.segment_bytes})"
             raise ProtocolError(ErrorCode.RECORD_LIST_TOO_LARGE, message)
@@ -106,15 +102,20 @@ class LogFiles:
             or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_age_ms(segment.path)
             or not segment.can_take(last.last_offset)
         ):
-            self.roll(max(end, last.last_offset - MAX_RELATIVE_OFFSET), now_ms)
+            self.roll(now_ms, last.last_offset)
         return self.segments.active
 
-    def roll(self, base_offset: int, now_ms: int) -> None:
-        """Start a new segment, unless the active one is empty."""
+    def roll(self, now_ms: int, last_offset: int = 0) -> None:
+        """Start a new segment that can take ``last_offset``, unless the active one is empty.
+
+        It begins where the active one ends, although compaction may have removed the next records. So recovery finds
+        lost segments.
+        """
         old = self.segments.active
         if not old.size:
             return
         old.finish()
+        base_offset = max(old.next_offset(), last_offset - MAX_RELATIVE_OFFSET)
         self.epochs.flush()
         if not self.stale:
             self.state.end_offset = base_offset
@@ -201,6 +202,14 @@ class LogFiles:
         """Delete the leader epochs that start at or after ``offset``."""
         self.epochs.truncate_from_end(offset)
         self.epochs.flush()
+
+    def advance_snapshot(self) -> bool:
+        """Encode a part of the unfinished producer snapshot. Return whether none is unfinished any more."""
+        return self._snapshots.advance()
+
+    def snapshot_paths(self, offset: int) -> list[str]:
+        """Return the first producer snapshot at or after ``offset``, and its directory. See `Log.finishing_snapshot`."""
+        return [path for first in self._snapshots.paths_from(offset)[:1] for path in (first, self.directory)]
 
     def delete_before(self, log_start: int, most: int | None) -> int | None:
         """Delete segments before ``log_start``, at most ``most`` if it is given. Return their number.

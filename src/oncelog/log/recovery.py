@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum
 
 from oncelog.log.admission import replay
 from oncelog.log.config import NO_LIMIT, LogConfig
@@ -33,7 +34,7 @@ from oncelog.log.segment import (
 from oncelog.log.segments import Segments
 from oncelog.log.snapshot import Snapshots
 from oncelog.log.steps import BATCHES_A_STEP, FILE_REMOVED, Pace, Steps
-from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import check_crc
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,21 @@ BYTES_PER_BATCH = 32 * 1024
 FILE_CHECKED = 4
 SEGMENT_FINISHED = 60
 """The cost of writing the indexes and the producer snapshot of a recovered segment."""
+
+
+class Holes(Enum):
+    """What recovery does if segments are missing, because a crash of the machine has lost their names."""
+
+    KEEP = "keep"
+    """Keep the records on both sides, because no other replica is known to have the missing ones."""
+    REFUSE = "refuse"
+    """Keep all records, and raise LostRecordsError, because this replica counts as complete."""
+    DROP = "drop"
+    """Drop the records after the hole. The replica fetches them from the leader."""
+
+
+class LostRecordsError(ProtocolError):
+    """A log has a hole."""
 
 
 @dataclass(slots=True)
@@ -136,11 +152,17 @@ class Loader:
         self._deleted: list[str] = []
         self._pace = Pace(BATCHES_A_STEP)
         self._high_watermark = NO_LIMIT
-        self._replicated = False
+        self._holes = Holes.KEEP
         self._on_failure = ExitStack()
 
     def load(
-        self, *, recovery_point: int, clean: bool, log_start: int, high_watermark: int | None = None
+        self,
+        *,
+        recovery_point: int,
+        clean: bool,
+        log_start: int,
+        high_watermark: int | None = None,
+        holes: Holes = Holes.KEEP,
     ) -> Steps[Loaded]:
         """Return the directory's content. Pause if there is much to read.
 
@@ -148,10 +170,10 @@ class Loader:
 
         ``clean``: the last stop was orderly, so no check is needed. ``recovery_point``: records below this offset are
         on the device. ``log_start``: the checkpointed log start offset. ``high_watermark``: the checkpointed one, or 0
-        if it is unknown; None if all records of the log are committed.
+        if it is unknown; None if all records of the log are committed. Raises LostRecordsError if ``holes`` says so.
         """
         self._high_watermark = NO_LIMIT if high_watermark is None else high_watermark
-        self._replicated = high_watermark is not None
+        self._holes = holes
         with self._on_failure:
             loaded = yield from self._load(recovery_point=recovery_point, clean=clean, log_start=log_start)
             self._on_failure.pop_all()
@@ -172,11 +194,10 @@ class Loader:
         if not segments:
             return (yield from self._empty(log_start, exists=True))
         stored_start, log_start = log_start, max(log_start, segments[0].base_offset)
-        if self._replicated and not clean and log_start > max(stored_start, recovery_point):
-            # Segments are deleted only when the new log start is in the checkpoint.
-            text = "%s has lost the records before its first segment, %d; emptying the log"
-            logger.warning(text, self._directory, log_start)
+        if not clean and self._is_hole(segments[0], max(stored_start, recovery_point)) and self._holes is Holes.DROP:
             return (yield from self._emptying(segments, stored_start))
+        if not clean and not self._epochs.entries:
+            recovery_point = 0  # the file of the epochs is lost, so find all of them in the batches
         first = yield from self._first_to_recover(segments, set(names), recovery_point, clean)
         if first is None:
             try:
@@ -303,8 +324,8 @@ class Loader:
         for slot in range(first, len(segments)):
             segment = segments[slot]
             # Kafka's compaction leaves holes. Logs are imported from Kafka only if they have no other replicas.
-            may_have_holes = self._config.compact and not self._replicated
-            if segment.base_offset > self._state.end_offset and not may_have_holes:
+            may_have_holes = self._config.compact and self._holes is Holes.KEEP
+            if not may_have_holes and self._is_hole(segment, self._state.end_offset):
                 return (yield from self._cutting(segments, slot))
             self._state.end_offset = segment.base_offset
             whole = yield from self._recover_segment(segment)
@@ -320,6 +341,20 @@ class Loader:
             if self._pace.is_due(SEGMENT_FINISHED):
                 yield
         return segments
+
+    def _is_hole(self, segment: Segment, end: int) -> bool:
+        """Return whether the records from ``end`` to this segment are missing.
+
+        Each segment begins where the one before ends. The first one begins at the checkpointed log start or before it,
+        or at a synced record, because segments are deleted only when the new log start is in the checkpoint.
+        """
+        if segment.base_offset <= end:
+            return False
+        message = f"{self._directory} has lost the records from offset {end} to {segment.base_offset}"
+        if self._holes is Holes.REFUSE:
+            raise LostRecordsError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        logger.warning("%s", message)
+        return True
 
     def _cutting(self, segments: list[Segment], end: int) -> Steps[list[Segment]]:
         """Remove the segments from ``end`` on. They follow damaged or lost data, and a log has no holes."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
+from oncelog.log.recovery import Holes
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch, iter_batches
 from support.crashdisk import CrashDisk
@@ -150,6 +151,19 @@ def test_segment_begins_where_the_one_before_ends_although_the_leader_has_compac
     follow(log, build_batch([Record(0, NOW, b"k", b"x" * 400)], base_offset=0, leader_epoch=0))
     follow(log, build_batch([Record(0, NOW, b"k", b"x" * 400)], base_offset=gap + 5, leader_epoch=0))
     assert [segment.base_offset for segment in log.segments] == [0, 6]
+
+
+def test_segment_after_a_truncation_into_a_compacted_gap_begins_where_the_one_before_ends() -> None:
+    disk, log = new_log(config := LogConfig(segment_bytes=250, compact=True))
+    for offset in (0, 1, 9):
+        follow(log, batch(base_offset=offset, leader_epoch=0))
+    log.truncate_to(5, NOW)
+    for offset in range(5, 9):
+        follow(log, batch(base_offset=offset, leader_epoch=1, value=b"%d" % offset * 100))
+    assert len(log.segments) > 2
+    disk.kill()
+    again = open_log(disk, config, holes=Holes.DROP)
+    assert everything(again) == everything(log)
 
 
 def test_truncation_ends_at_the_start_of_a_batch() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
+from oncelog.log.recovery import Holes, LostRecordsError
 from oncelog.log.snapshot import decode_snapshot
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.crashdisk import CrashDisk
@@ -377,43 +379,66 @@ def test_epochs_of_lost_batches_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "options", "left"),
+    ("lost", "options", "left"),
     [
-        (1, {"high_watermark": 0}, (0, 0)),  # the leader has the lost records
-        (3, {"high_watermark": 0, "log_start_offset": 2}, (2, 2)),
-        (1, {"high_watermark": 0, "log_start_offset": 10}, (10, 40)),
-        (1, {"high_watermark": 0, "recovery_point": 10}, (10, 40)),
-        (1, {"high_watermark": 0, "clean": True}, (10, 40)),
-        (1, {}, (10, 40)),  # no other replica has them
+        (1, {}, (0, 0)),
+        (3, {"log_start_offset": 2}, (2, 2)),
+        (1, {"log_start_offset": 10}, (10, 40)),
+        (1, {"recovery_point": 10}, (10, 40)),
+        (1, {"clean": True}, (10, 40)),
+        (1, {"holes": Holes.KEEP}, (10, 40)),
+        (1, {"holes": Holes.REFUSE}, None),
     ],
 )
-def test_replicated_log_without_its_first_segments_is_emptied(
-    kept: int, options: dict[str, object], left: tuple[int, int]
-) -> None:
+def test_log_without_its_first_segments(lost: int, options: dict[str, Any], left: tuple[int, int] | None) -> None:
     """A crash of the machine may lose the names of files. A log that continues after a hole looks complete."""
-    disk, log = new_log()
-    for sequence in range(40):
-        if sequence and sequence % 10 == 0:
-            log.roll(NOW)
-        append(log, of_producer(1, sequence, value=b"v"))
-    for segment in list(log.segments)[:kept]:
+    disk, log = rolled(LogConfig())
+    for segment in list(log.segments)[:lost]:
         disk.remove(name(segment.base_offset))
+    options = {"holes": Holes.DROP, **options}
+    if left is None:
+        before = [path for path in disk.files if path.endswith(".log")]
+        with pytest.raises(LostRecordsError, match="lost the records from offset 0 to 10"):
+            reopen(disk, **options)
+        assert [path for path in disk.files if path.endswith(".log")] == before
+        return
     log = reopen(disk, **options)
     assert (log.log_start_offset, log.log_end_offset) == left
     append(log, of_producer(1, left[1]))
     assert (log.log_start_offset, log.log_end_offset) == (left[0], left[1] + 1)
 
 
-@pytest.mark.parametrize(("options", "end"), [({"high_watermark": 0}, 10), ({}, 40)])
-def test_compacted_log_ends_at_a_lost_segment_if_it_is_replicated(options: dict[str, object], end: int) -> None:
-    """A log that Kafka has compacted may have holes. It can only be imported, so it is not replicated."""
-    disk, log = new_log(LogConfig(compact=True, delete=False))
+def rolled(config: LogConfig) -> tuple[CrashDisk, Log]:
+    """Return a log of four segments with ten records each."""
+    disk, log = new_log(config)
     for sequence in range(40):
         if sequence and sequence % 10 == 0:
             log.roll(NOW)
         append(log, of_producer(1, sequence))
+    return disk, log
+
+
+@pytest.mark.parametrize(("holes", "end"), [(Holes.DROP, 10), (Holes.REFUSE, None), (Holes.KEEP, 40)])
+def test_compacted_log_with_a_lost_segment(holes: Holes, end: int | None) -> None:
+    """A log that Kafka has compacted may have holes. It can only be imported, so it has no other replicas."""
+    disk, log = rolled(LogConfig(compact=True, delete=False))
     disk.remove(name(10))
-    assert reopen(disk, log.config, **options).log_end_offset == end
+    if end is None:
+        with pytest.raises(LostRecordsError, match="lost the records from offset 10 to 20"):
+            reopen(disk, log.config, holes=holes)
+    else:
+        assert reopen(disk, log.config, holes=holes).log_end_offset == end
+
+
+def test_truncation_is_synced_by_a_clean_stop() -> None:
+    """The next start reads no batch, so a power failure must not bring truncated records back."""
+    disk, log = filled()
+    log.flush()
+    log.truncate_to(log.segments.active.base_offset + 1, NOW)
+    end = log.log_end_offset
+    log.close()
+    disk.crash(lambda low, _: low)
+    assert open_log(disk, SMALL, clean=True).log_end_offset == end
 
 
 def test_open_transactions_are_loaded_in_the_order_of_their_start() -> None:

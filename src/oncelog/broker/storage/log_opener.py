@@ -23,6 +23,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo, topic_id_text
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
+from oncelog.log.recovery import Holes
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -71,11 +72,11 @@ class LogOpener:
         self._logger = logger
         self._settings = _SharedSettings()
 
-    def open(self, topic: str, partition: int) -> Steps[tuple[Replica, bool]]:
+    def open(self, topic: str, partition: int, holes: Holes) -> Steps[tuple[Replica, bool]]:
         """Return the steps that open a log. Their result is its replica, which neither leads nor follows yet.
 
         The second result is True if the offsets of a former log were forgotten. Then the caller must write the
-        checkpoints. Raises KAFKA_STORAGE_ERROR.
+        checkpoints. Raises KAFKA_STORAGE_ERROR, and LostRecordsError if `holes` says so.
         """
         info = self._cache.image.topic(topic)
         assert info is not None
@@ -97,6 +98,7 @@ class LogOpener:
                 if len(info.partitions[partition].replicas) > 1
                 else None
             ),
+            holes=holes,
             unlink=partial(self._unlinker.files, log_dir.disk),
         )
         info = self._cache.image.topic(topic) or info

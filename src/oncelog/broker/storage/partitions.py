@@ -31,6 +31,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
 from oncelog.cluster.waits import Wait
 from oncelog.log.log import AppendResult, Log
+from oncelog.log.recovery import LostRecordsError
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
@@ -196,7 +197,12 @@ class Partitions:
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
         key = topic, partition
         self._deletions.complete(key)
-        replica, forgotten = yield from self._opener.open(topic, partition)
+        try:
+            replica, forgotten = yield from self._opener.open(topic, partition, self.roles.holes(*key))
+        except LostRecordsError as error:
+            self._short |= {key}
+            self._leave_isrs(self._directories.place(*key), str(error))
+            raise
         self._check_complete(replica)
         self._replicas[key] = replica
         self.truncated(replica)  # recovery may have dropped compacted records
@@ -204,6 +210,9 @@ class Partitions:
         if forgotten or self._deletions.is_stale(topic):  # the new log must not get the offsets of the old one
             self.checkpoints.write_now()
             self._deletions.checkpointed()
+        directory = self._directories.holding(replica.log.directory)
+        if replica.log.recovery_point < directory.recovery_points.get(key, 0):
+            self.checkpoints.start([directory])  # the next recovery must not skip records that are appended now
         return replica
 
     def _check_complete(self, replica: Replica) -> None:
@@ -219,13 +228,16 @@ class Partitions:
         if info is None or self._node_id not in info.isr or len(info.replicas) == 1 or committed <= end:
             return
         message = f"{replica.name} ends at offset {end}, but its records before offset {committed} were committed"
-        self._logger.error("%s. This broker leaves the ISRs of the partitions in %s", message, directory.path)
         if len(info.isr) > 1:
             self._short |= {key}
-        self.on_records_missing(directory)
+        self._leave_isrs(directory, message)
         if key in self._short:
             replica.log.discard()
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+    def _leave_isrs(self, directory: DataDirectory, reason: str) -> None:
+        self._logger.error("%s. This broker leaves the ISRs of the partitions in %s", reason, directory.path)
+        self.on_records_missing(directory)
 
     def _check_short(self, key: tuple[str, int]) -> None:
         """Let a log that lacks records be opened if this broker has left its ISR."""

@@ -1,7 +1,7 @@
 """Drop old segments of the open logs: those that exceed the retention of their topic, and those of DeleteRecords.
 
 The files are deleted only when the new log starts are in the checkpoint. So if a file is missing after a crash of the
-machine, recovery knows that the crash has lost it.
+machine, recovery knows that the crash has lost it. The producers of deleted records must be on the device, too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.turns import in_turns
+from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
 from oncelog.log.retention import SEGMENTS_AT_ONCE, applying_retention
 from oncelog.protocol.errors import ProtocolError
@@ -37,8 +38,11 @@ async def on_each(
 class Retention:
     """Drop the old segments of the logs in one directory after the other."""
 
-    def __init__(self, checkpoints: Checkpoints, *, now_ms: Callable[[], int], logger: logging.Logger) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, workers: Workers, *, now_ms: Callable[[], int], logger: logging.Logger
+    ) -> None:
         self._checkpoints = checkpoints
+        self._workers = workers
         self._now_ms = now_ms
         self._logger = logger
 
@@ -50,8 +54,12 @@ class Retention:
         starts: dict[Replica, int] = {}
 
         async def advance(replica: Replica) -> None:
-            if await in_turns(applying_retention(replica.log, self._now_ms()), 1):
-                starts[replica] = replica.log.log_start_offset
+            log = replica.log
+            if await in_turns(applying_retention(log, self._now_ms()), 1):
+                start = log.log_start_offset
+                for path in await in_turns(log.finishing_snapshot(start), 1):
+                    await self._workers.on_disk(directory.disk, directory.disk.sync, path)
+                starts[replica] = start
 
         async def delete(replica: Replica) -> None:
             log, start = replica.log, starts[replica]

@@ -16,6 +16,7 @@ from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import NO_LEADER, PartitionInfo, TopicInfo
+from oncelog.log.recovery import Holes
 
 
 class Roles:
@@ -45,6 +46,13 @@ class Roles:
         """Return whether this broker leads the partition, according to the newest image."""
         info = self._cache.image.partition(topic, partition)
         return info is not None and self._is_leader(info)
+
+    def holes(self, topic: str, partition: int) -> Holes:
+        """Return what recovery does if the log has a hole. If it led, the others would truncate what it lacks."""
+        info = self._cache.image.partition(topic, partition)
+        if info is None or len(info.replicas) == 1 or info.isr == (self.node_id,):
+            return Holes.KEEP
+        return Holes.REFUSE if self.node_id in info.isr else Holes.DROP
 
     def _is_leader(self, info: PartitionInfo) -> bool:
         """Return whether the image makes this process the leader.
