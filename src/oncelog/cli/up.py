@@ -18,6 +18,7 @@ from oncelog.broker.process import METADATA_FILE, Launch, TopicSpec
 from oncelog.cli.broker_settings import gather, of_broker, topic_specs, with_address, with_settings
 from oncelog.cli.lazy import examples
 from oncelog.cli.supervisor import Supervisor
+from oncelog.log.checkpoint import PARTITION_METADATA
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -97,6 +98,7 @@ def up(
     try:
         lock = FolderLock(folder)
         _check_existing_data(folder, brokers, _paths(settings.get(LOST, "")))
+        _check_metadata(folder, brokers)
         launches = [
             _launch(folder, of_broker(settings, number), number, brokers, specs, log_dirs=chosen)
             for number in range(1, brokers + 1)
@@ -184,6 +186,37 @@ def _check_existing_data(folder: str, brokers: int, lost: Sequence[str]) -> None
             f"the logs of broker 1 are in {listed}, and several brokers can only use {own}. To keep the records, run "
             f"`oncelog up --data {folder} --set log.dirs={listed}` without --brokers"
         )
+
+
+def _check_metadata(folder: str, brokers: int) -> None:
+    """Raise StartError if several brokers have logs, but no metadata.
+
+    A broker without logs would create the metadata of a new cluster, and the others would set their logs aside.
+    """
+    metadata = os.path.join(folder, METADATA_FILE)
+    if brokers == 1 or os.path.exists(metadata):
+        return
+    paths = [os.path.join(folder, f"{LOG_DIR_PREFIX}{number}") for number in range(1, brokers + 1)]
+    if used := [path for path in paths if _has_logs(path)]:
+        remedy = "It cannot be rebuilt from the logs of several brokers"
+        if used == paths[:1]:
+            remedy = (
+                f"If there is none, rebuild it with `oncelog up --data {folder} --set restore.metadata=true`, without "
+                "--brokers"
+            )
+        listed = ", ".join(used)
+        raise StartError(
+            f"{metadata} is missing, but there are logs in {listed}. Restore the file from a backup. {remedy}"
+        )
+
+
+def _has_logs(path: str) -> bool:
+    """Return whether a log directory has logs that oncelog has written. Apache Kafka's are imported."""
+    from oncelog.broker.storage.data_directory import FORMAT_KEY
+
+    if FORMAT_KEY not in _identity(path):
+        return False
+    return any(os.path.exists(os.path.join(path, name, PARTITION_METADATA)) for name in os.listdir(path))
 
 
 def _stored_log_dirs(folder: str) -> dict[int, dict[UUID, str]]:

@@ -208,7 +208,7 @@ class LogFiles:
         return self._snapshots.advance()
 
     def snapshot_paths(self, offset: int) -> list[str]:
-        """Return the first producer snapshot at or after ``offset``, and its directory. See `Log.finishing_snapshot`."""
+        """Return the first producer snapshot at or after ``offset``, and its directory, for `finishing_snapshot`."""
         return [path for first in self._snapshots.paths_from(offset)[:1] for path in (first, self.directory)]
 
     def delete_before(self, log_start: int, most: int | None) -> int | None:

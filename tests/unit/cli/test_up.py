@@ -442,6 +442,26 @@ def test_up_refuses_data_of_more_brokers(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["broker-3"]
 
 
+@pytest.mark.parametrize(
+    ("brokers", "remedy"), [((2, 3), "cannot be rebuilt from the logs of several"), ((1,), "without --brokers")]
+)
+def test_up_refuses_logs_of_several_brokers_without_metadata(
+    tmp_path: Path, brokers: tuple[int, ...], remedy: str
+) -> None:
+    """A broker without logs would create a new cluster, and the others would rename their logs."""
+    for number in brokers:
+        folder = tmp_path / f"broker-{number}" / "t-0"
+        folder.mkdir(parents=True)
+        (folder / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAAQ")
+        (folder.parent / "meta.properties").write_text(f"version=1\nnode.id={number}\noncelog.format=1\n")
+    before = sorted(tmp_path.rglob("*"))
+    status, out, err = run("up", "--brokers", "3", "--port", "0", "--data", tmp_path)
+    assert (status, out) == (1, "")
+    assert f"{tmp_path}/metadata.sqlite is missing, but there are logs in {tmp_path}/broker-{brokers[0]}" in err
+    assert remedy in err
+    assert [path for path in sorted(tmp_path.rglob("*")) if not path.name.startswith(".")] == before
+
+
 def test_missing_data_is_not_replaced_by_an_empty_log(new_cluster: NewCluster) -> None:
     """Acknowledged data must not vanish silently."""
     cluster = new_cluster()
