@@ -49,7 +49,10 @@ class Holes(Enum):
     """What recovery does if segments are missing, because a crash of the machine has lost their names."""
 
     KEEP = "keep"
-    """Keep the records on both sides, because no other replica is known to have the missing ones."""
+    """Keep the records after the hole, because no other replica is known to have them.
+
+    A hole in the middle ends a log that is not compacted.
+    """
     REFUSE = "refuse"
     """Keep all records, and raise LostRecordsError, because this replica counts as complete."""
     DROP = "drop"
