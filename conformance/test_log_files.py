@@ -20,7 +20,7 @@ from oncelog.protocol.records import Record, build_batch, decode_records, iter_b
 from support.apache_kafka import SHORT_LIVED, ApacheKafka, java, run_tool
 from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
-from support.logs import NOW, append, end_txn, max_timestamp, of_producer
+from support.logs import NOW, append, end_txn, max_timestamp, of_producer, open_at
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 INDEXES = (".index", ".timeindex", ".txnindex")
@@ -45,7 +45,7 @@ def dump(files: list[Path], *options: str, gaps: bool = False) -> str:
 
 def test_kafka_reads_what_the_log_writes(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
-    log = Log.open(OsDisk(), str(folder), "t", 0, LogConfig(segment_bytes=3000, index_interval_bytes=200), NOW)
+    log = open_at(OsDisk(), str(folder), "t", 0, LogConfig(segment_bytes=3000, index_interval_bytes=200), NOW)
     for step in range(30):
         append(log, of_producer(1, 2 * step, 2, codec=step % 5, txn=True, timestamp=NOW + step))
         append(log, of_producer(2, step, txn=True, timestamp=NOW + step))
@@ -77,7 +77,7 @@ def test_kafka_reads_a_compacted_log(tmp_path: Path) -> None:
     """Partly kept and empty batches, tombstones with a delete horizon, gaps of offsets, and matching indexes."""
     folder = tmp_path / "t-0"
     config = LogConfig(segment_bytes=3000, index_interval_bytes=200, compact=True, delete=False)
-    log = Log.open(OsDisk(), str(folder), "t", 0, config, NOW)
+    log = open_at(OsDisk(), str(folder), "t", 0, config, NOW)
     for turn in range(60):
         keys = [(turn + each) % 7 for each in range(3)]
         rows = [Record(0, NOW + turn, b"k%d" % key, None if key == 2 and turn > 50 else bytes(50)) for key in keys]
@@ -148,7 +148,7 @@ def kafkas_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(source: Path, target: Path, *, clean: bool) -> Log:
     """Return a copy of the folder, opened by our log."""
     shutil.copytree(source, target)
-    log = Log.open(OsDisk(), str(target), "data", 0, LogConfig(index_interval_bytes=1024), NOW, clean=clean)
+    log = open_at(OsDisk(), str(target), "data", 0, LogConfig(index_interval_bytes=1024), NOW, clean=clean)
     log.advance_high_watermark(log.log_end_offset)
     return log
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Flush, Replica
 from oncelog.log.config import LogConfig
+from oncelog.log.disk import Disk
 from oncelog.log.log import Log
 from oncelog.log.retention import applying_retention
 from oncelog.log.steps import BATCHES_A_STEP, Pace, at_once
@@ -19,8 +20,15 @@ FOLDER = "data/t-0"
 NOW = 1_700_000_000_000
 
 
+def open_at(
+    disk: Disk, directory: str, topic: str, partition: int, config: LogConfig, now_ms: int, **options: Any
+) -> Log:
+    """Do the work of `Log.opening` without a pause."""
+    return at_once(Log.opening(disk, directory, topic, partition, config, now_ms, **options))
+
+
 def open_log(disk: Any, config: LogConfig | None = None, now_ms: int = NOW, **options: Any) -> Log:
-    return Log.open(disk, FOLDER, "t", 0, config or LogConfig(), now_ms, **options)
+    return open_at(disk, FOLDER, "t", 0, config or LogConfig(), now_ms, **options)
 
 
 def new_log(config: LogConfig | None = None) -> tuple[CrashDisk, Log]:

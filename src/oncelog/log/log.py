@@ -23,7 +23,7 @@ from oncelog.log.log_files import LogFiles
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
 from oncelog.log.recovery import Holes, Loaded, Loader, new_segment
 from oncelog.log.segment import Segment
-from oncelog.log.steps import Pace, Steps, at_once
+from oncelog.log.steps import Pace, Steps
 from oncelog.log.timestamps import TimeStep
 from oncelog.log.truncation import TruncatableLog
 from oncelog.log.validate import ValidBatches, validate
@@ -34,7 +34,7 @@ __all__ = ["AppendResult", "Log", "LogStatistics", "Origin", "ProducerInfo"]
 
 
 class Log(TruncatableLog):
-    """One partition's log. Create it with `open` or `opening`."""
+    """One partition's log. Create it with `opening`."""
 
     def __init__(self, topic: str, partition: int, config: LogConfig, files: LogFiles, loaded: Loaded) -> None:
         super().__init__(f"{topic}-{partition}", files, loaded)
@@ -47,43 +47,6 @@ class Log(TruncatableLog):
         """Small files that were written. A caller that syncs them, and the directory, removes them from the list."""
         self._epochs = loaded.epochs
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
-
-    @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        directory: str,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        now_ms: int,
-        *,
-        topic_id: uuid.UUID | None = None,
-        recovery_point: int = 0,
-        clean: bool = False,
-        log_start_offset: int = 0,
-        high_watermark: int | None = None,
-        holes: Holes = Holes.KEEP,
-        unlink: Unlink | None = None,
-    ) -> Log:
-        """Open the log in ``directory`` without a pause. See `opening`."""
-        return at_once(
-            cls.opening(
-                disk,
-                directory,
-                topic,
-                partition,
-                config,
-                now_ms,
-                topic_id=topic_id,
-                recovery_point=recovery_point,
-                clean=clean,
-                log_start_offset=log_start_offset,
-                high_watermark=high_watermark,
-                holes=holes,
-                unlink=unlink,
-            )
-        )
 
     @classmethod
     def opening(

@@ -13,9 +13,21 @@ import pytest
 
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import OsDisk
-from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from support.logs import FOLDER, NOW, append, batch, end_txn, follow, new_log, of_producer, open_log, restart_at, values
+from support.logs import (
+    FOLDER,
+    NOW,
+    append,
+    batch,
+    end_txn,
+    follow,
+    new_log,
+    of_producer,
+    open_at,
+    open_log,
+    restart_at,
+    values,
+)
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -53,7 +65,7 @@ def test_log_that_may_end_in_half_a_batch_goes_offline() -> None:
 
 def test_log_survives_a_shortage_of_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = OsDisk(max_open=1)
-    log = Log.open(disk, f"{tmp_path}/t-0", "t", 0, LogConfig(), NOW)
+    log = open_at(disk, f"{tmp_path}/t-0", "t", 0, LogConfig(), NOW)
     append(log, of_producer(1, 0))
     other = disk.open(f"{tmp_path}/other", create=True)  # evicts the log's file
     other.close()
@@ -88,14 +100,14 @@ def test_every_step_of_the_first_append_and_of_a_roll_may_fail() -> None:
 
 def test_failed_append_on_a_real_disk(tmp_path: object) -> None:
     disk = OsDisk(max_open=2)
-    log = Log.open(disk, f"{tmp_path}/t-0", "t", 0, SMALL, NOW)
+    log = open_at(disk, f"{tmp_path}/t-0", "t", 0, SMALL, NOW)
     for sequence in range(40):
         append(log, of_producer(1, sequence, value=b"%d" % sequence))
     assert disk.open_files <= 2
     assert values(log) == [b"%d" % number for number in range(40)]
     log.close()
     assert disk.open_files == 0
-    log = Log.open(disk, f"{tmp_path}/t-0", "t", 0, SMALL, NOW, clean=True)
+    log = open_at(disk, f"{tmp_path}/t-0", "t", 0, SMALL, NOW, clean=True)
     log.advance_high_watermark(log.log_end_offset)
     assert append(log, of_producer(1, 39, value=b"39")).duplicate
     assert len(values(log)) == 40

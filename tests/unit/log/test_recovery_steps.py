@@ -13,7 +13,7 @@ from oncelog.log.log import Log
 from oncelog.log.recovery import FILE_CHECKED
 from oncelog.log.steps import BATCHES_A_STEP
 from support.crashdisk import Buffer, CrashDisk, CrashFile
-from support.logs import FOLDER, NOW, append, end_txn, of_producer, values
+from support.logs import FOLDER, NOW, append, end_txn, of_producer, open_at, values
 
 SMALL = LogConfig(segment_bytes=150)
 SEGMENTS = 400
@@ -55,7 +55,7 @@ class CountingDisk(CrashDisk):
 def filled() -> CountingDisk:
     """Return a log with a segment for each batch, and an aborted transaction in many of them."""
     disk = CountingDisk()
-    log = Log.open(disk, FOLDER, "t", 0, SMALL, NOW)
+    log = open_at(disk, FOLDER, "t", 0, SMALL, NOW)
     for sequence in range(SEGMENTS // 2):
         append(log, of_producer(1, sequence, txn=True, value=b"v" * 50))
         end_txn(log, 1, commit=False)
@@ -126,7 +126,7 @@ def test_many_segments_are_opened_in_steps_that_use_few_files(
 
 def test_many_producers_are_loaded_in_steps() -> None:
     disk = CountingDisk()
-    log = Log.open(disk, FOLDER, "t", 0, LogConfig(), NOW)
+    log = open_at(disk, FOLDER, "t", 0, LogConfig(), NOW)
     for producer in range(5 * BATCHES_A_STEP):
         append(log, of_producer(producer, 0))
     log.close()
@@ -161,7 +161,7 @@ def test_recovery_that_stops_while_it_removes_files_after_damage_is_repeated() -
 def test_recovery_closed_during_a_pause_holds_no_file(tmp_path: Path) -> None:
     disk = OsDisk()
     folder = f"{tmp_path}/t-0"
-    log = Log.open(disk, folder, "t", 0, LogConfig(), NOW)
+    log = open_at(disk, folder, "t", 0, LogConfig(), NOW)
     for sequence in range(2 * BATCHES_A_STEP):
         append(log, of_producer(1, sequence))
     log.discard()

@@ -12,7 +12,7 @@ from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import Log
 from oncelog.log.retention import SEGMENTS_AT_ONCE, applying_retention
 from oncelog.log.steps import at_once
-from support.logs import NOW, append, apply_retention, batch, new_log, of_producer, values
+from support.logs import NOW, append, apply_retention, batch, new_log, of_producer, open_at, values
 
 
 def filled(**settings: object) -> Log:
@@ -86,11 +86,11 @@ def test_segments_after_the_checkpointed_log_start_stay() -> None:
 def test_retention_of_a_closed_log_touches_no_file(tmp_path: Path) -> None:
     disk = GuardedDisk(OsDisk(), str(tmp_path), lambda error: None)
     folder, config = f"{tmp_path}/t-0", LogConfig(segment_bytes=100, retention_ms=1000)
-    log = Log.open(disk, folder, "t", 0, config, NOW)
+    log = open_at(disk, folder, "t", 0, config, NOW)
     for _ in range(SEGMENTS_AT_ONCE + 10):
         append(log, batch(timestamp=NOW))
     log.close()
-    log = Log.open(disk, folder, "t", 0, config, NOW, clean=True)  # it loads the indexes on demand
+    log = open_at(disk, folder, "t", 0, config, NOW, clean=True)  # it loads the indexes on demand
     log.advance_high_watermark(log.log_end_offset)
     next(applying_retention(log, NOW + 5000))
     assert log.log_start_offset == SEGMENTS_AT_ONCE
