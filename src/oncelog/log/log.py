@@ -442,11 +442,13 @@ class Log(TruncatableLog):
 
         Return what to sync so that the first snapshot at or after ``offset`` survives a crash of the machine.
         """
-        while not self.closed:
+        finished = self.closed
+        while not finished:
             with self._access.to("write a producer snapshot of"):
-                if self._files.advance_snapshot():
-                    break
-            yield
+                finished = self._files.advance_snapshot()
+            if not finished:
+                yield
+                finished = self.closed
         return self._files.snapshot_paths(offset)
 
     def deleting_old_segments(self, stored_start: int, most: int | None = None) -> Steps[int]:
