@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from oncelog.broker.storage.checkpoints import Checkpoints
-from oncelog.cluster.replica import Replica
 from oncelog.log.admission import AppendResult
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import Record, build_batch
@@ -23,16 +22,6 @@ OTHERS = 1, 2
 WRITTEN = [b"%d" % number * 20 for number in range(12)]
 SMALL = {"internal.segment.bytes": "400"}
 CHECKPOINTS = "log-start-offset-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"
-
-
-def replica_of(cluster: ReplicaCluster, number: int) -> Replica:
-    found = cluster.replica(number, "t")
-    assert found is not None
-    return found
-
-
-def records(cluster: ReplicaCluster, number: int) -> list[bytes]:
-    return values(replica_of(cluster, number).log)
 
 
 async def write(cluster: ReplicaCluster, number: int, some: Iterable[bytes], *, keyed: bool = False) -> None:
@@ -80,7 +69,7 @@ def test_replica_with_a_lost_segment_fetches_it_again(policy: str, lost: int) ->
         await in_sync(cluster, *OTHERS)
         await in_sync(cluster, *ALL)
         await cluster.elect("t", 3, ALL)
-        assert records(cluster, 3) == WRITTEN
+        assert cluster.records(3) == WRITTEN
 
     ReplicaCluster.run(scenario)
 
@@ -102,7 +91,7 @@ def test_last_member_with_a_lost_segment_keeps_the_others(policy: str, lost: int
         for number in (3, 1, 2):
             await world.brokers[number].start()
         await in_sync(cluster, *ALL)
-        await cluster.eventually(lambda: tuple(len(records(cluster, number)) for number in ALL) == left)
+        await cluster.eventually(lambda: tuple(len(cluster.records(number)) for number in ALL) == left)
 
     ReplicaCluster.run(scenario)
 
@@ -125,7 +114,7 @@ def test_power_failure_of_all_brokers_loses_at_most_the_segment_of_the_last_memb
             await asyncio.sleep(3)
         await in_sync(cluster, *ALL)
         await cluster.agree("t", ALL)
-        assert [len(records(cluster, number)) for number in ALL] == [12 if place == "first" else 8] * 3
+        assert [len(cluster.records(number)) for number in ALL] == [12 if place == "first" else 8] * 3
 
     ReplicaCluster.run(scenario)
 
@@ -149,7 +138,7 @@ def test_replica_that_restarted_at_the_leaders_log_start_keeps_its_records(
         await write(cluster, 1, WRITTEN[:6])
         await cluster.agree("t", OTHERS)
         for number in OTHERS:
-            replica_of(cluster, number).log.advance_log_start(6)
+            cluster.opened(number).log.advance_log_start(6)
             await checkpoint(cluster, number)
         await write(cluster, 1, WRITTEN[6:])
         monkeypatch.setattr(Checkpoints, "_write_directory", slow)
@@ -163,7 +152,7 @@ def test_replica_that_restarted_at_the_leaders_log_start_keeps_its_records(
             await world.brokers[number].start()
         await in_sync(cluster, *ALL)
         await cluster.agree("t", ALL)
-        assert [records(cluster, number) for number in ALL] == [WRITTEN[6:]] * 3
+        assert [cluster.records(number) for number in ALL] == [WRITTEN[6:]] * 3
 
     ReplicaCluster.run(scenario)
 
@@ -191,7 +180,7 @@ def test_recovery_point_that_recovery_has_lowered_is_written(first_death: str) -
         cluster.broker(3).checkpoints.write_for = hang  # type: ignore[method-assign]
         await cluster.elect("t", 1, OTHERS)
         cluster.world.network.heal()
-        await cluster.eventually(lambda: replica_of(cluster, 3).log.log_end_offset == 3)
+        await cluster.eventually(lambda: cluster.opened(3).log.log_end_offset == 3)
         if first_death == "kill -9":
             machine.kill()
         else:
@@ -207,7 +196,7 @@ def test_recovery_point_that_recovery_has_lowered_is_written(first_death: str) -
         await in_sync(cluster, *OTHERS)
         await in_sync(cluster, *ALL)
         await cluster.elect("t", 3, ALL)
-        assert records(cluster, 3) == written
+        assert cluster.records(3) == written
 
     ReplicaCluster.run(scenario, log_flush_offset_checkpoint_interval_ms=5000)
 
@@ -217,7 +206,7 @@ async def fill_and_retain(cluster: ReplicaCluster) -> list[bytes]:
     await cluster.create("t", ALL, least=2, **SMALL, **{"retention.bytes": "900"})
     await write(cluster, 1, [b"%d" % number * 10 for number in range(20)])
     await cluster.agree("t", ALL)
-    logs = [replica_of(cluster, number).log for number in ALL]
+    logs = [cluster.opened(number).log for number in ALL]
     await cluster.eventually(lambda: all(log.segments.first_offset == log.log_start_offset > 0 for log in logs))
     await asyncio.sleep(4)  # until housekeeping has synced the full segments
     return values(logs[2])
@@ -262,7 +251,7 @@ def test_last_member_with_empty_checkpoints_keeps_its_records() -> None:
             await cluster.world.brokers[number].start()
         await in_sync(cluster, *ALL)
         await cluster.agree("t", ALL)
-        assert records(cluster, 3) == written
+        assert cluster.records(3) == written
 
     ReplicaCluster.run(scenario, **RETAIN)
 
@@ -292,7 +281,7 @@ def test_producers_whose_records_retention_has_deleted_survive_a_power_failure()
         for sequence in range(10):
             await produce(cluster, 1, sequence)
         await cluster.agree("t", ALL)
-        logs = [replica_of(cluster, number).log for number in ALL]
+        logs = [cluster.opened(number).log for number in ALL]
         await cluster.eventually(lambda: all(log.segments.first_offset == 10 for log in logs))
         machine.crash()
         await machine.start()
@@ -332,6 +321,6 @@ def test_lost_epochs_are_found_in_all_batches() -> None:
         world.network.heal()
         await world.brokers[1].start()
         await in_sync(cluster, *ALL)
-        assert contents(replica_of(cluster, 1).log) == contents(replica_of(cluster, 3).log)
+        assert contents(cluster.opened(1).log) == contents(cluster.opened(3).log)
 
     ReplicaCluster.run(scenario, log_flush_offset_checkpoint_interval_ms=3000)

@@ -14,7 +14,6 @@ import pytest
 from oncelog.cluster.brokers import read_registrations
 from oncelog.cluster.leader import Term
 from oncelog.cluster.partition_state import decode_state, state_path
-from oncelog.cluster.replica import Replica
 from oncelog.net.connection import ClientConnection
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
@@ -37,20 +36,10 @@ ALL = 1, 2, 3
 LAG_MS = 2000
 
 
-def replica_of(cluster: ReplicaCluster, number: int, topic: str = "t") -> Replica:
-    found = cluster.replica(number, topic)
-    assert found is not None
-    return found
-
-
 def term_of(cluster: ReplicaCluster, number: int, topic: str = "t") -> Term:
-    term = replica_of(cluster, number, topic).term
+    term = cluster.opened(number, topic).term
     assert term is not None
     return term
-
-
-def records(cluster: ReplicaCluster, number: int) -> list[bytes]:
-    return values(replica_of(cluster, number).log)
 
 
 def cut(cluster: ReplicaCluster, number: int) -> None:
@@ -108,16 +97,16 @@ def test_hw_lost_on_restart() -> None:
         await cluster.create("t", ALL, least=2)
         machine = cluster.world.brokers[2]
         assert await cluster.append(1, "t", b"a") is ErrorCode.NONE
-        assert replica_of(cluster, 2).log.high_watermark == 0
+        assert cluster.opened(2).log.high_watermark == 0
         machine.kill()
         cut(cluster, 1)
         await machine.start()
         await cluster.eventually(lambda: cluster.replica(2, "t") is not None)
-        assert (replica_of(cluster, 2).log.high_watermark, records(cluster, 2)) == (0, [b"a"])
+        assert (cluster.opened(2).log.high_watermark, cluster.records(2)) == (0, [b"a"])
         await cluster.elect("t", 2, (2, 3))
         cluster.world.network.heal()
         await cluster.agree("t", ALL)
-        assert records(cluster, 2) == [b"a"]
+        assert cluster.records(2) == [b"a"]
 
     ReplicaCluster.run(scenario)
 
@@ -141,7 +130,7 @@ def test_fast_failover() -> None:
         assert await cluster.append(1, "t", b"c", acks=1) is ErrorCode.NONE
         cluster.world.network.heal()
         await cluster.agree("t", ALL)
-        assert records(cluster, 2) == [b"a", b"b", b"c"]
+        assert cluster.records(2) == [b"a", b"b", b"c"]
 
     ReplicaCluster.run(scenario)
 
@@ -154,13 +143,13 @@ def test_same_leader_new_epoch() -> None:
         await cluster.append(1, "t", b"0")
         cut(cluster, 1)
         waiting = asyncio.ensure_future(cluster.append(1, "t", b"1"))
-        await cluster.eventually(lambda: replica_of(cluster, 1).log.log_end_offset == 2)
+        await cluster.eventually(lambda: cluster.opened(1).log.log_end_offset == 2)
         await cluster.elect("t", 1, ALL)
         assert await ended(waiting) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         cluster.world.network.heal()
         assert await cluster.append(1, "t", b"2") is ErrorCode.NONE
         await cluster.agree("t", ALL)
-        log = replica_of(cluster, 2).log
+        log = cluster.opened(2).log
         assert values(log) == [b"0", b"1", b"2"]
         assert [log.epoch_at(offset) for offset in range(3)] == [0, 0, 1]
 
@@ -175,12 +164,12 @@ def lagging_hw_join() -> None:
         await cluster.agree("t", ALL)
         network.cut("broker-1", "broker-3")
         waiting = asyncio.ensure_future(cluster.append(1, "t", b"b"))
-        await cluster.eventually(lambda: replica_of(cluster, 2).log.log_end_offset == 2)
+        await cluster.eventually(lambda: cluster.opened(2).log.log_end_offset == 2)
         network.cut("broker-1", "broker-2", both_ways=False)  # broker 2 does not learn the high watermark
         await cluster.eventually(lambda: cluster.state("t").isr == (1, 2))
         assert await ended(waiting) is ErrorCode.NONE
         network.slow("broker-2", "broker-3", 0.5)  # the Fetch of broker 3 arrives before it gets records
-        assert (replica_of(cluster, 2).log.high_watermark, replica_of(cluster, 3).log.log_end_offset) == (1, 1)
+        assert (cluster.opened(2).log.high_watermark, cluster.opened(3).log.log_end_offset) == (1, 1)
         await cluster.elect("t", 2, (1, 2))
         term, ends = term_of(cluster, 2), ends_in_isr(cluster, 3)
         await cluster.eventually(lambda: (found := term.follower(3)) is not None and found.log_end == 1)
@@ -189,7 +178,7 @@ def lagging_hw_join() -> None:
         await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
         await cluster.agree("t", ALL)
         assert min(ends) == 2
-        assert records(cluster, 3) == [b"a", b"b"]
+        assert cluster.records(3) == [b"a", b"b"]
 
     ReplicaCluster.run(scenario, replica_lag_time_max_ms=LAG_MS)
 
@@ -243,7 +232,7 @@ def fetch_from_the_dead() -> None:
         await cluster.eventually(lambda: known.image.brokers[2].epoch == cluster.epoch(2) > dead)
         answer = await fetch_as(cluster, 2, dead, 2, 0)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert (waiting.done(), replica_of(cluster, 1).log.high_watermark) == (False, 1)
+        assert (waiting.done(), cluster.opened(1).log.high_watermark) == (False, 1)
         cluster.world.network.heal()
         assert await ended(waiting) is ErrorCode.NONE
         await cluster.agree("t", (1, 2))
@@ -270,11 +259,11 @@ def test_zombie_leader() -> None:
         zombie = asyncio.ensure_future(cluster.append(1, "t", b"zombie"))
         assert await cluster.append(leader, "t", b"new") is ErrorCode.NONE
         assert term_of(cluster, 1).leader_epoch == 0
-        assert (zombie.done(), replica_of(cluster, 1).log.high_watermark) == (False, 1)
+        assert (zombie.done(), cluster.opened(1).log.high_watermark) == (False, 1)
         link.cut_requests = False
         assert await ended(zombie) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await cluster.agree("t", ALL)
-        assert records(cluster, 1) == [b"a", b"new"]
+        assert cluster.records(1) == [b"a", b"new"]
 
     ReplicaCluster.run(scenario, broker_session_timeout_ms=2000, broker_heartbeat_interval_ms=500)
 
@@ -303,15 +292,15 @@ def test_coordinator_term() -> None:
         await cluster.create(CONSUMER_OFFSETS, ALL, least=2)
         await serves(cluster, 1, 1)
         await cluster.agree(CONSUMER_OFFSETS, ALL)
-        end = replica_of(cluster, 1, CONSUMER_OFFSETS).log.log_end_offset
+        end = cluster.opened(1, CONSUMER_OFFSETS).log.log_end_offset
         cut(cluster, 1)
         lost = asyncio.ensure_future(commit(cluster, 1, 2))
-        await cluster.eventually(lambda: replica_of(cluster, 1, CONSUMER_OFFSETS).log.log_end_offset == end + 1)
+        await cluster.eventually(lambda: cluster.opened(1, CONSUMER_OFFSETS).log.log_end_offset == end + 1)
         await cluster.elect(CONSUMER_OFFSETS, 2, (2, 3))
         await serves(cluster, 2, 3)
         cluster.world.network.heal()
         await cluster.agree(CONSUMER_OFFSETS, ALL)
-        assert replica_of(cluster, 1, CONSUMER_OFFSETS).log.high_watermark == end + 1
+        assert cluster.opened(1, CONSUMER_OFFSETS).log.high_watermark == end + 1
         assert await ended(lost) is ErrorCode.NOT_COORDINATOR
 
     ReplicaCluster.run(scenario)
@@ -323,11 +312,11 @@ def diverging_fetch_counts_not() -> None:
         await cluster.append(1, "t", b"a")
         cluster.world.network.cut("broker-1", "broker-2")
         waiting = asyncio.ensure_future(cluster.append(1, "t", b"b"))
-        await cluster.eventually(lambda: replica_of(cluster, 1).log.log_end_offset == 2)
+        await cluster.eventually(lambda: cluster.opened(1).log.log_end_offset == 2)
         answer = await fetch_as(cluster, 2, cluster.epoch(2), 5, 0)
         assert (answer.error_code, answer.diverging_epoch.end_offset) == (0, 2)
         assert await cluster.append(1, "t", b"c", acks=1) is ErrorCode.NONE  # the leader computes the high watermark
-        assert (waiting.done(), replica_of(cluster, 1).log.high_watermark) == (False, 1)
+        assert (waiting.done(), cluster.opened(1).log.high_watermark) == (False, 1)
         cluster.world.network.heal()
         assert await ended(waiting) is ErrorCode.NONE
         await cluster.agree("t", (1, 2))
@@ -367,7 +356,7 @@ def test_last_replica_standing() -> None:
         await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
         assert await cluster.append(1, "t", b"c") is ErrorCode.NONE
         await cluster.agree("t", ALL)
-        assert records(cluster, 1) in ([b"c"], [b"a", b"c"], [b"a", b"b", b"c"])
+        assert cluster.records(1) in ([b"c"], [b"a", b"c"], [b"a", b"b", b"c"])
 
     ReplicaCluster.run(scenario)
 
@@ -426,11 +415,11 @@ def test_idle_epoch() -> None:
         await cluster.elect("t", 3, ALL)
         cluster.world.network.heal()
         await cluster.agree("t", ALL)
-        assert records(cluster, 1) == [b"a"]
+        assert cluster.records(1) == [b"a"]
         await cluster.elect("t", 1, ALL)
         assert await cluster.append(1, "t", b"b") is ErrorCode.NONE
         await cluster.agree("t", ALL)
-        log = replica_of(cluster, 2).log
+        log = cluster.opened(2).log
         assert (values(log), [log.epoch_at(offset) for offset in range(2)]) == ([b"a", b"b"], [0, 3])
         asked = [OffsetForLeaderPartition(partition=0, leader_epoch=epoch) for epoch in (0, 1, 2, 3)]
         request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=asked)])
@@ -458,10 +447,10 @@ def test_deleted_divergence(leaders: tuple[int, ...]) -> None:
         for leader in leaders[1:]:
             await cluster.elect("t", leader, (2, 3))
         assert await cluster.append(leaders[-1], "t", b"c") is ErrorCode.NONE
-        replica_of(cluster, leaders[-1]).log.advance_log_start(2)
+        cluster.opened(leaders[-1]).log.advance_log_start(2)
         cluster.world.network.heal()
         await cluster.agree("t", ALL)
-        assert replica_of(cluster, 1).log.segments.first_offset == 2
+        assert cluster.opened(1).log.segments.first_offset == 2
 
     ReplicaCluster.run(scenario)
 

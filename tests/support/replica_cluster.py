@@ -92,6 +92,16 @@ class ReplicaCluster:
         """Return the open replica of partition 0."""
         return self.broker(number).partitions.hosted(topic, 0)
 
+    def opened(self, number: int, topic: str = "t") -> Replica:
+        """Return the open replica of partition 0, which must exist."""
+        found = self.replica(number, topic)
+        assert found is not None
+        return found
+
+    def records(self, number: int) -> list[bytes]:
+        """Return the values of all records of a broker's replica of topic t."""
+        return values(self.opened(number).log)
+
     async def inside(self, number: int, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in a broker's process."""
         machine = self.world.brokers[number]
