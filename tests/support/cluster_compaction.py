@@ -21,8 +21,9 @@ _CONFIGS = {
     "cleanup.policy": "compact",
     "internal.segment.bytes": "400",
     "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "500",
+    "delete.retention.ms": "10000",
 }
+"""As in Kafka, a deleted key may return if a replica is away for longer than `delete.retention.ms` (seed 62166)."""
 
 
 @dataclass
