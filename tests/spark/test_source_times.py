@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.reading.batch import BatchSource
 from spark.judges import create
-from spark.test_source import begin, offsets_of, planned, source, write
+from spark.test_source import begin, first_batch, offsets_of, plain, planned, source, write
 from support.servers import Server
 
 
@@ -31,9 +31,9 @@ def test_start_and_end_by_time(server: Server, topic: str) -> None:
     }
     for option, value in asked.items():
         with pytest.raises(MisuseError, match=f"option {option}: {topic}-1 has no record at or after that time"):
-            source(server, topic, **{option: value}).initialOffset()
+            first_batch(source(server, topic, **{option: value}))
         found = source(server, topic, startingOffsetsByTimestampStrategy="Latest", **{option: value})
-        assert found.initialOffset() == {topic: {"0": 1, "1": 0}}
+        assert plain(found.initialOffset()) == {topic: {"0": 1, "1": 0}}
     given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}
     for option, value in (("endingTimestamp", "20"), ("endingOffsetsByTimestamp", by_time)):
         assert offsets_of(BatchSource({**given, option: value})) == [0]
@@ -50,7 +50,7 @@ def test_start_and_end_by_time(server: Server, topic: str) -> None:
     with pytest.raises(
         MisuseError, match=f"option startingOffsetsByTimestamp must name exactly.*differs from them in {topic}-1"
     ):
-        source(server, topic, startingOffsetsByTimestamp=f'{{"{topic}":{{"0":20}}}}').initialOffset()
+        first_batch(source(server, topic, startingOffsetsByTimestamp=f'{{"{topic}":{{"0":20}}}}'))
 
 
 def test_times_are_looked_up_within_the_isolation_level(server: Server, topic: str) -> None:
@@ -67,10 +67,10 @@ def test_times_are_looked_up_within_the_isolation_level(server: Server, topic: s
     latest = {"startingTimestamp": "20", "startingOffsetsByTimestampStrategy": "latest"}
     made = source(server, topic, **latest)
     start = made.initialOffset()
-    assert start == {topic: {"0": 1, "1": 0}}, "the last stable offset, if no such record exists yet"
-    assert made.latestOffset(start, ReadAllAvailable()) == {topic: {"0": 1, "1": 1}}
+    assert plain(start) == {topic: {"0": 1, "1": 0}}, "the last stable offset, if no such record exists yet"
+    assert plain(made.latestOffset(start, ReadAllAvailable())) == {topic: {"0": 1, "1": 1}}
     made.stop()
-    assert source(server, topic, **latest, **all_of_it).initialOffset() == {topic: {"0": 2, "1": 0}}
+    assert plain(source(server, topic, **latest, **all_of_it).initialOffset()) == {topic: {"0": 2, "1": 0}}
     for options, ranges in (({}, [(1, 0, 1)]), (all_of_it, [(0, 2, 3), (1, 0, 1)])):
         filtered = BatchSource({**given, **options})
         list(filtered.pushFilters([GreaterThan(("timestamp",), datetime.fromtimestamp(0.020, UTC))]))

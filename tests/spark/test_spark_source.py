@@ -252,3 +252,30 @@ def test_first_batch_of_latest_that_fails_is_replayed_without_loss(
         repaired.stop()
     assert sorted(seen) == list(range(min(failed, default=start), max(seen) + 1))
     assert start > 0
+
+
+def test_loss_before_the_replay_of_a_first_batch_fails_the_query(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    """Spark stores only the end of the batch. The restarted query has other options, and AvailableNow."""
+    from pyspark.errors import StreamingQueryException
+
+    seen: list[int] = []
+
+    def fail(each: DataFrame, number: int) -> None:
+        raise ValueError("a bug")
+
+    def run(function: Any, **options: str) -> None:
+        rows = stream(spark, server, subscribe=topic, **options).load()
+        writer = rows.writeStream.foreachBatch(function).option("checkpointLocation", str(tmp_path))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="a bug"):
+        run(fail)
+    with Admin(server.bootstrap) as admin:
+        admin.delete_records({(topic, 0): 15})
+    with pytest.raises(StreamingQueryException, match=f"{topic}-0 begins at offset 15, so offsets 0 to 14 of this"):
+        run(lambda each, number: seen.extend(values(each)), startingOffsets="latest")
+    assert not seen
+    run(lambda each, number: seen.extend(values(each)), startingOffsets="latest", failOnDataLoss="false")
+    assert sorted(seen) == [*range(15, 20), *range(100, 120)]

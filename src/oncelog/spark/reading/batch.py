@@ -38,8 +38,8 @@ class BatchSource(SourceReader, DataSourceReader):
         """Return slices for the records between startingOffsets and endingOffsets that the filters select."""
         try:
             wanted = self.wanted()
-            begun, _ = self.resolve(self.options.starting, wanted)
-            ends, _ = self.resolve(self.options.ending, wanted)
+            begun = self.resolve(self.options.starting, wanted)
+            ends = self.resolve(self.options.ending, wanted)
             for at in wanted:
                 if begun[at] > ends[at]:
                     raise MisuseError(

@@ -85,6 +85,12 @@ class Subscription:
         """The name of the option that was given."""
         return "assign" if self.assigned else "subscribePattern" if self.pattern else "subscribe"
 
+    def selects(self, at: TopicPartition) -> bool:
+        """Return whether the option names this partition or its topic."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, at.topic) is not None
+        return at in self.assigned if self.assigned else at.topic in self.topics
+
 
 def subscription(options: Options) -> Subscription:
     """Read the options subscribe, subscribePattern and assign. Raises MisuseError unless exactly one is given."""

@@ -152,15 +152,12 @@ class SourceReader:
         """Return the offsets of the first records."""
         return partitions.list_offsets(self.cluster, dict.fromkeys(wanted, EARLIEST))
 
-    def resolve(self, position: Position, wanted: Sequence[TopicPartition]) -> tuple[Flat, set[TopicPartition]]:
-        """Return the offsets for a position that options name, and the partitions whose offset is the current end.
-
-        For these partitions, a later call may return other offsets. Raises MisuseError for offsets outside the log.
-        """
+    def resolve(self, position: Position, wanted: Sequence[TopicPartition]) -> Flat:
+        """Return the offsets for a position that options name. Raises MisuseError for offsets outside the log."""
         if position.everywhere == LATEST:
-            return self.ends(wanted), set(wanted)
+            return self.ends(wanted)
         if position.everywhere is not None:
-            return self.beginnings(wanted), set()
+            return self.beginnings(wanted)
         named = {at for at, _ in position.offsets or position.timestamps}
         if named and named != set(wanted):
             raise MisuseError(
@@ -169,31 +166,33 @@ class SourceReader:
             )
         if not position.offsets:
             return self._by_timestamp(position, wanted)
-        found, at_end = dict(position.offsets), set[TopicPartition]()
+        found = dict(position.offsets)
         lasts, firsts = self.ends(wanted), self.beginnings(wanted)
         for at, offset in position.offsets:
             if offset > lasts[at]:
                 self._report_outside(
-                    f"option {position.option}: offset {offset} of {shown([at])} is after its end {lasts[at]}"
+                    f"option {position.option}: offset {offset} of {shown([at])} is after its end {lasts[at]}",
+                    lasts[at],
                 )
             if offset == LATEST or offset > lasts[at]:
                 found[at] = lasts[at]
-                at_end.add(at)
             elif offset == EARLIEST:
                 found[at] = firsts[at]
             elif offset < firsts[at]:
                 self._report_outside(
-                    f"option {position.option}: offset {offset} of {shown([at])} is before its start {firsts[at]}"
+                    f"option {position.option}: offset {offset} of {shown([at])} is before its start {firsts[at]}, so "
+                    f"offsets {offset} to {firsts[at] - 1} are lost",
+                    firsts[at],
                 )
                 found[at] = firsts[at]
-        return found, at_end
+        return found
 
-    def _report_outside(self, what: str) -> None:
+    def _report_outside(self, what: str, nearest: int) -> None:
         if self.options.fail_on_data_loss:
             raise MisuseError(f"{what}; to use the nearest existing offset, set failOnDataLoss=false")
-        log.warning("%s", what)
+        log.warning("%s; the query uses offset %d", what, nearest)
 
-    def _by_timestamp(self, position: Position, wanted: Sequence[TopicPartition]) -> tuple[Flat, set[TopicPartition]]:
+    def _by_timestamp(self, position: Position, wanted: Sequence[TopicPartition]) -> Flat:
         asked = dict(position.timestamps) or dict.fromkeys(wanted, position.timestamp or 0)
         found = self._shown(asked)
         none = [at for at, offset in found.items() if offset < 0]
@@ -202,12 +201,15 @@ class SourceReader:
                 f"option {position.option}: {shown(sorted(none))} has no record at or after that time; to start at "
                 "the end, set startingOffsetsByTimestampStrategy=latest"
             )
-        return found | self.ends(none), set(none)
+        return found | self.ends(none)
 
-    def slices(self, ranges: list[Range]) -> list[InputPartition]:
-        """Divide the ranges among tasks, with options minPartitions and maxRecordsPerPartition."""
+    def slices(self, ranges: list[Range], ids: Mapping[str, UUID] | None = None) -> list[InputPartition]:
+        """Divide the ranges among tasks, with options minPartitions and maxRecordsPerPartition.
+
+        `ids`: the topics that were planned, if they may have been created again since.
+        """
         parts = split(ranges, self.options.min_partitions, self.options.max_records)
-        return [Slice(r, self._id(r.at.topic)) for r in parts]
+        return [Slice(r, (ids or {}).get(r.at.topic) or self._id(r.at.topic)) for r in parts]
 
     def _id(self, name: str) -> UUID:
         known = self._topics.get(name)

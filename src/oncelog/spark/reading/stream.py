@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from oncelog.spark.reading.offsets import Offsets, nested
+from oncelog.spark.reading.notes import noted
+from oncelog.spark.reading.offsets import Offsets
 from oncelog.spark.reading.stream_base import StreamBase
 from oncelog.spark.user_errors import translate_errors
 
@@ -26,7 +27,7 @@ class StreamSource(StreamBase, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
         """Return what `latestOffset` has seen, for the query's progress."""
-        return None if self._newest is None else nested(self._newest)
+        return None if self._newest is None else noted(self._newest, self._topic_ids())
 
     @translate_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

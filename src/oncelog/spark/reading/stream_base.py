@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from uuid import UUID
@@ -15,7 +16,8 @@ from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.options import MAX_LONG, SOURCE, STREAM, warn_of_unused
-from oncelog.spark.reading.offsets import Flat, Offsets, Range, flattened, limited, nested, shown
+from oncelog.spark.reading.notes import ids_in, noted, shown_id, starts_in
+from oncelog.spark.reading.offsets import EARLIEST, Flat, Offsets, Range, flattened, limited, nested, shown
 from oncelog.spark.reading.options import source_options
 from oncelog.spark.reading.source import SourceReader
 from oncelog.spark.reading.task import log, report_loss
@@ -41,8 +43,7 @@ class StreamBase(SourceReader, DataSourceStreamReader):
             self._misuse = error
         self._cluster = None
         self._first: Offsets | None = None
-        self._held: set[TopicPartition] = set()
-        """Partitions of which the next batch, the first of a new query, reads nothing."""
+        self._unresolved: MisuseError | None = None
         self._target: Flat | None = None
         self._newest: Flat | None = None
         self._ids: dict[str, UUID] = {}
@@ -59,15 +60,23 @@ class StreamBase(SourceReader, DataSourceStreamReader):
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Return the offsets at which a new query starts, which option startingOffsets or one of its variants names.
 
-        Spark stores the end of each batch, but not these offsets. If the first batch fails, the restarted query replays
-        it from the offsets that this method then returns, and the end of a partition has moved by then. So the first
-        batch reads nothing of a partition that starts at its end: it stores the start.
+        Spark does not store these offsets, but the end of the first batch contains them; see `notes`. Spark also calls
+        this method to replay that batch. The options may select nothing by then, so the error waits until the offsets
+        are needed.
         """
         self.check_options()
         if self._first is None:
-            first, self._held = self.resolve(self.options.starting, self.wanted())
-            self._first = nested(first)
+            try:
+                first = self.resolve(self.options.starting, self.wanted())
+            except MisuseError as error:
+                first, self._unresolved = {}, error
+            self._first = noted(first, self._topic_ids())
         return self._first
+
+    def _check_start(self, start: Offsets) -> None:
+        """Raise the error of `initialOffset` if a batch needs its offsets."""
+        if self._unresolved is not None and start == self._first:
+            raise self._unresolved from None
 
     @property
     def most(self) -> int | None:
@@ -83,22 +92,29 @@ class StreamBase(SourceReader, DataSourceStreamReader):
 
         With failOnDataLoss=false, an end may be before its start: the query goes back, and the batch reads nothing.
         """
+        self._check_start(start)
+        self._ids.update(ids_in(start))
         before = flattened(start)
         wanted = self._present(before)
         begun = {at: before[at] for at in wanted if at in before} | self._new_beginnings(set(wanted) - set(before))
         self._newest = self._current_ends(begun)
         ends = self._newest if self._target is None else self._available_now_ends(self._target, begun, self._newest)
         ends = self._backwards(begun, ends)
-        ends = ends | {at: begun[at] for at in begun if at in self._held}
-        self._held = set()
         if most is not None:
             if self._must_wait(begun, ends):
                 return start
             ends = limited(begun, ends, most)
-        return nested(ends)
+        first = start == self._first
+        ids, known = self._topic_ids(), ids_in(start)
+        if ends == before and not first and all(known.get(name, ids[name]) == ids[name] for name in ids):
+            return start  # Spark compares offsets as text, and runs a batch if they differ
+        return noted(ends, ids, {at: begun[at] for at in ends if first or at not in before})
 
-    def _report_loss(self, what: str) -> None:
-        report_loss(what, fail=self.options.fail_on_data_loss)
+    def _topic_ids(self) -> dict[str, UUID]:
+        return {name: topic.topic_id for name, topic in self._topics.items() if topic.topic_id != NO_UUID}
+
+    def _report_loss(self, what: str, *, then: str = "", instead: str = "") -> None:
+        report_loss(what, fail=self.options.fail_on_data_loss, then=then, instead=instead)
 
     def _available_now_ends(self, target: Flat, begun: Flat, newest: Flat) -> Flat:
         """Return AvailableNow's ends.
@@ -117,17 +133,34 @@ class StreamBase(SourceReader, DataSourceStreamReader):
                 f"option {option}: topic {min(unread)!r} does not exist; create it with "
                 f"`oncelog topic create {min(unread)}`"
             )
-        gone = sorted(set(before) - set(wanted))
-        if gone:
-            self._report_loss(f"partitions that the query has read no longer exist: {shown(gone)}")
+        self._report_gone(sorted(set(before) - set(wanted)))
         return wanted
+
+    def _report_gone(self, gone: list[TopicPartition]) -> None:
+        subscription = self.options.subscription
+        left_out = [at for at in gone if not subscription.selects(at)]
+        if left_out:
+            self._report_loss(
+                f"option {subscription.option} no longer selects {shown(left_out)}, which the query has read",
+                instead="select them again, or, ",
+                then="if the option selects them again later, the query reads them from their beginning",
+            )
+        deleted = [at for at in gone if subscription.selects(at)]
+        if deleted:
+            self._report_loss(
+                f"partitions that the query has read no longer exist: {shown(deleted)}",
+                then="if they are created again, the query reads them from their beginning",
+            )
 
     def _new_beginnings(self, added: set[TopicPartition]) -> Flat:
         """Return the beginnings of partitions that are new to the query."""
         begun = self.beginnings(added) if added else {}
         for at, first in sorted(begun.items()):
             if first:
-                self._report_loss(f"{shown([at])} is new to the query, but begins at offset {first}, not at 0")
+                self._report_loss(
+                    f"{shown([at])} is new to the query, but begins at offset {first}, not at 0, so offsets 0 to "
+                    f"{first - 1} are lost"
+                )
         return begun
 
     def _current_ends(self, begun: Flat) -> Flat:
@@ -152,19 +185,50 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         """Return the ends, with the beginnings of topics that were created again."""
         again = self._created_again()
         for name in sorted(again):
+            old, new = shown_id(self._ids[name]), shown_id(self._topics[name].topic_id)
             self._report_loss(
-                f"topic {name!r} was deleted and created again, so the unread records of the old topic are lost"
+                f"topic {name!r} was deleted and created again (its id was {old} and is {new}), so the records of the "
+                "old topic that the query has not read are lost",
+                then="the query reads the new topic from its beginning",
             )
-        back = [at for at in begun if at.topic in again]
-        ends = ends | self.beginnings(back) if back else ends
-        for at, end in sorted(ends.items()):
-            if end < begun[at] and at.topic not in again:
+        firsts = self.beginnings([at for at in begun if at.topic in again]) if again else {}
+        for at, first in sorted(firsts.items()):
+            if first:
                 self._report_loss(
-                    f"{shown([at])} ends at offset {end}, but the query has read up to {begun[at]}; the topic may have "
-                    "been created again",
+                    f"{shown([at])} of the new topic begins at offset {first}, so its offsets 0 to {first - 1} are lost"
                 )
-        self._ids.update((name, topic.topic_id) for name, topic in self._topics.items())
+        ends = ends | firsts
+        self._report_shorter(begun, ends, [at for at in sorted(ends) if ends[at] < begun[at] and at.topic not in again])
+        self._ids.update(self._topic_ids())
         return ends
+
+    def _report_shorter(self, begun: Flat, ends: Flat, shorter: list[TopicPartition]) -> None:
+        """Report logs that end before the query's position.
+
+        A topic whose id the query does not know may have been created again.
+        """
+        known = self._topic_ids().keys() & self._ids.keys()
+        unknown = [at for at in shorter if at.topic not in known]
+        firsts = self.beginnings(unknown) if unknown else {}
+        for at in shorter:
+            what = f"{shown([at])} ends at offset {ends[at]}, but the query has read up to {begun[at]}: "
+            continues = f"the query continues at offset {ends[at]} of {shown([at])}"
+            if at not in firsts:
+                self._report_loss(
+                    f"{what}the log has lost its end, for example in an unclean leader election",
+                    then=f"{continues}, and skips what was written before it since then",
+                )
+                continue
+            skipped = f", and skips offsets {firsts[at]} to {ends[at] - 1}" if firsts[at] < ends[at] else ""
+            starts = nested({**begun, **dict.fromkeys(unknown, EARLIEST)})
+            self._report_loss(
+                f"{what}its topic was created again, or the log has lost its end",
+                then=f"{continues}{skipped}",
+                instead=(
+                    "if the topic was created again, start with a new checkpoint, "
+                    f"startingOffsets='{json.dumps(starts)}' and, for oncelog's sink, takeOver=true; otherwise, "
+                ),
+            )
 
     def _must_wait(self, begun: Flat, ends: Flat) -> bool:
         """Return whether to wait: minOffsetsPerTrigger is not reached, and maxTriggerDelay is not over.
@@ -184,16 +248,32 @@ class StreamBase(SourceReader, DataSourceStreamReader):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return a slice for each partition that has records, or more with minPartitions.
 
-        There is none for a start after its end: the replay of a first batch, or a query that goes back.
+        There is none for a start after its end, as in a query that goes back. The replay of a partition's first batch
+        starts where that batch has started.
         """
         self.check_options()
-        self._held = set()
-        before, ends = flattened(start), flattened(end)
-        begun = {at: before[at] for at in ends if at in before}
+        if start == end:  # PySpark 4.0 and 4.1 pass the position of a restarted query in this way
+            return []
+        before, ends, starts = flattened(start), flattened(end), starts_in(end)
+        begun = {at: before[at] for at in ends if at in before} | starts
+        if start == self._first and not starts:
+            self._warn_of_unknown_start(begun, ends)
         if not self._topics:  # a batch that was planned before a restart
             self.wanted(self._missing)
         begun |= self._new_beginnings(set(ends) - set(begun))
-        return self.slices([Range(at, begun[at], until) for at, until in sorted(ends.items()) if begun[at] < until])
+        ranges = [Range(at, begun[at], until) for at, until in sorted(ends.items()) if begun[at] < until]
+        return self.slices(ranges, ids_in(end))
+
+    def _warn_of_unknown_start(self, begun: Flat, ends: Flat) -> None:
+        """Log a warning if the checkpoint comes from an older oncelog, or from Spark's connector."""
+        self._check_start(self._first or {})
+        if any(begun[at] < ends[at] for at in begun):
+            log.warning(
+                "the checkpoint does not contain the start of the query's first batch, because another version or "
+                "connector has planned it. Its replay starts where option %s points now: %s",
+                self.options.starting.option,
+                nested(begun),
+            )
 
     def commit(self, end: Offsets) -> None:
         """Commit the progress to a group for lag tools: options groupIdPrefix or kafka.group.id.

@@ -42,11 +42,15 @@ class DataLossError(SinkError):
     """Offsets that the query needs are no longer in the log."""
 
 
-def report_loss(what: str, *, fail: bool) -> None:
-    """Raise DataLossError, or log a warning with failOnDataLoss=false."""
+def report_loss(what: str, *, fail: bool, then: str = "", instead: str = "") -> None:
+    """Raise DataLossError, or log a warning with failOnDataLoss=false.
+
+    `then`: what a query with failOnDataLoss=false does. `instead`: other advice, which comes first.
+    """
     if fail:
-        raise DataLossError(f"{what}; to continue without these records, set failOnDataLoss=false")
-    log.warning("%s", what)
+        advice = f"{what}; {instead}to continue without these records, set failOnDataLoss=false"
+        raise DataLossError(f"{advice}: {then}" if then else advice)
+    log.warning("%s", f"{what}; {then}" if then else what)
 
 
 @dataclass
@@ -85,7 +89,10 @@ class Reading:
         found = self.cluster.topic(at.topic).topic_id
         if NO_UUID in (found, self.topic_id) or found == self.topic_id:
             return True
-        self._report_loss(f"topic {at.topic!r} was deleted and created again while a batch of it was read")
+        self._report_loss(
+            f"topic {at.topic!r} was deleted and created again after this batch was planned, so offsets "
+            f"{self.range.start} to {self.range.end - 1} of {shown([at])} in this batch are lost"
+        )
         return False
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
