@@ -12,7 +12,14 @@ from oncelog.protocol.headers import (
 from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from oncelog.protocol.schema import DecodeError, UnsupportedVersionError, encode_versioned, read_version
+from oncelog.protocol.schema import (
+    DecodeError,
+    Message,
+    UnsupportedVersionError,
+    encode_versioned,
+    may_be_null_at_all,
+    read_version,
+)
 
 
 def test_field_that_a_version_cannot_encode_is_rejected_when_set() -> None:
@@ -25,6 +32,20 @@ def test_field_that_a_version_cannot_encode_is_rejected_when_set() -> None:
 def test_ignorable_field_is_omitted() -> None:
     request = FetchRequest(rack_id="r", session_epoch=-1)
     assert FetchRequest.decode(request.encode(10), 10).rack_id == ""
+
+
+@pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)
+def test_types_of_fields_have_none_if_null_is_legal(key: ApiKey) -> None:
+    """A compiled module that reads a field raises TypeError if the value is not of the type."""
+
+    def check(cls: type[Message]) -> None:
+        for name, field in cls.FIELDS.items():
+            assert ("None" in cls.__annotations__[name]) == may_be_null_at_all(field), f"{cls.__name__}.{name}"
+            if field.kind in ("array", "struct") and not isinstance(field.element, str):
+                check(field.element)
+
+    for cls in messages(key):
+        check(cls)
 
 
 def test_null_in_a_non_nullable_field_is_rejected() -> None:

@@ -16,6 +16,8 @@ from oncelog.net.server import Chunks
 from oncelog.protocol.headers import encode_response_header
 from oncelog.protocol.schema import Message
 
+_Get = Callable[[Message], list[Any] | None]
+
 SMALL_FRAME = 16 * 1024
 """Bytes of a request that is too small to have many elements."""
 FEW_ITEMS = 2_000
@@ -75,8 +77,8 @@ def free(holder: list[Message | None]) -> None:
     for message in found:
         if message is not None:
             for get, element in _arrays(type(message)):
-                if element is not None:
-                    found += get(message) or ()
+                if element is not None and (elements := get(message)) is not None:
+                    found += elements
     message = None
     found.reverse()
     while found:
@@ -101,10 +103,25 @@ def _subtract_elements(cls: type[Message], messages: list[Message], left: int) -
 
 
 @cache
-def _arrays(cls: type[Message]) -> list[tuple[Callable[[Message], list[Any]], type[Message] | None]]:
-    """Return how to get each array of a message, and the type of its elements if they are messages."""
-    return [
-        (attrgetter(name), None if isinstance(field.element, str) else field.element)
-        for name, field in cls.FIELDS.items()
-        if field.kind == "array"
-    ]
+def _arrays(cls: type[Message]) -> list[tuple[_Get, type[Message] | None]]:
+    """Return how to get each array of a message and of its structs, and the type of its elements if they are messages.
+
+    An array may be null, for example the aborted transactions of a Fetch that reads uncommitted records.
+    """
+    found: list[tuple[_Get, type[Message] | None]] = []
+    for name, field in cls.FIELDS.items():
+        if field.kind == "array":
+            found.append((attrgetter(name), None if isinstance(field.element, str) else field.element))
+        elif field.kind == "struct":
+            found += [(_inside(attrgetter(name), get), element) for get, element in _arrays(field.element)]
+    return found
+
+
+def _inside(struct: Callable[[Message], Message | None], array: _Get) -> _Get:
+    """Return how to get an array of a struct that may be null."""
+
+    def get(message: Message) -> list[Any] | None:
+        found = struct(message)
+        return None if found is None else array(found)
+
+    return get
