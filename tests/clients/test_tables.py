@@ -17,6 +17,7 @@ import pytest
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.consumer import tables
 from oncelog.client.producer import table_batches
+from oncelog.client.producer.table_sources import TableSource
 from oncelog.columns import native
 from oncelog.formats import Avro, Json
 from support.servers import Server
@@ -101,7 +102,7 @@ def test_polars_and_duckdb_read_the_tables(server: Server, topic: str) -> None:
 def test_tables_are_passed_to_other_libraries_without_a_copy() -> None:
     frame = pl.DataFrame({"value": ["x" * 1000] * 1000})
     before = pa.total_allocated_bytes()
-    (piece,) = table_batches._in_pieces(table_batches._batches_of(frame))
+    (piece,) = table_batches._in_pieces(TableSource(frame).batches)
     assert piece.num_rows == 1000
     assert pa.total_allocated_bytes() - before < 10_000
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import oncelog.columns  # noqa: F401 first: its error names the missing extra
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 from oncelog import errors
 from oncelog.client.producer.batch import RECORD_OVERHEAD
 from oncelog.client.producer.partitioner import Partitioner, RoundRobin, Sticky
+from oncelog.client.producer.table_sources import TableSource
 from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS
 from oncelog.client.types import TopicPartition
 from oncelog.columns.encode import EncodedBatch, Rows
@@ -67,7 +68,8 @@ class TableBatches:
 
     def __init__(self, data: object, target: Target) -> None:
         self._target = target
-        self._tables = _in_pieces(_batches_of(data))
+        self._source = TableSource(data)
+        self._tables = _in_pieces(self._source.batches)
         self._at_hand: _Piece | None = None
         self._ahead: deque[_Piece] = deque()
         self._schema = pa.schema([])
@@ -94,7 +96,7 @@ class TableBatches:
         if table is None:
             return False
         self._schema = table.schema
-        self._ahead.append(_Piece(table, self._target))
+        self._ahead.append(_Piece(table, self._target, self._source))
         self._refused = None
         return True
 
@@ -123,10 +125,10 @@ class _Part:
 class _Piece:
     """Some rows of the table, validated and ready to be encoded."""
 
-    def __init__(self, table: pa.Table, target: Target) -> None:
+    def __init__(self, table: pa.Table, target: Target, source: TableSource) -> None:
         self.table = table
         self._target = target
-        columns = _columns(table, target)
+        columns = _columns(table, target, source)
         times = _milliseconds(columns, target.now_ms)
         try:
             self._rows = Rows(columns["key"], columns["value"], columns["headers"], times)
@@ -176,25 +178,6 @@ def _batch_limit(target: Target) -> int:
     return int(max(min(options["max_request_size"] - HEADROOM, options["buffer_memory"] // 4, wanted), 1))
 
 
-def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
-    """Any Arrow data as record batches, without a copy (the PyCapsule interface)."""
-    if isinstance(data, pa.Table):
-        return cast("list[pa.RecordBatch]", data.to_batches() or [pa.RecordBatch.from_pylist([], schema=data.schema)])
-    if isinstance(data, pa.RecordBatch):
-        return [data]
-    try:
-        if hasattr(data, "__arrow_c_stream__"):
-            return cast("Iterable[pa.RecordBatch]", pa.RecordBatchReader.from_stream(data))
-        if hasattr(data, "__arrow_c_array__"):
-            return [pa.record_batch(data)]
-    except (pa.ArrowException, TypeError) as error:
-        raise errors.UsageError(f"this {type(data).__name__} is Arrow data, but not a table: {error}") from error
-    raise errors.UsageError(
-        f"{type(data).__name__} is not Arrow data (no PyCapsule interface); pass a table of pyarrow, polars, DuckDB "
-        "or pandas"
-    )
-
-
 def _in_pieces(source: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield tables of about PIECE_ROWS rows or PIECE_BYTES bytes. Combine small batches, and slice large ones.
 
@@ -228,7 +211,7 @@ def _until_failure(source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch 
         yield error
 
 
-def _columns(table: pa.Table, target: Target) -> dict[str, Any]:
+def _columns(table: pa.Table, target: Target, source: TableSource) -> dict[str, Any]:
     """Return the columns of the records, with key and value converted by their formats. Raises UsageError."""
     if len(set(table.column_names)) < len(table.column_names):
         raise errors.UsageError(f"two columns of the table have the same name: {', '.join(table.column_names)}")
@@ -245,17 +228,17 @@ def _columns(table: pa.Table, target: Target) -> dict[str, Any]:
             raise errors.UsageError("a format for the key needs a column named key")
         found["key"] = _encoded(target.key, found["key"], table, "key")
     if others:
-        raise errors.UsageError(_no_part_of_a_record(others, table.column_names))
+        raise errors.UsageError(_no_part_of_a_record(others, table.column_names, source))
     if found["key"] is None and found["value"] is None:
         names = ", ".join(table.column_names) or "none at all"
         raise errors.UsageError(f"a table needs a column named key or value; this one has {names}")
     return found
 
 
-def _no_part_of_a_record(others: list[str], names: list[str]) -> str:
+def _no_part_of_a_record(others: list[str], names: list[str], source: TableSource) -> str:
     are, them, they_are = ("s {} are", "them", "they are") if len(others) > 1 else (" {} is", "it", "it is")
     kept = [name for name in names if name in COLUMNS]
-    cure = f"remove {them} with table.select({kept})"
+    cure = f"remove {them} with {source.selecting(kept)}"
     if "value" not in names:
         cure = f"with value=Json() or value=Avro(schema), {they_are} part of the value"
     return f"the column{are.format(', '.join(others))} not part of a record ({', '.join(COLUMNS)}); {cure}"
