@@ -11,12 +11,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from oncelog import Admin
+from oncelog.spark.cluster import partitions
+from oncelog.spark.cluster.partitions import list_offsets
 from oncelog.spark.reading.older_stream import OlderStreamSource
 from oncelog.spark.reading.stream import StreamSource
 from oncelog.spark.reading.task import DataLossError
 from spark.judges import create
 from spark.test_first_batch import KINDS, fill, plan, replay, rest, stored, stream
-from spark.test_source import read, topic, write
+from spark.test_source import plain, read, topic, write
 from support.servers import Server
 
 __all__ = ["topic"]
@@ -203,3 +205,37 @@ def test_query_goes_on_after_one_of_its_topics_is_deleted(
     last = stream(kind, server, topic, given | {"failOnDataLoss": "false"})
     assert sorted(map(len, continued(last, {other: {"0": 1}}))) == [16, 16], "the new topic from its beginning"
     last.stop()
+
+
+@pytest.mark.parametrize("option", ["subscribe", "subscribePattern"])
+@pytest.mark.parametrize("when", ["first batch", "later batch"])
+def test_topic_that_is_deleted_while_a_batch_is_planned_does_not_end_the_query(
+    server: Server, topic: str, name: str, option: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"{name}-other"
+    create(server.bootstrap, other, 1)
+    selected = {"subscribe": f"{topic},{other}", "subscribePattern": f"({topic}|{other})"}[option]
+    given = {"subscribe": "", option: selected, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    fill(server, topic, 1, 3)
+    write(server, other, 5, size=15)
+    made = stream(StreamSource, server, topic, given)
+    start = made.initialOffset()
+    if when == "later batch":
+        first, start = start, plan(made)[1]
+        assert len(read(made, first, start)) == 7
+    write(server, other, 6, size=16)
+    asked: list[int] = []
+
+    def deleted_before(*arguments: Any) -> Any:
+        if not asked:
+            asked.append(1)
+            with Admin(server.bootstrap) as admin:
+                admin.delete_topics(topic)
+        return list_offsets(*arguments)
+
+    monkeypatch.setattr(partitions, "list_offsets", deleted_before)
+    after = made.latestOffset(start, ReadAllAvailable())
+    assert asked
+    assert plain(after) == {other: {"0": 2}}
+    assert [len(value) for value in read(made, start, after)] == ([15, 16] if when == "first batch" else [16])
+    made.stop()

@@ -33,4 +33,4 @@ class StreamSource(StreamBase, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to the current ends, and no further."""
         self.check_options()
-        self._target = self.ends(self.wanted(self._missing))
+        self._target = self.attempt(lambda: self.ends(self.wanted(self._missing)))

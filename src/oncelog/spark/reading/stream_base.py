@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,6 +23,8 @@ from oncelog.spark.reading.options import source_options
 from oncelog.spark.reading.source import SourceReader
 from oncelog.spark.reading.task import log, report_loss
 from oncelog.spark.user_errors import translate_errors
+
+T = TypeVar("T")
 
 COMMIT_MS = 5_000
 """How long a batch waits for its offsets to be shown to lag tools."""
@@ -67,7 +70,7 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         self.check_options()
         if self._first is None:
             try:
-                first = self.resolve(self.options.starting, self.wanted())
+                first = self.attempt(lambda: self.resolve(self.options.starting, self.wanted()))
             except MisuseError as error:
                 first, self._unresolved = {}, error
             self._first = noted(first, self._topic_ids())
@@ -93,6 +96,16 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         With failOnDataLoss=false, an end may be before its start: the query goes back, and the batch reads nothing.
         """
         self._check_start(start)
+        return self.attempt(lambda: self._next_end(start, most))
+
+    def attempt(self, plan: Callable[[], T]) -> T:
+        """Return what a step of planning returns. Repeat it if a topic was deleted after the step had looked it up."""
+        try:
+            return plan()
+        except errors.UnknownTopicError:
+            return plan()
+
+    def _next_end(self, start: Offsets, most: int | None) -> Offsets:
         self._ids.update(ids_in(start))
         before = flattened(start)
         wanted = self._present(before)
