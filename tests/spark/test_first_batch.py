@@ -105,7 +105,7 @@ def test_failed_first_batch_is_replayed_from_its_start(
 @KINDS
 @pytest.mark.parametrize("options", [option for option in STARTS if "latest" not in str(option)], ids=str)
 def test_loss_before_the_replay_of_a_first_batch_is_reported(
-    server: Server, topic: str, kind: type[Any], options: dict[str, str]
+    server: Server, topic: str, kind: type[Any], options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     made = stream(kind, server, topic, options)
     fill(server, topic, 1, 9)
@@ -125,6 +125,13 @@ def test_loss_before_the_replay_of_a_first_batch_is_reported(
     with pytest.raises(DataLossError, match=lost):
         replay(strict, stored(end))
     strict.stop()
+    lax = stream(kind, server, topic, options | {"failOnDataLoss": "false"})
+    with caplog.at_level(logging.WARNING, logger="oncelog.spark"):
+        assert len(read(lax, start, end)) == sum(
+            end[topic][at] - (ends - 1 if at == str(partition) else start[topic][at]) for at in end[topic]
+        )
+    assert lost in caplog.text, "the skipped offsets, and the reason"
+    lax.stop()
 
 
 @KINDS
@@ -210,3 +217,16 @@ def test_query_without_new_records_returns_the_offsets_that_spark_has(server: Se
     old = {topic: {"0": 3, "1": 2}}
     assert made.latestOffset(old, ReadAllAvailable()) == old, "a checkpoint of an older version or another connector"
     made.stop()
+
+
+@KINDS
+def test_line_of_a_checkpoint_is_accepted_as_starting_offsets(server: Server, topic: str, kind: type[Any]) -> None:
+    """A new checkpoint begins where an old one ends, as the pages advise after a checkpoint was lost."""
+    fill(server, topic, 1, 5)
+    made = stream(kind, server, topic, {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "6"})
+    end = plan(made)[1]
+    made.stop()
+    new = stream(kind, server, topic, {"startingOffsets": json.dumps(end)})
+    start, after = plan(new)
+    assert sorted(map(len, read(new, start, after))) == [4, 4, 5, 5]
+    new.stop()

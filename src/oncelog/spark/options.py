@@ -75,7 +75,13 @@ SOURCE_OPTIONS: dict[str, SparkOption] = {
         "error",
         "What to do if a partition has no record at or after the time: `error`, or `latest` (begin at the end).",
     ),
-    "maxOffsetsPerTrigger": SparkOption("", "Maximum number of offsets that a micro-batch reads, over all partitions."),
+    "maxOffsetsPerTrigger": SparkOption(
+        "",
+        (
+            "Maximum number of offsets that a micro-batch reads, over all partitions. They share it by the number of "
+            "their unread records, not by time. So with a watermark, Spark may drop rows."
+        ),
+    ),
     "minOffsetsPerTrigger": SparkOption(
         "",
         (
