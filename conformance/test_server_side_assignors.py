@@ -11,6 +11,7 @@ from oncelog import Admin, Consumer, Producer, errors
 from oncelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from support import copying
 from support.apache_kafka import ApacheKafka
+from support.deleted_topics import drop_and_read_again, start_again_at_new_topic
 from support.processes import wait_until
 from support.rebalances import MODERN, QUICK, TopicPartition, Watched, close_after, members, settle
 
@@ -205,3 +206,17 @@ def test_classic_members_migrate_one_by_one(apache_kafka: ApacheKafka, admin: Ad
         settle([old, new], partitions)
         old.consumer.close()
         settle([new], partitions)
+
+
+@pytest.mark.parametrize("pattern", [False, True], ids=["names", "pattern"])
+def test_member_drops_a_deleted_topic_and_reads_it_when_it_is_made_again(
+    apache_kafka: ApacheKafka, admin: Admin, name: str, pattern: bool
+) -> None:
+    options = MODERN | {"allow_auto_create_topics": False}
+    drop_and_read_again(apache_kafka, admin, name, f"^{name}-" if pattern else None, options)
+
+
+def test_position_of_a_deleted_topic_is_not_used_for_the_topic_of_the_same_name(
+    apache_kafka: ApacheKafka, admin: Admin, name: str
+) -> None:
+    start_again_at_new_topic(apache_kafka, admin, name, MODERN | {"allow_auto_create_topics": False})

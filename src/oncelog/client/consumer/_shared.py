@@ -75,9 +75,9 @@ class ConsumerBase(OtherNames):
     def positions(self) -> dict[TopicPartition, int]:
         """Return (topic, partition) -> position of all assigned partitions. `commit()` commits these offsets.
 
-        Sends no request. A partition whose position is not known yet is omitted.
+        Sends no request. A partition whose position is not known yet, or whose topic was deleted, is omitted.
         """
-        return self._core.subscription.consumed()
+        return self._core.commits.consumed()
 
     def offsets_for_transaction(self) -> dict[TopicPartition, int]:
         """Return `positions()` for `Producer.send_offsets`, which calls this method.

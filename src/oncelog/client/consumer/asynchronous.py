@@ -305,7 +305,9 @@ class Consumer(ConsumerBase):
         The lag is the number of offsets from the position to the end. Transaction markers are counted, too. Raises
         TimedOutError after `timeout` seconds (default: default_api_timeout_ms).
         """
-        ends = await self.end_offsets(list(self._core.subscription.partitions), timeout)
+        topology = self._core.cluster.topology
+        there = [tp for tp in self._core.subscription.partitions if not topology.lacks(*tp)]
+        ends = await self.end_offsets(there, timeout)
         return {tp: max(0, end - await self.position(*tp, timeout)) for tp, end in ends.items()}
 
     async def _listed(

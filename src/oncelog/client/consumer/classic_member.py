@@ -55,6 +55,8 @@ class ClassicMember(Member[ClassicMembership]):
         self._next_look = 0.0
         self._counted: dict[str, int] = {}
         """Partitions by topic in the last assignment that this member made; 0 for a topic that did not exist."""
+        self._seen_version = 0
+        """The version of the topology that was last compared with them."""
 
     @property
     def intact(self) -> bool:
@@ -162,6 +164,7 @@ class ClassicMember(Member[ClassicMembership]):
     async def _look_for_topics(self) -> None:
         """Check at intervals for new topics that match the pattern, and for partitions that are not assigned."""
         options = self._options
+        self._see_changes()
         if self._loop.time() < self._next_look or (self._pattern is None and not self._counted):
             return
         if self._pattern is not None:
@@ -190,11 +193,28 @@ class ClassicMember(Member[ClassicMembership]):
             self._next_look = 0.0
         return counts
 
+    def _see_changes(self) -> None:
+        """Compare at once after each Metadata response, which a Fetch error may have caused, as Java does."""
+        topology = self._cluster.topology
+        if topology.version == self._seen_version:
+            return
+        self._seen_version = topology.version
+        if self._pattern is None:
+            self._compare_counts()
+        elif any(topology.lacks(topic, 0) for topic in self.membership.topics):
+            self._next_look = 0.0
+
     def _compare_counts(self) -> None:
-        """Join again if topics that this member has assigned are new or have grown (Java's MetadataSnapshot)."""
-        known = self._cluster.topology.topics
-        if any(topic in known and len(known[topic].partitions) != count for topic, count in self._counted.items()):
-            self.membership.needs_join = True
+        """Join again if topics that this member has assigned are new, have grown or were deleted.
+
+        Java compares a MetadataSnapshot.
+        """
+        topology = self._cluster.topology
+        known = topology.topics
+        for topic, count in self._counted.items():
+            now = len(known[topic].partitions) if topic in known else 0 if topology.lacks(topic, 0) else count
+            if now != count:
+                self.membership.needs_join = True
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 

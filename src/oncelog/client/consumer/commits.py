@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from oncelog import errors
@@ -29,6 +30,8 @@ class PendingCommit(NamedTuple):
     offsets: dict[TopicPartition, int]
     group: GroupMetadata
     states: dict[TopicPartition, PartitionState | None]
+    chosen: bool
+    """Whether the user has named the offsets. Then a deleted topic is an error."""
 
 
 class Commits:
@@ -80,7 +83,7 @@ class Commits:
             raise errors.AbortableError(
                 "a rebalance revoked partitions whose records may have results in this transaction"
             )
-        consumed = self._subscription.consumed()
+        consumed = self.consumed()
         for tp, offset in consumed.items():
             self._subscription.partitions[tp].settled = offset
         return consumed
@@ -89,22 +92,53 @@ class Commits:
         """Forget revoked partitions, because the consumer reads everything again from its committed offsets."""
         self._unsettled = False
 
-    def revoked(self, states: Iterable[PartitionState]) -> None:
-        """Remember whether revoked partitions have records that no commit or transaction has covered."""
-        self._unsettled |= any(state.consumed != state.settled for state in states)
+    def revoked(self, states: Mapping[TopicPartition, PartitionState]) -> None:
+        """Remember whether revoked partitions have records that no commit or transaction has covered.
+
+        Nobody can read records of deleted topics again, so their results belong into the transaction.
+        """
+        self._unsettled |= any(
+            state.consumed != state.settled for tp, state in states.items() if not self._is_gone(tp, state)
+        )
+
+    # -- deleted topics -------------------------------------------------------------------------------------------
+
+    def consumed(self) -> dict[TopicPartition, int]:
+        """Return the consumed offsets, without those of deleted topics: the coordinator would reject them."""
+        partitions = self._subscription.partitions
+        offsets = self._subscription.consumed()
+        return {tp: offset for tp, offset in offsets.items() if not self._is_gone(tp, partitions[tp])}
+
+    def _is_gone(self, tp: TopicPartition, state: PartitionState) -> bool:
+        """Return whether the topic that the position belongs to was deleted. Another one may have its name."""
+        topology = self._cluster.topology
+        return topology.lacks(*tp) or topology.is_other_topic(tp[0], state.topic_id)
+
+    async def _without_gone(self, pending: PendingCommit) -> PendingCommit:
+        """Return the commit without the partitions that do not exist any more, by the brokers' metadata."""
+        with contextlib.suppress(errors.ConnectionFailedError):  # the next attempt of the commit reports it
+            await self._cluster.refresh({topic for topic, _ in pending.offsets})
+        states = pending.states
+        left = {
+            tp: offset
+            for tp, offset in pending.offsets.items()
+            if (state := states[tp]) is None or not self._is_gone(tp, state)
+        }
+        return pending._replace(offsets=left)
 
     # -- commits --------------------------------------------------------------------------------------------------
 
     def prepare(self, offsets: Mapping[TopicPartition, int] | None = None) -> PendingCommit:
         """Return the commit of `offsets`, default: the consumed ones, by the current member. Raises UsageError."""
         group = self._group_metadata()
-        wanted = self._subscription.consumed() if offsets is None else check_offsets(offsets)
-        return PendingCommit(wanted, group, {tp: self._subscription.partitions.get(tp) for tp in wanted})
+        wanted = self.consumed() if offsets is None else check_offsets(offsets)
+        states = {tp: self._subscription.partitions.get(tp) for tp in wanted}
+        return PendingCommit(wanted, group, states, offsets is not None)
 
     async def commit(
         self, offsets: Mapping[TopicPartition, int] | None = None, timeout_ms: float | None = None
     ) -> None:
-        """Commit `offsets`, default: the consumed ones. Raises TimedOutError and GroupError."""
+        """Commit `offsets`, default: the consumed ones of topics that exist. Raises TimedOutError and GroupError."""
         await self._commit(self.prepare(offsets), timeout_ms)
 
     def start(self, pending: PendingCommit) -> asyncio.Task[None]:
@@ -149,22 +183,37 @@ class Commits:
                 f"the commit timed out after {limit_ms:g} ms, because an earlier one is in progress"
             ) from None
         try:
-            while True:
-                group = self._committer(pending)
-                try:
-                    left_ms = max((limit - self._now()) * 1000, 1.0)
-                    await offset_calls.commit(self._cluster, group, pending.offsets, timeout_ms=left_ms)
-                    break
-                except errors.GroupError as error:
-                    if error.code is not ErrorCode.STALE_MEMBER_EPOCH or self._now() >= limit:
-                        raise
-                    if self._group_metadata() == group:
-                        await asyncio.sleep(STALE_MS / 1000)
+            pending = await self._send(pending, limit)
         finally:
             self._turn.release()
-        for tp, state in pending.states.items():
+        for tp, offset in pending.offsets.items():
+            state = pending.states[tp]
             if state is not None:
-                state.settled = pending.offsets[tp]
+                state.settled = offset
+
+    async def _send(self, pending: PendingCommit, limit: float) -> PendingCommit:
+        """Commit within a limit (time of the loop). Return what was committed."""
+        known_by = min(limit, self._now() + self._cluster.missing_topic_ms / 1000)
+        while True:
+            group = self._committer(pending)
+            try:
+                left_ms = max((limit - self._now()) * 1000, 1.0)
+                await offset_calls.commit(self._cluster, group, pending.offsets, timeout_ms=left_ms)
+                return pending
+            except errors.GroupError as error:
+                if error.code is not ErrorCode.STALE_MEMBER_EPOCH or self._now() >= limit:
+                    raise
+                if self._group_metadata() == group:
+                    await asyncio.sleep(STALE_MS / 1000)
+            except errors.UnknownTopicError:
+                if pending.chosen:
+                    raise
+                rest = await self._without_gone(pending)
+                if rest == pending:  # the coordinator may not know a new topic yet
+                    if self._now() >= known_by:
+                        raise
+                    await asyncio.sleep(STALE_MS / 1000)
+                pending = rest
 
     def _committer(self, pending: PendingCommit) -> GroupMetadata:
         """Return the current member. Raise GroupError if a partition was revoked since the commit was prepared.

@@ -86,8 +86,9 @@ class ConsumerMember(Member[ConsumerMembership]):
         if known == membership.owned:
             return  # the rest belongs to a topic whose metadata the broker does not have yet
         wanted: list[TopicPartition] = [(names[topic_id], partition) for topic_id, partition in known]
-        try:
-            await self._rebalancer.revoke(set(self._rebalancer.assigned).difference(wanted))
+        kept = {(names[topic_id], partition) for topic_id, partition in known & membership.owned}
+        try:  # a partition of a topic that was made again is another partition, although it has the same name
+            await self._rebalancer.revoke(set(self._rebalancer.assigned).difference(kept))
             if membership.lost:
                 return
         finally:

@@ -29,7 +29,7 @@ from oncelog.client.consumer.options import READ_COMMITTED, isolation_level
 from oncelog.client.consumer.subscription_state import PartitionState, SubscriptionState
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.reasons import unavailable_topic, unreachable_broker, without_leader
-from oncelog.client.discovery.topology import LEADER_MOVED
+from oncelog.client.discovery.topology import LEADER_MOVED, Topic
 from oncelog.client.metrics.fetches import Fetches
 from oncelog.client.types import TopicPartition
 from oncelog.net.connection import NoCommonVersionError
@@ -143,6 +143,8 @@ class Fetcher:
             if topic is None or partition is None or partition.leader < 0:
                 leaderless = True
                 continue
+            if state.topic_id is not topic.topic_id and not self._is_same_topic(tp, state, topic):
+                continue
             if -1 < state.epoch < partition.leader_epoch > state.validated_epoch:  # KIP-320
                 if not state.validating:
                     validations.setdefault(partition.leader, {})[tp] = (state, partition.leader_epoch)
@@ -152,6 +154,28 @@ class Fetcher:
             if node not in self._pending_nodes and not self._is_refused(state, node, target):
                 fetches.setdefault(node, {})[tp] = target
         return _Plan(fetches, validations, unread, leaderless)
+
+    def _is_same_topic(self, tp: TopicPartition, state: PartitionState, topic: Topic) -> bool:
+        """Return whether the position is one of this topic. If the topic was made again, apply auto.offset.reset.
+
+        The new topic's log may contain the old position. The committed offset may be one of the old topic, too.
+        """
+        if not self._cluster.topology.is_other_topic(tp[0], state.topic_id):
+            state.topic_id = topic.topic_id
+            return True
+        why = (
+            f"{tp[0]}-{tp[1]}: the topic was deleted and created again, so its position {state.position} is not one "
+            "of the new topic"
+        )
+        try:
+            timestamp = self._offsets.reset_timestamp(tp, why)
+        except errors.OffsetOutOfRangeError as error:
+            self._background.fail(error)
+            return False
+        log.warning("%s; continuing as auto_offset_reset = %s", why, self._options["auto_offset_reset"])
+        state.seek_to_time(timestamp)
+        self._background.notify()
+        return False
 
     def _nearest(self, state: PartitionState, leader: int) -> int:
         """Return the follower that the leader has named, until that expires (KIP-392)."""

@@ -72,7 +72,7 @@ class Rebalancer:
                 await self._call(listener, list(revoked))
                 await self._commits.wait_for_started()  # what the listener has committed in the background
         finally:
-            self._commits.revoked(revoked.values())
+            self._commits.revoked(revoked)
             self._subscription.assign([tp for tp in self.assigned if tp not in revoked])
 
     async def revoke_unsubscribed(self, topics: Collection[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
+from uuid import UUID
 
 from oncelog import errors
 from oncelog.client.consumer.completed_fetch import CompletedFetch
@@ -37,6 +38,7 @@ class PartitionState:
         "reset",
         "seeks",
         "settled",
+        "topic_id",
         "validated_epoch",
         "validating",
     )
@@ -53,6 +55,8 @@ class PartitionState:
         self.paused = False
         self.reset: int | None = None
         """The timestamp for ListOffsets (-2 first, -1 end, else ms); None: the committed offset is the position."""
+        self.topic_id: UUID | None = None
+        """The id of the topic that `position` is an offset of; None until the first Fetch."""
         self.seeks = 0
         """How often the user, or a truncated log, has moved the position. A loop then drops its older records."""
         self.high_watermark = self.last_stable_offset = -1
@@ -71,7 +75,7 @@ class PartitionState:
         self.position = self.consumed = self.settled = int(offset)
         self.epoch = self.consumed_epoch = OffsetAndMetadata.of(offset).leader_epoch
         self.validated_epoch = -1
-        self.reset = None
+        self.reset = self.topic_id = None
         self.buffered.clear()
 
     def go_back(self, offset: int) -> None:
@@ -84,7 +88,7 @@ class PartitionState:
         """Continue at the offset that ListOffsets returns for a timestamp."""
         self.position = self.consumed = self.settled = None
         self.epoch = self.consumed_epoch = self.validated_epoch = -1
-        self.reset = timestamp
+        self.reset, self.topic_id = timestamp, None
         self.buffered.clear()
 
     def seek_to_committed(self) -> None:

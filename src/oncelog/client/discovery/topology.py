@@ -103,6 +103,20 @@ class Topology:
         if self.topics.pop(topic, None) is not None:
             self.version += 1
 
+    def lacks(self, topic: str, partition: int) -> bool:
+        """Return whether the last response said that the partition does not exist, as after the topic's deletion."""
+        known = self.topics.get(topic)
+        if known is not None:
+            return partition not in known.partitions
+        return self.failures.get(topic) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def is_other_topic(self, topic: str, topic_id: UUID | None) -> bool:
+        """Return whether the topic is known, and has another id: it was deleted and created again (KIP-516)."""
+        known = self.topics.get(topic)
+        if known is None or topic_id is None or topic_id == known.topic_id:
+            return False
+        return NO_UUID not in (topic_id, known.topic_id)
+
     def leader(self, topic: str, partition: int) -> int:
         """Return the node id of a partition's leader, or -1."""
         known = self.topics.get(topic)

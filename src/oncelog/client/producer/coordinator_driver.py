@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from oncelog.net.connection import NoCommonVersionError
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 _COORDINATOR = object()
 """The subject of `Troubles`: a producer has at most one request to a coordinator."""
@@ -54,6 +56,8 @@ class CoordinatorDriver:
         self._max_backoff_ms = max_backoff_ms
         self._going_on = False
         self._troubles = troubles
+        self._unknown_since: float | None = None
+        """Since when the group's coordinator does not know a topic of `send_offsets`."""
 
     def go_on(self) -> None:
         """Send the next requests, unless a task is already doing so."""
@@ -123,7 +127,28 @@ class CoordinatorDriver:
             return None
         with self._lock:
             code = coordination.handle(manager, asked, response)
+        if isinstance(asked.request, TxnOffsetCommitRequest):
+            await self._check_topics(asked.request, code)
         return None if code is None else (code, f"{type(asked.request).__name__}: {code.text}")
+
+    async def _check_topics(self, request: TxnOffsetCommitRequest, code: ErrorCode | None) -> None:
+        """Require an abort if offsets are those of a deleted topic. A coordinator may not know a new topic yet."""
+        if code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._unknown_since = None
+            return
+        now = asyncio.get_running_loop().time()
+        self._unknown_since = now if self._unknown_since is None else self._unknown_since
+        with contextlib.suppress(errors.KafkaError):  # the next attempt looks again
+            await self._cluster.refresh([topic.name for topic in request.topics])
+        lacks = self._cluster.topology.lacks
+        asked = [(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions]
+        gone = ", ".join(f"{topic}-{partition}" for topic, partition in asked if lacks(topic, partition))
+        if gone and now - self._unknown_since >= self._cluster.missing_topic_ms / 1000:
+            self._unknown_since = None
+            about = f"send_offsets of {self._manager.transactional_id!r}: {gone} does not exist any more"
+            with self._lock:
+                self._manager.offsets.clear()
+                self._manager.abortable(errors.error_for(code, about))
 
     @staticmethod
     def _learn_version(manager: TransactionManager, features: Mapping[str, int]) -> None:
