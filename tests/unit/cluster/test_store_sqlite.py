@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -143,6 +144,98 @@ def test_sqlite_store_that_looks_seldom_ends_sessions_of_paused_processes(tmp_pa
         paused.renew(session)
     paused.close()
     slow.close()
+
+
+def _replace(file: Path) -> None:
+    """Put another file with the same content in the place of this one, as a restored backup does."""
+    other = file.with_name("copy")
+    other.write_bytes(file.read_bytes())
+    other.rename(file)
+
+
+DAMAGES: list[Callable[[Path], None]] = [Path.unlink, _replace, lambda file: os.truncate(file, 0)]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=["deleted", "replaced", "truncated"])
+def test_sqlite_session_survives_damage_of_its_lease_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path, clock = str(tmp_path / "tree.db"), Clock()
+    holder, other = SqliteStore(path, now_ms=clock), SqliteStore(path, now_ms=clock)
+    session = holder.open_session("broker-1", 1000)
+    other.poll()
+    damage(tmp_path / "tree.db-lease-broker-1")
+    for _ in range(5):
+        other.poll()
+        clock.ms += 500
+        holder.renew(session)
+    late = SqliteStore(path, now_ms=clock)
+    late.poll()
+    holder.renew(session)
+    clock.ms += 1000
+    other.poll()  # the lease ends as before
+    with pytest.raises(SessionExpiredError):
+        holder.renew(session)
+    with pytest.raises(SessionHeldError):
+        late.open_session("broker-1", 1000)
+    for store in (holder, other, late):
+        store.close()
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=["deleted", "replaced", "truncated"])
+def test_sqlite_session_after_damage_of_an_old_lease_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path, clock = str(tmp_path / "tree.db"), Clock()
+    earlier, other = SqliteStore(path, now_ms=clock), SqliteStore(path, now_ms=clock)
+    earlier.open_session("broker-1", 1000)
+    other.poll()  # it keeps the lease file open
+    earlier.close()
+    other.poll()
+    damage(tmp_path / "tree.db-lease-broker-1")
+    again = SqliteStore(path, now_ms=clock)
+    session = again.open_session("broker-1", 1000)
+    for _ in range(3):
+        other.poll()
+        clock.ms += 500
+        again.renew(session)
+    again.close()
+    other.poll()
+    session = other.open_session("broker-1", 1000)
+    other.renew(session)
+    other.close()
+
+
+def test_sqlite_process_that_holds_a_deleted_lease_file_cannot_end_the_session_of_the_new_holder(
+    tmp_path: Path,
+) -> None:
+    path, clock = str(tmp_path / "tree.db"), Clock()
+    hanging, again, other = (SqliteStore(path, now_ms=clock) for _ in range(3))
+    old = hanging.open_session("broker-1", 1000)
+    other.poll()
+    (tmp_path / "tree.db-lease-broker-1").unlink()
+    session = again.open_session("broker-1", 1000)
+    for _ in range(5):
+        clock.ms += 500
+        again.renew(session)
+        other.poll()
+    with pytest.raises(SessionExpiredError):
+        hanging.renew(old)
+    with pytest.raises(SessionHeldError):
+        hanging.open_session("broker-1", 1000)
+    again.renew(session)
+    for store in (hanging, again, other):
+        store.close()
+
+
+def test_sqlite_lease_of_a_deleted_tree_is_not_created_in_the_next_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.db")
+    store = SqliteStore(path)
+    session = store.open_session("broker-1", 1000)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    new = SqliteStore(path)
+    with suppress(SessionExpiredError, UnavailableError):
+        store.renew(session)
+    new.open_session("broker-1", 1000)
+    store.close()
+    new.close()
 
 
 def test_sqlite_renewal_syncs_nothing_and_wakes_no_watcher(tmp_path: Path) -> None:
