@@ -1,8 +1,8 @@
 """Describe the registered brokers, and read their nodes in the versioned tree. Functions that take a store block.
 
 A running broker has the ephemeral node `/brokers/ids/B`, with the fields of Kafka's ZooKeeper tree and a few of ours.
-The node `/oncelog/broker_epochs/B` remains when the broker stops. Each registration sets it, so its version is the
-broker epoch. The controller has the ephemeral node `/controller`, also with Kafka's fields.
+The node `/oncelog/broker_epochs/B` remains when the broker stops, and has its rack. Each registration sets it, so its
+version is the broker epoch. The controller has the ephemeral node `/controller`, also with Kafka's fields.
 """
 
 from __future__ import annotations
@@ -162,6 +162,12 @@ def read_registrations(store: MetadataStore) -> dict[int, BrokerInfo]:
         except (msgspec.MsgspecError, ValueError) as error:
             _log.error("cannot read the registration of broker %s: %s", name, error)
     return found
+
+
+def read_racks(store: MetadataStore) -> dict[int, str | None]:
+    """Return the rack, or None, of each broker that has ever been registered, as of its last registration."""
+    names = store.children(BROKER_EPOCHS)
+    return {int(name): store.get(f"{BROKER_EPOCHS}/{name}").data.decode() or None for name in names}
 
 
 def _bracketed(host: str) -> str:

@@ -246,8 +246,23 @@ def test_each_partition_uses_as_many_racks_as_possible(
     assert max(leaders.values()) - min(leaders.values()) <= 1
 
 
+def test_replicas_go_to_brokers_that_are_down_only_if_too_few_are_running() -> None:
+    """As in Kafka, where brokers that are down are fenced, but registered."""
+    for replicas in place(6, 2, {1: None, 2: None}, down={3: None}):
+        assert set(replicas) == {1, 2}
+    for replicas in place(6, 3, {1: None, 2: None}, down={3: None}):
+        assert replicas[2] == 3
+        assert set(replicas) == {1, 2, 3}
+    for replicas in place(6, 2, {1: "a", 2: "a"}, down={3: "b"}):
+        assert replicas[1] == 3  # Kafka prefers another rack to a running broker
+    for running in ({}, {1: None}):
+        with pytest.raises(ProtocolError) as error:
+            place(1, 2 + len(running), running, down={3: None, 4: None} if not running else {3: None})
+        assert error.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
 @pytest.mark.parametrize("factor", [0, 4])
-def test_replication_factor_is_limited_to_the_live_brokers(factor: int) -> None:
+def test_replication_factor_is_limited_to_the_registered_brokers(factor: int) -> None:
     with pytest.raises(ProtocolError) as error:
         place(1, factor, {1: None, 2: None, 3: None})
     assert error.value.code == ErrorCode.INVALID_REPLICATION_FACTOR

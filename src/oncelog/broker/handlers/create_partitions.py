@@ -50,7 +50,7 @@ async def handle(
             found = cache.image.topic(topic.name)
             if found is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
-            added = _replicas(topics, found, topic, allowed)
+            added = await _replicas(topics, found, topic, allowed)
             allowed -= len(added)
             if not request.validate_only:
                 await topics.add_partitions(found, added, deadline)
@@ -70,7 +70,7 @@ async def _refused(request: CreatePartitionsRequest, error: ProtocolError) -> Cr
     )
 
 
-def _replicas(
+async def _replicas(
     topics: TopicAdministration, topic: TopicInfo, wanted: CreatePartitionsTopic, allowed: int
 ) -> list[tuple[int, ...]]:
     """Return the brokers of each new partition. The request may still create `allowed` partitions.
@@ -94,7 +94,7 @@ def _replicas(
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
     factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
-        return topics.place(more, factor)
+        return await topics.place(more, factor)
     if len(wanted.assignments) != more:
         message = (
             f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} assignment(s) "
@@ -102,8 +102,9 @@ def _replicas(
         )
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     assigned = [tuple(entry.broker_ids) for entry in wanted.assignments]
+    registered = await topics.registered()
     for number, ids in enumerate(assigned, present):
-        check_replicas(topics, number, ids, factor)
+        check_replicas(topics, registered, number, ids, factor)
     return assigned
 
 

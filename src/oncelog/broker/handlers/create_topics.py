@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -112,7 +113,7 @@ class CreateTopics:
             message = f"topic {topic.name!r} collides with {colliding!r}: names must differ in more than '.' and '_'"
             raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         configs = check_topic_configs(self.config.current, {entry.name: entry.value for entry in topic.configs})
-        assignment = self._assignment(topic)
+        assignment = await self._assignment(topic)
         topic_id = NO_UUID
         if deadline is not None:
             for sentence in without_effect(configs):
@@ -142,12 +143,12 @@ class CreateTopics:
             ]
         return described[key]
 
-    def _assignment(self, topic: CreatableTopic) -> list[tuple[int, ...]]:
+    async def _assignment(self, topic: CreatableTopic) -> list[tuple[int, ...]]:
         if topic.assignments:
             if topic.num_partitions != -1 or topic.replication_factor != -1:
                 message = "if replicas are assigned, partitions and replication factor must be -1"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
-            return _manual_assignment(self.topics, topic.assignments)
+            return _manual_assignment(self.topics, await self.topics.registered(), topic.assignments)
         config = self.config.current
         partitions = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
         factor = config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
@@ -157,7 +158,7 @@ class CreateTopics:
         if partitions < 1:
             message = f"the number of partitions must be at least 1, or -1 for the broker's default, not {partitions}"
             raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
-        return self.topics.place(partitions, factor)
+        return await self.topics.place(partitions, factor)
 
 
 async def _refused(request: CreateTopicsRequest, error: ProtocolError) -> CreateTopicsResponse:
@@ -170,7 +171,7 @@ async def _refused(request: CreateTopicsRequest, error: ProtocolError) -> Create
 
 
 def _manual_assignment(
-    topics: TopicAdministration, assignments: list[CreatableReplicaAssignment]
+    topics: TopicAdministration, registered: Collection[int], assignments: list[CreatableReplicaAssignment]
 ) -> list[tuple[int, ...]]:
     by_partition = {entry.partition_index: tuple(entry.broker_ids) for entry in assignments}
     if sorted(by_partition) != list(range(len(assignments))):
@@ -178,19 +179,28 @@ def _manual_assignment(
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     factor = len(assignments[0].broker_ids)
     for partition, ids in by_partition.items():
-        check_replicas(topics, partition, ids, factor)
+        check_replicas(topics, registered, partition, ids, factor)
     return [by_partition[partition] for partition in range(len(by_partition))]
 
 
-def check_replicas(topics: TopicAdministration, partition: int, ids: tuple[int, ...], factor: int) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless `ids` are `factor` existing brokers, each named once."""
-    known = set(topics.broker_ids())
+def check_replicas(
+    topics: TopicAdministration, registered: Collection[int], partition: int, ids: tuple[int, ...], factor: int
+) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT unless `ids` are `factor` registered brokers, each named once.
+
+    At least one of them must be running.
+    """
+    known = set(registered)
     if not ids or len(set(ids)) != len(ids) or not known.issuperset(ids):
         shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
         message = f"partition {partition} is assigned to [{shown}], but must name different brokers of {sorted(known)}"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if len(ids) != factor:
         message = f"partition {partition} has {len(ids)} replica(s), but the others have {factor}"
+        raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    if not set(ids).intersection(topics.broker_ids()):
+        shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
+        message = f"all brokers of partition {partition} ([{shown}]) are down"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 

@@ -212,16 +212,17 @@ class Registration:
         """
         node_id, session, boot_id = self._identity.node_id, self.session, self._identity.boot_id
         operations: list[Operation] = []
+        rack = (info.rack or "").encode()
         found: LossNode | None = None
         try:
             version = self._store.get(epoch_path(node_id)).version
             found = decode(self._store.get(f"{BOOTS}/{node_id}").data, directories or ())
         except NoNodeError:
             epoch = 0
-            operations += [Create(epoch_path(node_id)), Create(f"{BOOTS}/{node_id}")]
+            operations += [Create(epoch_path(node_id), rack), Create(f"{BOOTS}/{node_id}")]
         else:
             epoch = version + 1
-            operations.append(Set(epoch_path(node_id), b"", version))
+            operations.append(Set(epoch_path(node_id), rack, version))
         lost, boots = self._lost, self._noted.boots
         if directories is not None:
             lost |= lost_directories(found, directories, boot_id)

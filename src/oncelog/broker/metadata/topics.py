@@ -13,7 +13,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import Deadline, MetadataLoader
 from oncelog.broker.workers import Workers
 from oncelog.cluster import topic_nodes
-from oncelog.cluster.brokers import BROKER_EPOCHS
+from oncelog.cluster.brokers import read_racks
 from oncelog.cluster.changes import cannot_write
 from oncelog.cluster.controller.placement import place
 from oncelog.cluster.image import MetadataCache
@@ -73,26 +73,50 @@ class TopicAdministration:
         """Return the ids of all running brokers."""
         return sorted(self._cache.image.brokers)
 
-    def place(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """Return the replicas of each new partition, on running brokers. Raises INVALID_REPLICATION_FACTOR.
+    async def registered(self) -> dict[int, str | None]:
+        """Return the rack, or None, of each broker that has ever been registered, also of those that are down.
 
-        The first leader is random, so that not all topics with one partition have the same leader.
+        In Kafka, a broker that is down remains registered, but is fenced. Raises a ProtocolError if the metadata cannot
+        be read.
+        """
+        try:
+            found = await self._workers.read_store(read_racks, self._store)
+        except StoreError as error:
+            raise cannot_write("metadata", error) from error
+        return found | {broker: info.rack for broker, info in self._cache.image.brokers.items()}
+
+    async def place(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
+        """Return the replicas of each new partition. Raises INVALID_REPLICATION_FACTOR.
+
+        A running broker leads it. A broker that is down gets replicas if too few brokers or racks are running. The
+        first leader is random, so that not all topics with one partition have the same leader.
         """
         racks = {broker: info.rack for broker, info in self._cache.image.brokers.items()}
+        down: dict[int, str | None] = {}
+        if replication_factor > len(racks) or any(rack is not None for rack in racks.values()):
+            down = {broker: rack for broker, rack in (await self.registered()).items() if broker not in racks}
         first = self._random_bits(31) if len(racks) > 1 else 0
-        return place(partitions, replication_factor, racks, first=first)
+        return place(partitions, replication_factor, racks, down=down, first=first)
 
     def _infos(self, assignment: Sequence[tuple[int, ...]]) -> tuple[PartitionInfo, ...]:
-        """Return new partitions with these replicas. The first replica of each partition leads it.
+        """Return new partitions with these replicas. The first running replica of each partition leads it.
 
-        A partition with several replicas also stores the leader's broker epoch. If the leader's process restarts, the
-        controller must elect a leader again.
+        The ISR has the running brokers, without those that are shutting down if there are others. A partition with
+        several replicas also stores the leader's broker epoch. If the leader's process restarts, the controller must
+        elect a leader again. Raises INVALID_REPLICATION_FACTOR if all brokers of a partition are down. Source: Kafka's
+        `ReplicationControlManager`.
         """
-        epochs = {broker: info.epoch for broker, info in self._cache.image.brokers.items()}
-        return tuple(
-            PartitionInfo(ids[0], 0, ids, ids, leader_broker_epoch=epochs.get(ids[0], -1) if len(ids) > 1 else -1)
-            for ids in assignment
-        )
+        brokers = self._cache.image.brokers
+        infos = []
+        for ids in assignment:
+            running = tuple(broker for broker in ids if broker in brokers)
+            isr = tuple(broker for broker in running if not brokers[broker].shutting_down) or running
+            if not isr:
+                message = f"all brokers of a new partition ({', '.join(map(str, ids))}) are down"
+                raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+            epoch = brokers[isr[0]].epoch if len(ids) > 1 else -1
+            infos.append(PartitionInfo(isr[0], 0, ids, isr, leader_broker_epoch=epoch))
+        return tuple(infos)
 
     async def create(
         self,
@@ -108,7 +132,7 @@ class TopicAdministration:
 
         Raises TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, REQUEST_TIMED_OUT.
         """
-        infos = self._infos(assignment or self.place(partitions, replication_factor))
+        infos = self._infos(assignment or await self.place(partitions, replication_factor))
         topic = TopicInfo(name, new_topic_id(self._random_bits), infos, configs or {})
         async with self._loader.changing(deadline) as log:
             await self._workers.write_store(topic_nodes.write_topic, log, topic)
@@ -173,16 +197,16 @@ class TopicAdministration:
         return await asyncio.shield(task)
 
     async def _create_internal(self, name: str) -> TopicInfo:
-        """Create an internal topic. It never gets more replicas later, so enough brokers must be running now.
+        """Create an internal topic. It never gets more replicas later, so brokers that are down get replicas, too.
 
-        As in Kafka (KIP-115), raises INVALID_REPLICATION_FACTOR while too few brokers run. But in a cluster that has
-        always been smaller than the setting, each broker gets a replica.
+        In a cluster that has always been smaller than the setting, each broker gets a replica. Kafka raises
+        INVALID_REPLICATION_FACTOR.
         """
         try:
             await self._loader.catch_up()
-            registered = len(await self._workers.read_store(self._store.children, BROKER_EPOCHS))
         except StoreError as error:
             raise cannot_write("metadata", error) from error
+        registered = len(await self.registered())
         config = self._config.current
         if name == CONSUMER_OFFSETS:
             partitions, segment_bytes = config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes

@@ -9,21 +9,31 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 def place(
-    partitions: int, replication_factor: int, racks: Mapping[int, str | None], *, first: int = 0
+    partitions: int,
+    replication_factor: int,
+    racks: Mapping[int, str | None],
+    *,
+    down: Mapping[int, str | None] | None = None,
+    first: int = 0,
 ) -> list[tuple[int, ...]]:
     """Return the replicas of each new partition; the first replica is the preferred leader.
 
-    `racks` has the rack of each broker that may get replicas, or None. `first` is the number of the first new
-    partition. Leaders go round robin over the brokers, alternating between racks. Each further replica goes to a rack
-    that the partition does not use yet, and there to the broker with the fewest new replicas. Raises
-    INVALID_REPLICATION_FACTOR if there are too few brokers.
+    `racks` has the rack of each running broker, or None, and `down` those of the other registered brokers. `first` is
+    the number of the first new partition. Leaders go round robin over the running brokers, alternating between racks.
+    Each further replica goes to a rack that the partition does not use yet, and there to a running broker if possible,
+    and to the one with the fewest new replicas. Raises INVALID_REPLICATION_FACTOR if there are too few brokers. Source:
+    Kafka's `StripedReplicaPlacer`, whose fenced brokers are those of `down`.
     """
+    running, racks = racks, {**(down or {}), **racks}
     if not 1 <= replication_factor <= len(racks):
-        message = f"replication factor {replication_factor} is not in 1..{len(racks)}, the number of live brokers"
+        message = f"replication factor {replication_factor} is not in 1..{len(racks)}, the number of registered brokers"
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    if not running:
+        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker of the cluster is registered and running")
     order = _alternating(racks)
     place_of = {broker: slot for slot, broker in enumerate(order)}
-    leaders = [order[number % len(order)] for number in range(first, first + partitions)]
+    leading = [broker for broker in order if broker in running]
+    leaders = [leading[number % len(leading)] for number in range(first, first + partitions)]
     loads = Counter(leaders)
     placed = []
     for leader in leaders:
@@ -33,7 +43,10 @@ def place(
             left = [broker for broker in order if broker not in chosen]
             candidates = [broker for broker in left if _rack(racks, broker) not in used] or left
             start = place_of[leader] + 1
-            broker = min(candidates, key=lambda other: (loads[other], (place_of[other] - start) % len(order)))
+            broker = min(
+                candidates,
+                key=lambda other: (other not in running, loads[other], (place_of[other] - start) % len(order)),
+            )
             chosen.append(broker)
             used.add(_rack(racks, broker))
             loads[broker] += 1
