@@ -277,6 +277,7 @@ class DeliveryTimeoutError(TimedOutError):
     """
 
     default_advice = "Check whether the records are in the partition; sending them again may duplicate them."
+    own_advice = True
 
 
 class UnknownTopicError(RetriableError):

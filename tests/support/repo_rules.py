@@ -24,7 +24,7 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 
 DRIVERS = (
     *("blocking", "calls", "http", "statistics", "table_kernels", "connections/pool"),
-    *(f"discovery/{name}" for name in ("cluster", "metadata", "retries")),
+    *(f"discovery/{name}" for name in ("cluster", "metadata", "retries", "slow_answers")),
     *("requests/broker_fanout", "requests/offsets"),
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "turns", "buffer", "sender")),
     *(

@@ -20,15 +20,19 @@ MAX_SUBJECTS = 100
 
 
 class _Trouble:
-    """`logged_at`: when the last warning was logged. `open`: it lasts. `warned`: it lasts and was logged."""
+    """`logged_at`: when the last warning was logged. `open`: it lasts. `warned`: it lasts and was logged.
 
-    __slots__ = ("logged_at", "open", "seen", "since", "warned", "why")
+    `cause`: the last error, if there is one.
+    """
+
+    __slots__ = ("cause", "logged_at", "open", "seen", "since", "warned", "why")
 
     def __init__(self) -> None:
         self.open = self.warned = False
         self.since = self.seen = 0.0
         self.logged_at = float("-inf")
         self.why = ""
+        self.cause: BaseException | None = None
 
 
 class Troubles:
@@ -52,8 +56,13 @@ class Troubles:
         self._outage = outage
         self._known: dict[Hashable, _Trouble] = {}
 
-    def waiting(self, subject: Hashable, why: str) -> None:
-        """Record that the client waits. `why` is a sentence without a full stop: what happened, and what helps."""
+    def waiting(
+        self, subject: Hashable, why: str, cause: BaseException | None = None, *, lasted_s: float = 0.0
+    ) -> None:
+        """Record that the client waits. `why` is a sentence without a full stop: what happened, and what helps.
+
+        `cause` is the error after which the client retries. `lasted_s`: a single attempt has lasted for so long.
+        """
         if self._outage():
             return
         now = self._now()
@@ -62,15 +71,16 @@ class Troubles:
             if len(self._known) >= MAX_SUBJECTS:
                 del self._known[next(iter(self._known))]
             trouble = self._known[subject] = _Trouble()
-        if not trouble.open or now - trouble.seen > self._gap_s:
-            trouble.open, trouble.warned, trouble.since = True, False, now
-            trouble.seen, trouble.why = now, why
+        begins = not trouble.open or now - trouble.seen > self._gap_s
+        if begins:
+            trouble.open, trouble.warned, trouble.since = True, False, now - lasted_s
+        trouble.seen, trouble.why, trouble.cause = now, why, cause
+        if begins and not lasted_s:
             return
-        trouble.seen, trouble.why = now, why
         late = now - trouble.since >= SILENT_SECONDS and now - trouble.logged_at >= QUIET_SECONDS
         if late and not trouble.warned:
             trouble.warned, trouble.logged_at = True, now
-            self._log.warning("%s; still retrying", why)
+            self._log.warning("%s; still %s", why, "waiting" if lasted_s else "retrying")
 
     def over(self, subject: Hashable) -> None:
         """Record that the client does not wait for this any more."""
@@ -81,7 +91,18 @@ class Troubles:
         if trouble.warned:
             self._log.warning("over after %.0f s: %s", self._now() - trouble.since, trouble.why)
 
+    def forget(self, subject: Hashable) -> None:
+        """Record without a log line that nothing waits for this any more, because the client has given up."""
+        trouble = self._known.get(subject)
+        if trouble is not None:
+            trouble.open = False
+
     def why(self) -> str:
         """Return why the client waits now, or an empty string (any thread)."""
         reasons = (trouble.why for trouble in self._known.copy().values() if trouble.open)
         return self._outage() or next(reasons, "")
+
+    def cause(self) -> BaseException | None:
+        """Return the last error of what the client waits for now, if there is one (any thread)."""
+        causes = (trouble.cause for trouble in self._known.copy().values() if trouble.open)
+        return None if self._outage() else next(causes, None)

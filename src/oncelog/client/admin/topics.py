@@ -153,8 +153,8 @@ async def _until_known(cluster: ClusterClient, name: str) -> None:
     cluster.topology.forget(name)
     try:
         await cluster.topic(name, missing_ms=cluster.api_timeout_ms)
-    except errors.UnknownTopicError:
-        raise errors.TimedOutError(f"topic {name!r} was created, but the brokers do not know it yet") from None
+    except errors.UnknownTopicError as error:
+        raise errors.TimedOutError(f"topic {name!r} was created, but the brokers do not know it yet") from error
 
 
 async def create_partitions(

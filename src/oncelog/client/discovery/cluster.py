@@ -101,8 +101,9 @@ class ClusterClient:
         longest_backoff_ms = max(retry_backoff_max_ms, reconnect_backoff_max_ms)
         self._attempt_s = (connect_timeout_ms + request_timeout_ms + longest_backoff_ms) / 1000
         self._outage = Outage(_now, self._attempt_s)
+        waits = self.troubles(log)
         self._metadata = MetadataUpdater(
-            self._connections, parse_bootstrap(bootstrap_servers), self._outage, self.requests
+            self._connections, parse_bootstrap(bootstrap_servers), self._outage, self.requests, waits
         )
         self.topology = self._metadata.topology
         self.retries = Retries(
@@ -111,7 +112,7 @@ class ClusterClient:
             first_contact_ms=first_contact_ms,
             request_timeout_ms=request_timeout_ms,
             outage=self._outage,
-            troubles=self.troubles(log),
+            troubles=waits,
             addresses=self._metadata.addresses,
             chance=chance,
         )
@@ -219,19 +220,24 @@ class ClusterClient:
         limit = begun + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         answered = None
         delays = self.retries.delays()
+        waits, subject = self.retries.waits, ("topic", name)
         while True:
             await self.retries.until_connected(lambda: self.refresh([name], create=create), timeout_ms, begun)
             answered = now() if answered is None else answered
             found = self.topology.topics.get(name)
             if found is not None and partition in found.partitions:
+                waits.over(subject)
                 return found
             code = self.topology.failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             delay = delays()
             if not code.retriable or now() + delay > min(limit, answered + missing_ms / 1000):
+                waits.forget(subject)
                 if found is not None:
                     last = len(found.partitions) - 1
                     raise errors.UnknownTopicError(f"topic {name!r} has partitions 0 to {last}, not {partition}")
                 raise errors.error_for(code, f"topic {name!r}: {code.text}")
+            if missing_ms > MISSING_TOPIC_MS:  # otherwise, the error follows soon
+                waits.waiting(subject, f"a call waits: topic {name!r}, partition {partition}: {code.text}".rstrip("."))
             await asyncio.sleep(delay)
 
     async def partition(self, topic: str, partition: int, *, timeout_ms: float | None = None) -> Partition:

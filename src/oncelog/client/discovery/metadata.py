@@ -7,8 +7,10 @@ from collections.abc import Iterable
 
 from oncelog import errors
 from oncelog.client.connections.pool import Address, Connections, Outage
+from oncelog.client.discovery.slow_answers import noticed
 from oncelog.client.discovery.topology import Topology
 from oncelog.client.metrics.requests import Requests
+from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -19,12 +21,15 @@ _Key = tuple[frozenset[str] | None, bool]
 class MetadataUpdater:
     """Update `topology` from Metadata responses of any broker (Kafka's MetadataUpdater)."""
 
-    def __init__(self, connections: Connections, bootstrap: list[Address], outage: Outage, requests: Requests) -> None:
+    def __init__(
+        self, connections: Connections, bootstrap: list[Address], outage: Outage, requests: Requests, waits: Troubles
+    ) -> None:
         self.topology = Topology()
         self._connections = connections
         self._bootstrap = bootstrap
         self._outage = outage
         self._requests = requests
+        self._waits = waits
         self._refreshing: dict[_Key, asyncio.Task[None]] = {}
         self._refreshed_at = float("-inf")
 
@@ -72,7 +77,10 @@ class MetadataUpdater:
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         connection = await self.any_connection()
         try:
-            response: MetadataResponse = await connection.call(request)
+            with noticed(
+                self._waits, ("Metadata", connection.address), f"broker {connection.address}", "MetadataRequest"
+            ):
+                response: MetadataResponse = await connection.call(request)
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(str(error)) from error
         self.topology.update(response, everything=topics is None)

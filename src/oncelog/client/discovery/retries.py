@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.connections.pool import Address, Outage
 from oncelog.client.connections.versions import ByVersion, Request, for_connection
+from oncelog.client.discovery.slow_answers import noticed
 from oncelog.client.discovery.topology import NO_SUCH_TOPIC
 from oncelog.client.response_errors import first_error, text_of
 from oncelog.client.troubles import Troubles
@@ -19,12 +20,16 @@ from oncelog.protocol.errors import ErrorCode
 
 T = TypeVar("T")
 
+_CONNECTED = object()
+"""The subject of `Troubles` for attempts that any broker may answer."""
+
 
 class Retries:
     """The waits of one client. `api_timeout_ms()` bounds a call that has no timeout of its own.
 
     Until a broker has answered for the first time (`outage.reached`), `first_contact_ms` bounds it, too.
-    `addresses()` returns the known brokers, for messages. `chance` returns random numbers in [0, 1).
+    `addresses()` returns the known brokers, for messages. `chance` returns random numbers in [0, 1). `waits` logs the
+    calls that wait.
     """
 
     def __init__(
@@ -44,7 +49,7 @@ class Retries:
         self._first_contact_ms = first_contact_ms
         self._request_timeout_ms = request_timeout_ms
         self._outage = outage
-        self._troubles = troubles
+        self.waits = troubles
         self._addresses = addresses
         self._chance = chance
 
@@ -74,13 +79,17 @@ class Retries:
         failure: errors.KafkaError | None = None
         while True:
             try:
-                return await self._in_time(attempt, timeout_ms, begun, failure)
+                found = await self._in_time(attempt, timeout_ms, begun, failure)
             except errors.ConnectionFailedError as error:
                 failure = error
                 delay = delays()
                 if now() + delay >= begun + self.patience(timeout_ms):
                     raise
+                self.waits.waiting(_CONNECTED, f"a call waits: {failure}".rstrip("."), failure)
                 await asyncio.sleep(delay)
+            else:
+                self.waits.over(_CONNECTED)
+                return found
 
     async def call(
         self,
@@ -115,11 +124,11 @@ class Retries:
                 subject = (name, connection.address)  # calls of other brokers may succeed meanwhile
                 left = max(1.0, min((limit - now()) * 1000, self._request_timeout_ms))
                 message, chosen = for_connection(request, version, connection)
-                response = await connection.call(message, chosen, timeout_ms=left)
+                with noticed(self.waits, subject, f"broker {connection.address}", name):
+                    response = await connection.call(message, chosen, timeout_ms=left)
                 code = first_error(response)
                 if not code.retriable or (code in NO_SUCH_TOPIC and not about_topic):
-                    for each in {subject, *reported}:
-                        self._troubles.over(each)
+                    self._all_over({subject, *reported})
                     return response
                 answered = f"{name}: {text_of(response, code)}".rstrip(". ")
                 failure = errors.error_for(code, answered)
@@ -134,14 +143,18 @@ class Retries:
             except errors.RetriableError as error:
                 failure = error
             reported.add(subject)
-            self._troubles.waiting(subject, f"a call waits: {failure}".rstrip("."))
+            self.waits.waiting(subject, f"a call waits: {failure}".rstrip("."), failure)
             moved(failure.code)
             delay = delays()
             if now() + delay >= begun + self.patience(timeout_ms):
-                if response is not None:
-                    return response
-                raise failure
+                if response is None:
+                    raise failure
+                return response
             await asyncio.sleep(delay)
+
+    def _all_over(self, subjects: Iterable[Hashable]) -> None:
+        for each in subjects:
+            self.waits.over(each)
 
     async def _in_time(
         self,

@@ -26,6 +26,7 @@ from oncelog.protocol.records import (
 if TYPE_CHECKING:
     from oncelog.client.producer.delivery import Delivery
     from oncelog.client.types import Headers, TopicPartition
+    from oncelog.errors import KafkaError
 
 RECORD_OVERHEAD: Final = 21
 """The maximum number of bytes that a record takes besides key, value and headers (KIP-98)."""
@@ -65,7 +66,7 @@ class Batch:
     again. `done`: its outcome is known. `in_doubt`: a request with it has no final response, so a copy may be in the
     log or in flight, and it must not get other sequences. `size` is its share of the buffer memory. `serial` orders the
     producer's batches, and within a partition their sequences, too. `parts`: the batches into which it was split,
-    because it was too large.
+    because it was too large. `failure`: the error of the last attempt, if the batch is sent again.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class Batch:
         "created_ms",
         "delivery",
         "done",
+        "failure",
         "in_doubt",
         "in_retry",
         "max_timestamp",
@@ -113,6 +115,7 @@ class Batch:
         self.in_doubt = False
         self.parts: list[Batch] = []
         self.attempts = 0
+        self.failure: KafkaError | None = None
         self.retry_at_ms = 0
         self.serial = 0
         self.size = HEADER_SIZE
@@ -191,6 +194,7 @@ class Batch:
             if self.base_sequence >= 0:
                 sequence = next_sequence(self.base_sequence, first)
                 part.set_producer(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
+            part.failure = self.failure
             part.in_retry, part.in_doubt, part.sequence_reset = True, self.in_doubt, self.sequence_reset
             part.serial = self.serial + first
             first += len(records)

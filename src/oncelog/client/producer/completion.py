@@ -17,6 +17,8 @@ from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.produce_requests import Answer, BatchAnswer
 from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
+from oncelog.client.troubles import Troubles
+from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -28,7 +30,7 @@ Outcomes = list[Callable[[], None]]
 class Completion:
     """The outcomes of one producer's batches.
 
-    `why()` returns why the producer waits, if it does. `chance()` returns random numbers in [0, 1).
+    `troubles` is told which partitions the brokers keep rejecting. `chance()` returns random numbers in [0, 1).
     """
 
     def __init__(
@@ -36,14 +38,16 @@ class Completion:
         options: Mapping[str, Any],
         accumulator: Accumulator,
         manager: TransactionManager | None,
-        why: Callable[[], str],
+        troubles: Troubles,
         chance: Callable[[], float],
         sends: Sends,
     ) -> None:
         self._options = options
         self._accumulator = accumulator
         self._manager = manager
-        self._why = why
+        self._troubles = troubles
+        self._rejecting: set[TopicPartition] = set()
+        """Partitions whose last batch a broker has rejected with an error that the client retries."""
         self._chance = chance
         self._sends = sends
         self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
@@ -81,15 +85,44 @@ class Completion:
             self.finish(batch, error)
 
     def lost(self, batch: Batch, on_wire: bool, within: str) -> errors.TimedOutError:
-        """Return the error of a batch that is given up. It says whether the batch may be in the log."""
+        """Return the error of a batch that is given up. It says whether the batch may be in the log.
+
+        Its cause and its code are the last error of the broker, if there is one.
+        """
         about = f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]}"
+        last, times = batch.failure, batch.attempts
+        if last is None:
+            why, code = self._troubles.why(), None
+        else:
+            how_often = f"{times} attempts failed, the last one with" if times > 1 else "an attempt failed with"
+            why, code = f"{how_often} {last.code.name}: {last.message}", last.code
+        reason = f" ({why})" if why else ""
+        lost: errors.TimedOutError
         if batch.in_doubt or on_wire:
-            return errors.DeliveryTimeoutError(
-                f"{about} were sent, but not acknowledged {within}; they may or may not be in the log"
+            lost = errors.DeliveryTimeoutError(
+                f"{about} were sent, but not acknowledged {within}; they may or may not be in the log{reason}", code
             )
-        how = "were rejected repeatedly" if batch.attempts else "were not sent"
-        why = self._why()
-        return errors.TimedOutError(f"{about} {how} {within}; they are not in the log{why and f' ({why})'}")
+        else:
+            how = "were rejected repeatedly" if batch.attempts else "were not sent"
+            lost = errors.TimedOutError(f"{about} {how} {within}; they are not in the log{reason}", code)
+        lost.__cause__ = last or self._troubles.cause()
+        self._given_up(batch.tp)
+        return lost
+
+    def _rejected(self, tp: TopicPartition, error: errors.KafkaError) -> None:
+        self._rejecting.add(tp)
+        why = f"records for {tp[0]}-{tp[1]} wait: {error}".rstrip(".")
+        self._outcomes.append(lambda: self._troubles.waiting(tp, why, error))
+
+    def _accepted(self, tp: TopicPartition) -> None:
+        self._rejecting.discard(tp)
+        self._outcomes.append(lambda: self._troubles.over(tp))
+
+    def _given_up(self, tp: TopicPartition) -> None:
+        """Forget why a partition waits, unless other records wait there, too."""
+        if tp in self._rejecting and not self._accumulator.queued(tp):
+            self._rejecting.discard(tp)
+            self._outcomes.append(lambda: self._troubles.forget(tp))
 
     def resolve(self) -> None:
         """Settle sequences in doubt, and fail batches that cannot be sent after an error."""
@@ -125,6 +158,8 @@ class Completion:
         for batch, code, text, where in answers:
             self._accumulator.unmute(batch.tp)
             if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                if batch.tp in self._rejecting:
+                    self._accepted(batch.tp)
                 if self._manager is not None:
                     self._manager.delivered(batch, where.base_offset)
                 self.finish(batch, None, where)
@@ -136,13 +171,16 @@ class Completion:
             if code in TOO_LARGE and batch.count > 1:
                 self._split(batch)
                 continue
+            error = errors.error_for(code, f"{batch.tp[0]}-{batch.tp[1]}: {text or code.text}")
             if self._can_retry(batch, code, where.log_start_offset):
+                batch.failure = error
+                self._rejected(batch.tp, error)
                 self._sends.retried(batch.tp[0], batch.count)
                 delay = Backoff(*self._backoff)
                 delay.failures = batch.attempts
                 self._accumulator.requeue(batch, now + int(delay.next_ms(self._chance())))
                 continue
-            error = errors.error_for(code, f"{batch.tp[0]}-{batch.tp[1]}: {text or code.text}")
+            self._given_up(batch.tp)
             if self._manager is None:
                 error = error_meanings.outside_transaction(error, in_doubt=batch.in_doubt)
             else:

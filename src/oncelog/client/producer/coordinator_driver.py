@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
+from oncelog.client.discovery.slow_answers import noticed
 from oncelog.client.producer import coordinator_requests as coordination
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.producer.turns import Turns
@@ -87,7 +88,7 @@ class CoordinatorDriver:
                 code, why = failure
                 whose = f"the transaction waits for the coordinator of {asked.key!r}"
                 what = whose if asked.key else "the producer waits for a producer id"
-                self._troubles.waiting(_COORDINATOR, f"{what}: {why}")
+                self._troubles.waiting(_COORDINATOR, f"{what}: {why}", errors.error_for(code, why))
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                     self._cluster.forget_coordinator("group" if asked.kind == "group" else "transaction", asked.key)
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
@@ -109,13 +110,16 @@ class CoordinatorDriver:
             if asked.kind == "any":
                 response = await self._cluster.call_any(asked.request)
             else:
-                connection = await self._cluster.connection(await self._cluster.coordinator(asked.kind, asked.key))
+                node = await self._cluster.coordinator(asked.kind, asked.key)
+                connection = await self._cluster.connection(node)
                 version = min(connection.version_for(type(asked.request)), asked.max_version)
                 if isinstance(asked.request, InitProducerIdRequest) and asked.kind == "transaction":
                     self._learn_version(manager, connection.features)
                 with self._lock:
                     coordination.sent(manager, asked)
-                response = await connection.call(asked.request, version)
+                name = type(asked.request).__name__
+                with noticed(self._troubles, _COORDINATOR, f"broker {node}", name):
+                    response = await connection.call(asked.request, version)
         except errors.RetriableError as error:
             return error.code, error.message
         except ConnectionLostError as error:

@@ -95,7 +95,7 @@ class ProducerCore:
         self.buffer = RecordBuffer(
             self.accumulator,
             self.manager,
-            Completion(options, self.accumulator, self.manager, self._troubles.why, random.random, self.sends),
+            Completion(options, self.accumulator, self.manager, self._troubles, random.random, self.sends),
             self.lock,
             self._turns,
             partitioner=make_partitioner(options, random.randrange, self._routes.weights),
@@ -111,6 +111,7 @@ class ProducerCore:
             routes=self._routes,
             coordinator=self._coordinator,
             sends=self.sends,
+            troubles=self._troubles,
         )
         self._ending = 0
         """How many calls wait for the end of a transaction."""
@@ -171,7 +172,7 @@ class ProducerCore:
             why = self._troubles.why()
             raise errors.TimedOutError(
                 f"{what} did not complete within {timeout_ms:.0f} ms{why and f': {why}'}"
-            ) from None
+            ) from self._troubles.cause()
 
     def _timeout_ms(self, timeout_ms: float | None) -> float:
         """Return a call's timeout, by default max.block.ms."""

@@ -14,6 +14,7 @@ from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.reasons import without_leader
 from oncelog.client.options import cluster_options, read_options
 from oncelog.client.producer.markers import find_markers
 from oncelog.client.producer.options import PRODUCER
@@ -152,22 +153,31 @@ class AsyncResumedTransaction:
     async def _await_leaders(self, until: float) -> None:
         """Wait until each partition has a leader: Apache Kafka 4.3.1 drops the marker of a partition without one."""
         topics = sorted({span[0] for span in self.handle.spans})
-        topology = self._cluster.topology
+        topology, waits = self._cluster.topology, self._cluster.retries.waits
         try:
             async with asyncio.timeout_at(until) as scope:
                 while topics:
                     await self._cluster.refresh(topics, patient=True)
                     known = [(t, p) for t, p, _, _ in self.handle.spans if t in topology.topics]
                     if all(topology.leader(*tp) >= 0 for tp in known):
+                        waits.over(self)
                         return
+                    waits.waiting(self, f"the end of the prepared transaction waits: {self._without_leader()}")
                     await asyncio.sleep(0.05)
         except TimeoutError:
             if not scope.expired():
                 raise
-            why = self._cluster.unreachable or "a partition has no leader"
+            why = self._cluster.unreachable or self._without_leader()
             raise errors.TimedOutError(
                 f"the prepared transaction of {self.handle.transactional_id!r} could not be ended in time: {why}"
             ) from None
+
+    def _without_leader(self) -> str:
+        topology = self._cluster.topology
+        spans = sorted((topic, partition) for topic, partition, _, _ in self.handle.spans if topic in topology.topics)
+        without = [tp for tp in spans if topology.leader(*tp) < 0]
+        topic = without[0][0] if without else ""
+        return without_leader(topic, [each for name, each in without if name == topic])
 
     async def _find_outcome(self, wait_ms: float) -> TransactionOutcome:
         """Return how it ended: search for markers, then query the coordinator, then wait for a marker."""

@@ -132,10 +132,14 @@ class Routes:
                         await self._cluster.refresh([topic])
                         self._count(topic)
                     if partition >= self.counts[topic]:
+                        known = f"topic {topic!r} has partitions 0 to {self.counts[topic] - 1}, not {partition}"
+                        self._troubles.waiting((topic, partition), f"send() waits: {known}")
                         await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+            self._troubles.over((topic, partition))
         except TimeoutError:
             if not scope.expired():
                 raise
+            self._troubles.forget((topic, partition))
             limit = self._options["max_block_ms"]
             raise errors.UnknownTopicError(
                 f"topic {topic!r} has partitions 0 to {self.counts[topic] - 1}, not {partition}, "

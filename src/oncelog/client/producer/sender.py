@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.slow_answers import unanswered
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer import produce_requests as produce
 from oncelog.client.producer.accumulator import Accumulator
@@ -22,6 +24,7 @@ from oncelog.client.producer.coordinator_driver import CoordinatorDriver
 from oncelog.client.producer.routes import Routes
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.producer.turns import Turns
+from oncelog.client.troubles import SILENT_SECONDS, Troubles
 from oncelog.net.connection import NoCommonVersionError
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
@@ -44,6 +47,7 @@ class Sender:
         routes: Routes,
         coordinator: CoordinatorDriver | None,
         sends: Sends,
+        troubles: Troubles,
     ) -> None:
         self._cluster = cluster
         self._options = options
@@ -54,10 +58,15 @@ class Sender:
         self._routes = routes
         self._coordinator = coordinator
         self._sends = sends
+        self._troubles = troubles
         self._acks: int = options["acks"]
         self._max_in_flight: int = options["max_in_flight_requests_per_connection"]
         self.in_flight: dict[int, int] = {}
         """Unanswered requests by broker."""
+        self._asked_ms: dict[int, deque[int]] = {}
+        """When each unanswered request was sent, by broker, oldest first."""
+        self._slow: set[int] = set()
+        """Brokers whose missing response is recorded in `troubles`."""
         self._on_wire: dict[Batch, None] = {}
         routes.rejected = self._reject
         turns.start(self._turn)
@@ -108,9 +117,27 @@ class Sender:
         if self._coordinator is not None:
             self._coordinator.go_on()
         expiry = self._accumulator.next_expiry_ms()
-        times = [at for at in (drained.next_ms, expiry) if at is not None]
+        times = [at for at in (drained.next_ms, expiry, self._notice_slow(now)) if at is not None]
         if times:
             self._turns.wake_at(max(min(times), now), now)
+
+    def _notice_slow(self, now: int) -> int | None:
+        """Record the brokers that do not answer a request for seconds. Return when to look again (ms), or None."""
+        next_ms = None
+        silent_ms = int(SILENT_SECONDS * 1000)
+        for node, asked in self._asked_ms.items():
+            if not asked:
+                continue
+            at = asked[0] + silent_ms
+            if at <= now:
+                self._slow.add(node)
+                seconds = (now - asked[0]) / 1000
+                host, port = self._cluster.topology.brokers.get(node, ("?", 0))
+                why = unanswered(f"broker {node} ({host}:{port})", "ProduceRequest", seconds)
+                self._troubles.waiting(("answer", node), why, lasted_s=seconds)
+                at = now + silent_ms
+            next_ms = at if next_ms is None else min(next_ms, at)
+        return next_ms
 
     def _may_send(self, node: int) -> bool:
         connection = None
@@ -159,6 +186,7 @@ class Sender:
             return
         self._count(encoded)
         self.in_flight[node] = self.in_flight.get(node, 0) + 1
+        self._asked_ms.setdefault(node, deque()).append(self._turns.now_ms())
         self._on_wire.update(dict.fromkeys(sent))
         future.add_done_callback(lambda done: self._answered(node, sent, done))
 
@@ -173,6 +201,10 @@ class Sender:
 
     def _take_answer(self, node: int, sent: list[Batch], future: asyncio.Future[Any]) -> None:
         self.in_flight[node] -= 1
+        self._asked_ms[node].popleft()
+        if node in self._slow:
+            self._slow.discard(node)
+            self._troubles.over(("answer", node))
         for batch in sent:
             self._on_wire.pop(batch, None)
         error = ConnectionLostError("the request was cancelled") if future.cancelled() else future.exception()

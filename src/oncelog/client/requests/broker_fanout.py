@@ -12,6 +12,7 @@ from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.connections.versions import ByVersion, Request, for_connection
 from oncelog.client.discovery.cluster import KINDS, ClusterClient
+from oncelog.client.discovery.slow_answers import noticed
 from oncelog.net.connection import NoCommonVersionError
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
@@ -65,6 +66,7 @@ async def ask_by_node(
     left = list(dict.fromkeys(keys))
     found: dict[K, A] = {} if into is None else into
     failures: dict[K, errors.KafkaError] = {}
+    waits, subject = cluster.retries.waits, ("keys", *map(fanout.name, left[:1]))
     backoff = Backoff(50, 1000)
     try:
         async with asyncio.timeout_at(limit) as scope:
@@ -76,6 +78,8 @@ async def ask_by_node(
                     patience = cluster.retries.patience(timeout_ms if patience_ms is None else patience_ms)
                     if now() + delay > min(limit, begun + patience):
                         raise failures[left[0]]
+                    failure = failures[left[0]]
+                    waits.waiting(subject, f"a call waits: {failure}".rstrip("."), failure)
                     await asyncio.sleep(delay)
     except TimeoutError:
         if not scope.expired():
@@ -83,9 +87,11 @@ async def ask_by_node(
         left = [key for key in left if key not in found]
         if left and left[0] in failures:
             raise failures[left[0]] from None
-        why = cluster.unreachable and f": {cluster.unreachable}"
+        reason = waits.why()
+        why = reason and f": {reason}"
         what = ", ".join(map(fanout.name, left))
-        raise errors.TimedOutError(f"{what}: no response within {within_ms:.0f} ms{why}") from None
+        raise errors.TimedOutError(f"{what}: no response within {within_ms:.0f} ms{why}") from waits.cause()
+    waits.over(subject)
     return found
 
 
@@ -136,7 +142,10 @@ async def _grouped(
 async def _answer(cluster: ClusterClient, node: int, request: Request) -> Any:
     connection = await cluster.connection(node)
     try:
-        return await connection.call(*for_connection(request, None, connection))
+        message, version = for_connection(request, None, connection)
+        name = type(message).__name__
+        with noticed(cluster.retries.waits, (name, node), f"broker {node}", name):
+            return await connection.call(message, version)
     except ConnectionLostError as error:
         raise errors.ConnectionFailedError(str(error)) from error
     except NoCommonVersionError as error:
