@@ -17,7 +17,7 @@ import pytest
 
 from oncelog.sim.faults import AnyFault, Crash, Cut, CutStore, Die, Kill, Limit, Pause, Slow
 from oncelog.sim.plan import PlanError, decode
-from support import cluster_mutations, worlds
+from support import cluster_mutations, many_partitions, worlds
 from support.cluster_plans import FAULTS, SCENARIO, Commits, Put, Transaction, Trim, expand
 from support.cluster_world import run_plan
 from support.replica_invariants import InvariantError
@@ -49,6 +49,11 @@ def test_invariants_hold(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         total += run_seed(seed)
     assert min(total[what] for what in ("numbers", "commits", "committed", "aborted")) > 0
+
+
+def test_acknowledged_records_of_many_partitions_survive_kills() -> None:
+    """`scripts/nightly` runs such worlds with 10,000 partitions."""
+    assert many_partitions.run_world(0, partitions=200) >= 600
 
 
 def test_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:

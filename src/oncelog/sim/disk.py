@@ -13,13 +13,14 @@ import random
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from oncelog.log.disk import MAP_BYTES
 from oncelog.sim.loop import ProcessDied
 from oncelog.sim.pages import Pages
 
 Buffer = bytes | bytearray | memoryview
-
+T = TypeVar("T")
 
 CAPACITY = 1 << 40
 """Size of the device in bytes."""
@@ -65,6 +66,31 @@ class Content:
             self.synced, self.durable = bytes(self.data), True
 
 
+class Paths(dict[str, T]):
+    """A dict by path that finds the paths of a directory without looking at the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inside: dict[str, dict[str, None]] = {}
+
+    def __setitem__(self, path: str, value: T) -> None:
+        super().__setitem__(path, value)
+        self._inside.setdefault(path.rpartition("/")[0], {})[path] = None
+
+    def __delitem__(self, path: str) -> None:
+        self.pop(path)
+
+    def pop(self, path: str) -> T:  # type: ignore[override]  # without a default
+        """Remove a path, and return its value."""
+        value = super().pop(path)
+        del self._inside[path.rpartition("/")[0]][path]
+        return value
+
+    def inside(self, folder: str) -> list[str]:
+        """Return the paths that are directly in a directory. The root is not in itself."""
+        return [path for path in self._inside.get(folder, ()) if path]
+
+
 @dataclass(slots=True)
 class _Fault:
     kinds: tuple[str, ...]
@@ -79,8 +105,9 @@ class SimDisk:
     def __init__(self, rng: random.Random, trace: Callable[[str], None] = lambda _: None) -> None:
         self._rng = rng
         self._trace = trace
-        self._files: dict[str, Content] = {}
-        self._folders: dict[str, None] = {"": None}
+        self._files: Paths[Content] = Paths()
+        self._folders: Paths[None] = Paths()
+        self._folders[""] = None
         self._mount: Mount | None = None
         self._until_death: int | None = None
         self._on_death: Callable[[], None] = lambda: None
@@ -200,12 +227,12 @@ class SimDisk:
         return self._rng.randint(0, size)
 
     @property
-    def files(self) -> dict[str, Content]:
+    def files(self) -> Paths[Content]:
         """All files by path."""
         return self._files
 
     @property
-    def folders(self) -> dict[str, None]:
+    def folders(self) -> Paths[None]:
         """All directories by path."""
         return self._folders
 
@@ -314,9 +341,8 @@ class Mount:
         if path in self._live().folders:
             self._disk.check("sync", path)
             self.change(f"sync {path}/")
-            for name, content in self._disk.files.items():
-                if name.rpartition("/")[0] == path:
-                    content.durable = True
+            for name in self._disk.files.inside(path):
+                self._disk.files[name].durable = True
             return
         content = self.content(path)
         try:
@@ -358,8 +384,7 @@ class Mount:
     def listdir(self, path: str) -> list[str]:
         """See `Disk.listdir`."""
         disk = self._live()
-        names = [*disk.files, *disk.folders]
-        return sorted(name.rpartition("/")[2] for name in names if name and name.rpartition("/")[0] == path)
+        return sorted(name.rpartition("/")[2] for name in disk.files.inside(path) + disk.folders.inside(path))
 
     def mkdir(self, path: str) -> None:
         """See `Disk.mkdir`."""
