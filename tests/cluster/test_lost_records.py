@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
+from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, HIGH_WATERMARKS
 from oncelog.cluster.brokers import (
     BOOTS,
     read_registrations,
@@ -223,6 +225,68 @@ def test_recovery_below_the_high_watermark_counts_as_lost_records(tmp_path: Path
         await brokers.crash(1)
         broker = await brokers.start(1)
         assert broker.registration.info.lost_unsynced
+
+    run(Brokers(tmp_path, store), body)
+
+
+def cut_the_last_batch(folder: Path) -> None:
+    os.truncate(folder / f"{0:020d}.log", (folder / f"{0:020d}.log").stat().st_size - 10)
+
+
+def damage_the_last_batch(folder: Path) -> None:
+    data = bytearray((folder / f"{0:020d}.log").read_bytes())
+    data[-1] ^= 1
+    (folder / f"{0:020d}.log").write_bytes(data)
+
+
+def remove_the_segment(folder: Path) -> None:
+    (folder / f"{0:020d}.log").unlink()
+
+
+@pytest.mark.parametrize("damage", [cut_the_last_batch, damage_the_last_batch, remove_the_segment, rmtree])
+def test_log_that_was_damaged_after_a_clean_stop_counts_as_lost_records(
+    tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The high watermark of the follower does not cover the last record, but the leader counts on it."""
+    store = led_by_another()
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        await broker.topics.create("t", assignment=[(1, 2)])
+        for _ in range(2):
+            append(broker.partitions.find("t", 0))
+        in_shared_isr(store)
+        await brokers.stop(1)
+        write_offset_checkpoint(OsDisk(), str(tmp_path / "data-1" / HIGH_WATERMARKS), {("t", 0): 1})
+        damage(tmp_path / "data-1" / "t-0")
+        await brokers.start(1)
+        await until(lambda: read_registrations(store)[1].may_lack("t", 0))
+
+    run(Brokers(tmp_path, store), body)
+    assert "which it had at the last clean stop" in caplog.text
+
+
+def test_new_topic_does_not_count_as_a_lost_log_of_the_same_name(tmp_path: Path) -> None:
+    """The former topic was deleted while the broker was stopped, and its directory too."""
+    store = led_by_another()
+
+    async def body(brokers: Brokers) -> None:
+        broker = await brokers.start(1)
+        await broker.topics.create("t", assignment=[(1,)])
+        append(broker.partitions.find("t", 0))
+        await brokers.stop(1)
+        mark = tmp_path / "data-1" / CLEAN_SHUTDOWN
+        found = json.loads(mark.read_bytes())
+        found["logs"]["t"][0] = str(uuid4())
+        mark.write_text(json.dumps(found))
+        rmtree(tmp_path / "data-1" / "t-0")
+        in_shared_isr(store)
+        broker = await brokers.start(1)
+        await until(lambda: broker.partitions.hosted("t", 0) is not None)
+        assert not read_registrations(store)[1].may_lack("t", 0)
+        replica = broker.partitions.hosted("t", 0)
+        assert replica is not None
+        assert replica.log.log_end_offset == 0
 
     run(Brokers(tmp_path, store), body)
 

@@ -34,6 +34,7 @@ from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING
 from oncelog.broker.requests.parts import Parts
+from oncelog.broker.storage.clean_mark import at_stop
 from oncelog.broker.storage.disk_failures import DiskFailures
 from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.housekeeping import Housekeeping
@@ -408,7 +409,8 @@ class Broker:
         for directory in clean:
             if directory in written and directory.online:
                 try:
-                    directory.mark_clean()
+                    opened = self.partitions.opened(directory)
+                    directory.mark_clean(at_stop(directory.at_stop, opened, self.partitions.roles.hosts))
                 except OSError as error:
                     self.log.error("cannot mark log directory %s as cleanly closed: %s", directory.path, error)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, commit_producers, number, replay_all
+from oncelog.log.clean_end import CleanEnd, clean_end
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
@@ -64,9 +65,12 @@ class Log(TruncatableLog):
         log_start_offset: int = 0,
         high_watermark: int | None = None,
         holes: Holes = Holes.KEEP,
+        at_stop: CleanEnd | None = None,
         unlink: Unlink | None = None,
     ) -> Steps[Log]:
         """Open the log in ``directory``, and recover it unless the last stop was ``clean``. Pause every few ms.
+
+        ``at_stop`` are its files at the clean stop. If they have changed, the log is recovered too.
 
         With ``high_watermark``, the checkpointed one, the log's high watermark starts there, not at the log start.
         A log without records has no files: the first append creates them. ``unlink`` gets the files that are no longer
@@ -82,6 +86,7 @@ class Log(TruncatableLog):
                 log_start=log_start_offset,
                 high_watermark=high_watermark,
                 holes=holes,
+                at_stop=at_stop,
             )
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {topic}-{partition}: {error}") from error
@@ -417,6 +422,10 @@ class Log(TruncatableLog):
         if paths:
             with self._access.to("flush"):
                 self._files.sync(paths)
+
+    def clean_end(self) -> CleanEnd | None:
+        """Return what the files are now, for the `at_stop` of the next opening. Return None if the log has no files."""
+        return clean_end(list(self.segments), self.log_end_offset) if self.has_files else None
 
     def discard(self) -> None:
         """Close a log without writing, because its files are complete, or will be deleted."""

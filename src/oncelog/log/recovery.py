@@ -1,9 +1,10 @@
 """Open a partition directory: find its segments, truncate damaged data, and restore the producer state.
 
-After a clean stop, this reads only names, the newest snapshot, and the last batches of the active segment. After a
-crash, it reads and checks the segments from the recovery point on, batch by batch. The first damaged batch ends the
-log. Indexes, transaction index, leader epochs and producer state are rebuilt meanwhile. Source: Kafka's
-``LogLoader``, ``LogSegment.recover``, ``ProducerStateManager.truncateAndReload``.
+After a clean stop, this reads only names and sizes, the newest snapshot, and the last batches of the active segment. If
+the files are not as they were at the stop, it reads and checks the changed segments, batch by batch. After a crash, it
+checks the segments from the recovery point on. The first damaged batch ends the log. Indexes, transaction index, leader
+epochs and producer state are rebuilt meanwhile. Source: Kafka's ``LogLoader``, ``LogSegment.recover``,
+``ProducerStateManager.truncateAndReload``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from oncelog.log.admission import replay
+from oncelog.log.clean_end import CleanEnd
 from oncelog.log.config import NO_LIMIT, LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import FILE_NAME as EPOCHS_FILE
@@ -166,23 +168,27 @@ class Loader:
         log_start: int,
         high_watermark: int | None = None,
         holes: Holes = Holes.KEEP,
+        at_stop: CleanEnd | None = None,
     ) -> Steps[Loaded]:
         """Return the directory's content. Pause if there is much to read.
 
         If this fails, or is closed in a pause because the topic was deleted, close the files that it has opened.
 
-        ``clean``: the last stop was orderly, so no check is needed. ``recovery_point``: records below this offset are
+        ``clean``: the last stop was orderly, so only changed files are checked. ``at_stop``: the files at that stop, or
+        None if they are unknown. ``recovery_point``: records below this offset are
         on the device. ``log_start``: the checkpointed log start offset. ``high_watermark``: the checkpointed one, or 0
         if it is unknown; None if all records of the log are committed. Raises LostRecordsError if ``holes`` says so.
         """
         self._high_watermark = NO_LIMIT if high_watermark is None else high_watermark
         self._holes = holes
         with self._on_failure:
-            loaded = yield from self._load(recovery_point=recovery_point, clean=clean, log_start=log_start)
+            loaded = yield from self._load(
+                recovery_point=recovery_point, clean=clean, log_start=log_start, at_stop=at_stop
+            )
             self._on_failure.pop_all()
             return loaded
 
-    def _load(self, *, recovery_point: int, clean: bool, log_start: int) -> Steps[Loaded]:
+    def _load(self, *, recovery_point: int, clean: bool, log_start: int, at_stop: CleanEnd | None) -> Steps[Loaded]:
         names = self._disk.listdir(self._directory)
         if not names:
             return (yield from self._empty(log_start))
@@ -196,6 +202,11 @@ class Loader:
         self._snapshots = Snapshots(self._disk, self._directory, snapshots)
         if not segments:
             return (yield from self._empty(log_start, exists=True))
+        changed = at_stop.changed_from(segments) if clean and at_stop is not None else None
+        if changed is not None:
+            text = "the files of %s have changed since the last clean stop; recovering the log from offset %d on"
+            logger.warning(text, self._directory, max(changed, segments[0].base_offset))
+            clean, recovery_point = False, changed
         stored_start, log_start = log_start, max(log_start, segments[0].base_offset)
         if not clean and self._is_hole(segments[0], max(stored_start, recovery_point)) and self._holes is Holes.DROP:
             return (yield from self._emptying(segments, stored_start))
@@ -204,8 +215,8 @@ class Loader:
         first = yield from self._first_to_recover(segments, set(names), recovery_point, clean)
         if first is None:
             try:
-                end = segments[-1].next_offset()
-            except OSError as error:
+                end = segments[-1].checked_end()
+            except (OSError, ProtocolError) as error:
                 logger.warning("%s, although the last shutdown was clean; recovering the last segment", error)
                 first = len(segments) - 1
         if first is not None:

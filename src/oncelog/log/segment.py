@@ -21,6 +21,7 @@ from oncelog.protocol.records import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     BatchHeader,
+    check_crc,
     parse_header,
 )
 
@@ -329,6 +330,8 @@ class Segment:
             header = BatchHeader._make(HEADER.unpack_from(window, at))
             if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
                 raise OSError(f"{self.path} has a batch with the invalid size {header.size} at position {position}")
+            if position + header.batch_length + LOG_OVERHEAD > end:
+                raise OSError(f"{self.path} ends with an incomplete batch at position {position}")
             yield BatchPosition(header, position)
             position += header.batch_length + LOG_OVERHEAD
 
@@ -356,6 +359,18 @@ class Segment:
         for header, _ in self.headers(self._indexes().last_position):
             last = header.next_offset
         return last
+
+    def checked_end(self) -> int:
+        """Return the offset after the last batch. Read that batch.
+
+        Raises OSError if it is incomplete, and ProtocolError if its checksum does not match.
+        """
+        end, last = self.base_offset, None
+        for last in self.headers(self._indexes().last_position):
+            end = last.header.next_offset
+        if last is not None:
+            check_crc(last.header, memoryview(self.pread(last.header.size, last.position)))
+        return end
 
     def batches(self, size: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Yield header and bytes of every batch in the first ``size`` bytes of the file, reading it in order.

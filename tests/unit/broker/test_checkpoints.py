@@ -480,6 +480,6 @@ def test_a_power_failure_does_not_bring_back_the_mark_of_a_clean_stop(tmp_path: 
         assert disk.undoable == set()
         return directory
 
-    opened().mark_clean()
+    opened().mark_clean({})
     assert opened().clean
     assert not opened().clean

@@ -35,7 +35,7 @@ def live(folder: Path, store: MemoryStore, body: Callable[[Broker], Awaitable[No
             await asyncio.wait_for(body(broker), 60)
         finally:
             if crash:
-                broker.directories.online[0].mark_clean = lambda: None  # type: ignore[method-assign]
+                broker.directories.online[0].mark_clean = lambda _: None  # type: ignore[method-assign]
             await broker.stop()
 
     asyncio.run(run())

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
+from oncelog.broker.storage import clean_mark
+from oncelog.broker.storage.clean_mark import CleanEnds
 from oncelog.cluster.topics import parse_topic_id, topic_id_text
 from oncelog.log.checkpoint import (
     PARTITION_METADATA,
@@ -89,6 +91,9 @@ class DataDirectory:
         """(topic, partition) -> first offset that was not deleted when the broker started."""
         self.high_watermarks: Offsets = {}
         """(topic, partition) -> high watermark when the broker started."""
+        self.at_stop: CleanEnds = {}
+        """(topic, partition) -> the files of the log at the last clean stop. Empty after another stop, and if Kafka or
+        an older oncelog has stopped."""
         self.checkpoint_version = 0
         """The number of calls of `checkpoint_now`."""
         self._cleaned: Offsets = {}
@@ -162,8 +167,10 @@ class DataDirectory:
             raise error
         known = self._identify(cluster_id, (lambda: known_id) if known_id is not None else new_directory_id)
         mark = self._file(CLEAN_SHUTDOWN)
-        self.clean = self.disk.exists(mark)
-        if self.clean:
+        data = read_if_exists(self.disk, mark)
+        if data is not None:
+            found = clean_mark.decode(data)
+            self.clean, self.at_stop = found is not None, found or {}
             self.disk.remove(mark)
             self.disk.sync(self.path)  # otherwise, a power failure may bring the mark back
         self.deleted = [self._file(name) for name in self.disk.listdir(self.path) if name.endswith(DELETE_SUFFIX)]
@@ -263,10 +270,19 @@ class DataDirectory:
 
         Otherwise a new log of this name could begin at the old log's offsets, or count as compacted up to them.
         """
+        self.at_stop.pop((topic, partition), None)
         checkpointed = (self.recovery_points, self.start_offsets, self.high_watermarks)
         known = [offsets.pop((topic, partition), None) for offsets in checkpointed]
         cleaned = self._cleaned.pop((topic, partition), None)
         return any(known) or cleaned is not None
+
+    def least_end(self, topic: str, partition: int) -> int:
+        """Return the offset that a log had reached when the broker started, as far as its directory says.
+
+        If the log ends before it, this replica has lost records that it had acknowledged.
+        """
+        stopped = self.at_stop.get((topic, partition))
+        return max(self.high_watermarks.get((topic, partition), 0), stopped.files.end if stopped is not None else 0)
 
     def compacted_topics(self) -> set[str]:
         """Return the topics that have a compacted log in this directory. Raises OSError."""
@@ -322,9 +338,9 @@ class DataDirectory:
         self._cleaned_in_place = checkpoints.get(CLEANER_OFFSETS, self._cleaned_in_place)
         self._high_watermarks_in_place = checkpoints.get(HIGH_WATERMARKS, self._high_watermarks_in_place)
 
-    def mark_clean(self) -> None:
-        """Write the clean-shutdown mark, so that the next start recovers no log. Raises OSError."""
-        self.disk.atomic_write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}', sync=True)
+    def mark_clean(self, at_stop: CleanEnds) -> None:
+        """Write the clean-shutdown mark, so that the next start recovers only logs that differ. Raises OSError."""
+        self.disk.atomic_write(self._file(CLEAN_SHUTDOWN), clean_mark.encode(at_stop), sync=True)
 
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"

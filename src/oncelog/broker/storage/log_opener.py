@@ -81,7 +81,12 @@ class LogOpener:
         info = self._cache.image.topic(topic)
         assert info is not None
         log_dir = self._directories.place(topic, partition)
+        stopped = log_dir.at_stop.get((topic, partition))
         forgotten = not self._is_own_folder(log_dir, info, partition) and log_dir.forget_offsets(topic, partition)
+        if stopped is not None and stopped.topic_id == info.topic_id:
+            log_dir.at_stop[topic, partition] = stopped  # also if the directory is gone: it was there at the stop
+        else:
+            stopped = None
         log = yield from Log.opening(
             log_dir.disk,
             log_dir.folder(topic, partition),
@@ -99,8 +104,15 @@ class LogOpener:
                 else None
             ),
             holes=holes,
+            at_stop=stopped.files if stopped is not None else None,
             unlink=partial(self._unlinker.files, log_dir.disk),
         )
+        if stopped is not None and log.log_end_offset < stopped.files.end:
+            text = (
+                "%s has lost the records from offset %d to %d, which it had at the last clean stop. Its files were "
+                "changed or removed meanwhile"
+            )
+            self._logger.error(text, log.directory, log.log_end_offset, stopped.files.end)
         info = self._cache.image.topic(topic) or info
         config = self._settings.of(self._config.current, info.configs)
         if config != log.config:  # settings of the topic or the broker have changed in the meantime

@@ -216,7 +216,7 @@ class Partitions:
         return replica
 
     def _check_complete(self, replica: Replica) -> None:
-        """If the log lacks committed records, leave the ISRs of all logs in its directory.
+        """If the log lacks records that it had, leave the ISRs of all logs in its directory.
 
         A leader of such a log would let the others truncate these records. Raises KAFKA_STORAGE_ERROR if this broker is
         in the log's ISR together with others.
@@ -224,10 +224,10 @@ class Partitions:
         key, end = (replica.topic, replica.partition), replica.log.log_end_offset
         info = self._cache.image.partition(*key)
         directory = self._directories.holding(replica.log.directory)
-        committed = directory.high_watermarks.get(key, 0)
+        committed = directory.least_end(*key)
         if info is None or self._node_id not in info.isr or len(info.replicas) == 1 or committed <= end:
             return
-        message = f"{replica.name} ends at offset {end}, but its records before offset {committed} were committed"
+        message = f"{replica.name} ends at offset {end}, but its records before offset {committed} were acknowledged"
         if len(info.isr) > 1:
             self._short |= {key}
         self._leave_isrs(directory, message)
