@@ -37,6 +37,9 @@ from spark.explorer.worlds import (
 )
 
 MOST_STATES = 3_000_000
+ONE_CHECKPOINT = {"older": 0, "renamed": 0}
+"""Limits without copies of a checkpoint. If a copy has written a batch, and the original is then ahead of the sink, the
+sink does not notice that the original's next batch does not begin where the copy's ended."""
 
 GENERATIONS = pytest.mark.parametrize("new", [True, False], ids=["new protocol", "old protocol"])
 
@@ -146,6 +149,15 @@ CASES = {
     ),
     "two queries, distinguished from the start": Case({"other": 1}, queries=identified(QUERY, SUCCESSOR), deep=True),
     "a distinguished query, restarted": Case({"driver": 1}, queries=identified(QUERY, by=CHECKPOINT), begin="commit"),
+    "an older checkpoint, or a copy": Case({"older": 1}, begin="commit"),
+    "an older checkpoint, or a copy, two batches": Case(
+        {"older": 1}, 2, queries=identified(QUERY), begin="log", deep=True
+    ),
+    "an older checkpoint, or a copy, two batches from the commit": Case({"older": 1}, 2, begin="commit", deep=True),
+    "an older checkpoint, or a copy, from the start": Case({"older": 1}, deep=True),
+    "an older checkpoint and a lost marker": Case({"older": 1, "lose": 1}, 2, begin="commit", deep=True),
+    "a checkpoint that has lost its id": Case({"renamed": 1}, 2, begin="log"),
+    "an older checkpoint, and one that has lost its id": Case({"older": 1, "renamed": 1}, begin="commit", deep=True),
     "takeOver, distinguished": Case({"other": 1}, queries=identified(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver, restarted": Case({"driver": 1}, queries=(TAKER,), begin="commit"),
@@ -306,8 +318,9 @@ def test_attempts_that_share_an_id_may_tear_a_batch_but_lose_and_duplicate_nothi
 def test_random_walks_with_many_faults_find_no_violation(new: bool) -> None:
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
     number = 10_000 if EXPLORE_DEEP else 500
-    for part_bytes in (SINK.part_bytes, IN_PARTS):
-        explorer = Explorer(Cluster(new=new), Bounds(batches=2, faults=6), sink=replace(SINK, part_bytes=part_bytes))
+    for part_bytes, limits in ((SINK.part_bytes, {"leap": 0}), (IN_PARTS, ONE_CHECKPOINT)):
+        bounded = Bounds(batches=2, faults=6, limits=limits)
+        explorer = Explorer(Cluster(new=new), bounded, sink=replace(SINK, part_bytes=part_bytes))
         report = walk(explorer, seed, number)
         print(f"seed {seed}: {number:,} walks, {report}")
         assert not report.violation, "\n".join((f"seed {seed}", report.violation, *report.trace))
@@ -331,7 +344,7 @@ def test_random_walks_of_every_kind_find_no_violation(queries: tuple[Query, ...]
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
     number = 5_000 if EXPLORE_DEEP else 25
     cluster = Cluster(new=new, max_epoch=max_epoch, apart=True)
-    limits = Bounds(batches=2, faults=6, queries=queries, split=2)
+    limits = Bounds(batches=2, faults=6, limits=ONE_CHECKPOINT, queries=queries, split=2)
     report = walk(Explorer(cluster, limits, sink=replace(SINK, last_epoch=max_epoch)), seed, number)
     print(f"seed {seed}: {number:,} walks, {report}")
     assert not report.violation, "\n".join((f"seed {seed}", report.violation, *report.trace))

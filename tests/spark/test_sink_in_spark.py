@@ -142,6 +142,45 @@ def test_older_checkpoint_is_rejected(pipeline: Pipeline, tmp_path: Path) -> Non
     pipeline.check(90)
 
 
+def fill_partition(pipeline: Pipeline, partition: int, first: int, count: int) -> None:
+    from pyspark.sql import functions as f
+
+    value = f.col("id").cast("string").alias("value")
+    rows = pipeline.spark.range(first, first + count).select(value, f.lit(partition).alias("partition"))
+    pipeline.write(rows, pipeline.name, f"{pipeline.name}-fill")
+
+
+def lose_files(checkpoint: Path, batch: int) -> None:
+    for folder in ("offsets", "commits"):
+        for lost in (checkpoint / folder / str(batch), checkpoint / folder / f".{batch}.crc"):
+            lost.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("how", ["older copy", "lost files"])
+def test_batch_that_an_older_checkpoint_plans_again_is_rejected(pipeline: Pipeline, tmp_path: Path, how: str) -> None:
+    """The batch has as many rows as the committed one, but others: half of another partition's."""
+    own, older = pipeline.checkpoint, tmp_path / "older"
+    fill_partition(pipeline, 2, 0, 66)
+    pipeline.run()
+    shutil.copytree(own, older)
+    fill_partition(pipeline, 0, 66, 66)
+    pipeline.run()
+    fill_partition(pipeline, 1, 132, 66)
+    if how == "lost files":
+        shutil.rmtree(older)
+        shutil.copytree(own, older)
+        newest = max(int(file.name) for file in (own / "offsets").iterdir() if file.name.isdecimal())
+        lose_files(older, newest)
+    pipeline.checkpoint = older
+    said = cause_line(lambda: pipeline.run(limit=66))
+    assert "option checkpointLocation: the sink has committed batch" in said
+    assert "with other offsets" in said
+    pipeline.check(132)
+    pipeline.checkpoint = own
+    pipeline.run()
+    pipeline.check(198)
+
+
 def test_foreach_batch_with_txn_app_id_and_the_batch_id_as_version(pipeline: Pipeline) -> None:
     """A batch that Spark replays is written once, so `foreachBatch` becomes exactly-once."""
     pipeline.fill(0, 60)

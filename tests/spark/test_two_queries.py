@@ -12,7 +12,8 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotDecidedError
 from oncelog.spark.commit.ownership import is_another
 from oncelog.spark.commit.record import STREAM, Source
-from oncelog.spark.writing.driver import look, query_id, settle
+from oncelog.spark.writing.checkpoint import query_id
+from oncelog.spark.writing.driver import look, settle
 from oncelog.spark.writing.options import sink_options
 from spark.judges import create, values
 from spark.micro_batches import Query

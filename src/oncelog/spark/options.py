@@ -152,9 +152,9 @@ SINK_OPTIONS: dict[str, SparkOption] = {
     "acceptReplay": SparkOption(
         "",
         (
-            "Batch id (or `txnVersion`) that is committed with other rows than Spark now writes, because the source "
-            "has lost some since. The sink keeps the committed batch and continues. It also accepts a `txnVersion` "
-            "below the last one."
+            "Batch id (or `txnVersion`) that is committed with other rows or offsets than Spark now writes, for "
+            "example because the source has lost rows. The sink keeps the committed batch and "
+            "continues. It also accepts a `txnVersion` below the last one."
         ),
     ),
     "txnAppId": SparkOption(

@@ -121,6 +121,11 @@ def take_over_first(record: Record, source: Source, permission: Permission) -> b
     return not permission.take_over and already_committed(PREFIX, record, source, permission)
 
 
+def offsets_ignored(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 without the comparison of the offsets."""
+    return already_committed(PREFIX, record, source._replace(offsets=""), permission)
+
+
 def any_gap(record: Record, source: Source, permission: Permission) -> bool:
     """K1 without "batches between were never committed here"."""
     return already_committed(PREFIX, record, source, permission._replace(adopt_checkpoint=True))

@@ -9,12 +9,13 @@ from typing import Any
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.finish import check_prepared
 from oncelog.spark.commit.names import Attempt
+from oncelog.spark.commit.ownership import NO_PERMISSION
 from oncelog.spark.commit.plan import admit_applicant
-from oncelog.spark.commit.record import Owner, Part, Record
+from oncelog.spark.commit.record import STREAM, Owner, Part, Record
 from oncelog.spark.commit.task import Prepared, abandon
 from spark.explorer import kafka as model
 from spark.explorer.moves import Moves
-from spark.explorer.worlds import DEAD, KINDS, SLOTS, Driver, Task, World
+from spark.explorer.worlds import DEAD, KINDS, PLANNED_AGAIN, RENAMED, SLOTS, Driver, Task, World
 
 
 class Faults(Moves):
@@ -133,6 +134,8 @@ class Faults(Moves):
                 yield from self._arrive(world, drivers, "rewind", f"of {wanted.name} with an old checkpoint", old)
             if following is None:
                 continue
+            if wanted.kind == STREAM and wanted.permission == NO_PERMISSION:
+                yield from self._copied_checkpoints(world, drivers, query, following)
             new = partial(self.planning, query, following)
             yield from self._arrive(world, drivers, "driver", f"of {wanted.name}", new)
             if following + 1 < wanted.first + self.bounds.batches:
@@ -152,6 +155,15 @@ class Faults(Moves):
         yield from self._arrive(late, drivers, "undo", "", partial(self.operating, self.rules.undo, "settle"))
         yield from self._arrive(late, drivers, "accept", "", partial(self.operating, self.rules.accept, "accept"))
 
+    def _copied_checkpoints(
+        self, world: World, drivers: Any, query: int, following: int
+    ) -> Iterator[tuple[str, World]]:
+        wanted = self.bounds.queries[query]
+        for batch in range(wanted.first, following + 1):
+            for kind, copy in (("older", PLANNED_AGAIN), ("renamed", RENAMED)):
+                what = f"copy of the checkpoint of {wanted.name} at batch {batch}"
+                yield from self._arrive(world, drivers, kind, what, partial(self.planning, query, batch, copy))
+
     def _arrive(
         self, world: World, drivers: Any, kind: str, what: str, who: Callable[[], Driver]
     ) -> Iterator[tuple[str, World]]:
@@ -167,7 +179,7 @@ class Faults(Moves):
                 if spent is not None and driver.results[slot] is None:
                     for number in (0, 1):
                         attempt = Attempt(slot, number, 5 + slot)
-                        task = self.task(index, driver.query, driver.batch, driver.progress, attempt)
+                        task = self.task(index, driver.query, driver.batch, driver.progress, attempt, driver.copy)
                         yield f"twin {attempt} of D{index}", self.with_task(spent, task)
             spent = self._spend(world, "stage")
             if spent is not None:

@@ -11,7 +11,7 @@ from oncelog.spark.commit.plan import Planning
 from oncelog.spark.commit.record import STREAM
 from spark.explorer import kafka as model
 from spark.explorer.faults import Faults
-from spark.explorer.worlds import DEAD, ROWS, SLOTS, World, split_of
+from spark.explorer.worlds import DEAD, KINDS, ROWS, SLOTS, World, rows_of, split_of
 
 
 class Judge(Faults):
@@ -21,7 +21,7 @@ class Judge(Faults):
         """Return the violated invariant, or an empty string."""
         if self.bounds.untouched and (stopped := self._stopped(world)):
             return stopped
-        key = (world.kafka, world.committed, world.accepted, world.leapt)
+        key = (world.kafka, world.committed, world.accepted, world.leapt, world.copied)
         known = self._checked.get(key)
         if known is None:
             known = self._checked[key] = self._check(world)
@@ -52,6 +52,10 @@ class Judge(Faults):
                 leapt = (query, batch) in world.leapt and (allowed or batch == logged[-1])
                 if lost and not leapt and (query, batch) not in given_up:
                     return f"lost: {sorted(lost)} although {logged} is in the commit log"
+        for query, batch, copy in world.copied:
+            missing = set(rows_of(query, batch, copy)) - there
+            if missing and (query, batch) not in given_up:
+                return f"lost: {sorted(missing)} although a copy has batch {batch} in its commit log"
         return ""
 
     # Recovery
@@ -82,9 +86,14 @@ class Judge(Faults):
     def _may_be_refused(self, world: World, query: int) -> bool:
         """Return whether another query uses this prefix, or a checkpoint is ahead, and no option permits it."""
         permission = self.bounds.queries[query].permission
-        crowded = len(world.committed) > 1 and not permission.take_over
+        crowded = (len(world.committed) > 1 or self._copied(world)) and not permission.take_over
         ahead = self.bounds.queries[query].first > 0 or query in dict(world.leapt)
         return crowded or (ahead and not permission.adopt_checkpoint)
+
+    def _copied(self, world: World) -> bool:
+        """Return whether a driver with a copy of a checkpoint has started."""
+        places = [KINDS.index(kind) + 1 for kind in ("older", "renamed")]
+        return any(world.budget[place] < self.bounds.budget()[place] for place in places)
 
     def _run_query(self, world: World, query: int) -> tuple[World, str]:
         error = ""

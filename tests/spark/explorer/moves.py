@@ -15,7 +15,21 @@ from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking
 from spark.explorer import kafka as model
 from spark.explorer.programs import Programs
-from spark.explorer.worlds import DEAD, SINK, SLOTS, SPLITS, Bounds, Driver, Rules, Table, Task, World, split_of
+from spark.explorer.worlds import (
+    DEAD,
+    OWN,
+    SINK,
+    SLOTS,
+    SPLITS,
+    Bounds,
+    Driver,
+    Rules,
+    Table,
+    Task,
+    World,
+    rows_of,
+    split_of,
+)
 
 
 class Moves:
@@ -29,9 +43,9 @@ class Moves:
         self._kafka_moves: dict[int, list[tuple[str, str, int, Any]]] = {}
         self._checked: dict[Any, str] = {}
 
-    def planning(self, query: int, batch: int) -> Driver:
+    def planning(self, query: int, batch: int, copy: int = OWN) -> Driver:
         """Return a driver at the beginning of a batch."""
-        return Driver("plan", query, batch, self.programs.start(self.rules.plan, self.plan(query)))
+        return Driver("plan", query, batch, self.programs.start(self.rules.plan, self.plan(query)), copy=copy)
 
     def plan(self, query: int) -> Planning:
         """Return the input of a query's plan."""
@@ -46,21 +60,21 @@ class Moves:
         """Return a program of an operator."""
         return Driver(phase, -1, -1, self.programs.start(phases, Planning(self.sink)))
 
-    def task(self, driver: int, query: int, batch: int, carried: Carried, attempt: Attempt) -> Task:
+    def task(self, driver: int, query: int, batch: int, carried: Carried, attempt: Attempt, copy: int = OWN) -> Task:
         """Return one attempt of a task."""
         wanted = self.bounds.queries[query]
-        source = wanted.source(batch, carried.record.plan)
+        source = wanted.source(batch, carried.record.plan, copy)
         tasking = Tasking(self.sink_of(query), carried, source, attempt, wanted.permission, self.rules.name)
         node = self.programs.start(self.rules.task, tasking)
         while isinstance(self.programs.operation[node], op.PeekRows):  # no other program sees this operation
-            node = self.programs.advance(node, bool(self._rows(split_of(driver, query, batch, attempt.slot))))
-        return Task(driver, query, batch, attempt.slot, node)
+            node = self.programs.advance(node, bool(self._rows(split_of(driver, query, batch, attempt.slot, copy))))
+        return Task(driver, query, batch, attempt.slot, node, copy=copy)
 
     def _rows(self, split: int) -> tuple[tuple[int, Any], ...]:
         """Return (partition, row) of each row that the task with these numbers writes."""
-        driver, query, batch, slot = (split // 10**place % 10 for place in (3, 2, 1, 0))
-        parts = SPLITS[(driver + self.bounds.split) % len(SPLITS)][slot]
-        return tuple((part, (query, batch, row)) for part, row in parts)
+        copy, driver, query, batch, slot = (split // 10**place % 10 for place in (4, 3, 2, 1, 0))
+        parts, rows = SPLITS[(driver + self.bounds.split) % len(SPLITS)][slot], rows_of(query, batch, copy)
+        return tuple((part, rows[row]) for part, row in parts)
 
     # The outcomes of a program's operation
 
@@ -146,9 +160,9 @@ class Moves:
     def _stage(self, world: World, index: int, driver: Driver, carried: Carried) -> World:
         for slot in range(SLOTS):
             attempt = Attempt(slot, 0, driver.batch * SLOTS + slot)
-            world = self.with_task(world, self.task(index, driver.query, driver.batch, carried, attempt))
+            world = self.with_task(world, self.task(index, driver.query, driver.batch, carried, attempt, driver.copy))
         # The last element of the results keeps the carried state, for attempts that start later.
-        stage = Driver("stage", driver.query, driver.batch, -1, carried, (None,) * SLOTS)
+        stage = Driver("stage", driver.query, driver.batch, -1, carried, (None,) * SLOTS, driver.copy)
         return self.put(world, index, stage)
 
     def _task_ended(self, world: World, task: Task) -> World:
@@ -175,6 +189,8 @@ class Moves:
         return self.settle_driver(world, task.driver, self.aborting(driver))
 
     def _logged(self, world: World, index: int, driver: Driver) -> World:
+        if driver.copy != OWN:
+            return self._logged_by_copy(world, index, driver)
         logged = world.committed[driver.query]
         if logged and logged[-1] >= driver.batch:
             return self.put(world, index, DEAD)
@@ -183,6 +199,14 @@ class Moves:
         world = world._replace(committed=tuple(committed))
         following = self.following(world, driver.query)
         return self.put(world, index, DEAD if following is None else self.planning(driver.query, following))
+
+    def _logged_by_copy(self, world: World, index: int, driver: Driver) -> World:
+        wanted, batch = self.bounds.queries[driver.query], driver.batch
+        if (driver.query, batch, driver.copy) in world.copied:
+            return self.put(world, index, DEAD)
+        world = world._replace(copied=(*world.copied, (driver.query, batch, driver.copy)))
+        more = batch + 1 < wanted.first + self.bounds.batches
+        return self.put(world, index, self.planning(driver.query, batch + 1, driver.copy) if more else DEAD)
 
     def following(self, world: World, query: int) -> int | None:
         """Return the batch that a driver starts with, or None if that would exceed the bound."""

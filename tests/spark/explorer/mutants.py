@@ -199,6 +199,8 @@ MUTANTS: dict[str, Mutant] = {
     "another query goes on": Mutant(
         Rules(task=_deciding(altered.anybody)), {"other": 1}, begin="commit", queries=(QUERY, SUCCESSOR)
     ),
+    "offsets not compared": Mutant(Rules(task=_deciding(altered.offsets_ignored)), {"older": 1}, 2, begin="log"),
+    "renamed query goes on": Mutant(Rules(task=_deciding(altered.anybody)), {"renamed": 1}, begin="commit"),
     "takeOver before all": Mutant(
         Rules(task=_deciding(altered.take_over_first)), {"driver": 1}, begin="commit", queries=(TAKER,)
     ),

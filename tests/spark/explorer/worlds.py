@@ -31,6 +31,7 @@ ROWS = 2
 KINDS = (
     *("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo", "deny"),
     *("other", "leap", "accept", "move", "hide", "reject", "cut", "remake", "compact", "stale"),
+    *("older", "renamed"),
 )
 """The kinds of faults.
 
@@ -54,8 +55,14 @@ remake: the output topic is deleted and created again.
 compact: the broker compacts the decision topic.
 stale: a broker that has just started reports an older high watermark to P0, K1 or C1b. P2 reads the whole topic,
     because brokers do not report an end below the high watermark of an earlier leader (KIP-207).
+older: a driver starts with a copy of the checkpoint that has lost the newest batches, or only the offsets of the next
+    one. It plans its batches again, with other offsets. The drivers with the original may run, too.
+renamed: a driver starts with a copy that has lost the file `metadata`, so that its query gets a new id. It may also
+    have lost the newest commits.
 """
 DEAD = ("dead",)
+OWN, PLANNED_AGAIN, RENAMED = 0, 1, 2
+"""The checkpoint of a driver: the original, or one of the copies that the faults `older` and `renamed` make."""
 
 
 class Query(NamedTuple):
@@ -74,17 +81,20 @@ class Query(NamedTuple):
     known_by: str = ""
     prefix: str = SINK.prefix
 
-    def source(self, batch: int, plan: int = 0) -> Source:
+    def source(self, batch: int, plan: int = 0, copy: int = OWN) -> Source:
         """Return the source of the rows as stored in the record."""
         call = str(plan) if self.kind == EACH else ""
-        return Source(self.kind, self.name, batch, f"/{self.name}" if self.known_by else "", call)
+        name = f"{self.name}-renamed" if copy == RENAMED else self.name
+        offsets = f"{batch} of {copy % RENAMED}" if self.kind == STREAM else ""
+        return Source(self.kind, name, batch, f"/{self.name}" if self.known_by else "", call, offsets=offsets)
 
     @property
     def applicant(self) -> Source:
         """Return the query of a plan, as far as the plan knows it."""
         if self.kind == EACH:
             return Source(WRITE, self.name, 0)
-        return self.source(-1)._replace(query=self.name if self.known_by == ID else "") if self.known_by else NO_SOURCE
+        known = self.source(-1)._replace(query=self.name if self.known_by == ID else "", offsets="")
+        return known if self.known_by else NO_SOURCE
 
     @property
     def repeats(self) -> bool:
@@ -145,7 +155,7 @@ class World(NamedTuple):
     `committed`: by started query, the batches in Spark's commit log (or acknowledged to the writer). `late`: whether a
     decided transaction may have timed out. `accepted`: the offset in the decision topic of a record that accepts a
     loss, its (query, batch), and the permanently visible rows. `leapt`: (query, batch) that the commit log has from
-    elsewhere.
+    elsewhere. `copied`: (query, batch, copy) in the commit logs of copies, as far as their drivers have written it.
     """
 
     kafka: int
@@ -157,6 +167,7 @@ class World(NamedTuple):
     late: bool = False
     accepted: tuple[tuple[int, tuple[int, int], tuple[Any, ...]], ...] = ()
     leapt: tuple[tuple[int, int], ...] = ()
+    copied: tuple[tuple[int, int, int], ...] = ()
 
     def at(self, kafka: int) -> World:
         """Return the same world with another Kafka.
@@ -173,6 +184,7 @@ class Driver(NamedTuple):
     node: int
     progress: Any = None
     results: tuple[Any, ...] = ()
+    copy: int = OWN
 
 
 class Task(NamedTuple):
@@ -182,16 +194,23 @@ class Task(NamedTuple):
     slot: int
     node: int
     progress: Any = None
+    copy: int = OWN
 
     @property
     def split(self) -> int:
         """Return the rows that it writes, as one number."""
-        return split_of(self.driver, self.query, self.batch, self.slot)
+        return split_of(self.driver, self.query, self.batch, self.slot, self.copy)
 
 
-def split_of(driver: int, query: int, batch: int, slot: int) -> int:
-    """Return (driver, query, batch, slot) as one number."""
-    return ((driver * 10 + query) * 10 + batch) * 10 + slot
+def split_of(driver: int, query: int, batch: int, slot: int, copy: int = OWN) -> int:
+    """Return (copy, driver, query, batch, slot) as one number."""
+    return (((copy * 10 + driver) * 10 + query) * 10 + batch) * 10 + slot
+
+
+def rows_of(query: int, batch: int, copy: int) -> tuple[tuple[int, int, int], ...]:
+    """Return the rows of a batch. If its offsets were planned again, it has one of the original's rows, and another."""
+    first = int(copy == PLANNED_AGAIN)
+    return tuple((query, batch, row) for row in range(first, first + ROWS))
 
 
 @dataclass

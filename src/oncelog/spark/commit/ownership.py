@@ -137,7 +137,7 @@ def already_committed(prefix: str, record: Record, source: Source, permission: P
         return False
     if source.kind == EACH:
         return same and _compare_calls(prefix, last, source, permission)
-    return _compare_batches(last.batch if same else -1, source, permission)
+    return _compare_batches(last if same else NO_SOURCE, source, permission)
 
 
 def _compare_versions(last: Source, source: Source, permission: Permission) -> bool:
@@ -193,8 +193,10 @@ def _check_not_older(last: int, source: Source) -> None:
         )
 
 
-def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
+def _compare_batches(committed: Source, source: Source, permission: Permission) -> bool:
+    last = committed.batch
     if source.batch == last:
+        _check_same_offsets(committed, source, permission)
         return True
     _check_not_older(last, source)
     if source.batch > last + 1 and not permission.adopt_checkpoint:
@@ -204,3 +206,24 @@ def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
             "If the query has moved here from another sink, or its decision topic was deleted, set adoptCheckpoint=true"
         )
     return False
+
+
+def _check_same_offsets(committed: Source, source: Source, permission: Permission) -> None:
+    """Raise MisuseError if the checkpoint has planned the committed batch again, with other offsets.
+
+    Spark stores the offsets of a batch before its tasks run. In a replay, it reads them again. So other offsets are
+    those of another batch with the same number, whose rows the sink must not skip. The number of rows is often equal,
+    because of maxOffsetsPerTrigger.
+    """
+    if not (committed.offsets and source.offsets) or committed.offsets == source.offsets:
+        return
+    if permission.accept_replay == source.batch:
+        return
+    raise MisuseError(
+        f"option checkpointLocation: the sink has committed batch {source.batch} with other offsets than those that "
+        f"the checkpoint {source.checkpoint!r} now has for it, so this is not a replay. The checkpoint is an older "
+        "copy, or another copy of it is in use, or it has lost a file in offsets/. Nothing was written. Restore the "
+        "newer checkpoint. Without one, start a new checkpoint where the committed rows end (startingOffsets, "
+        f"takeOver=true). With acceptReplay={source.batch}, the sink would skip this batch: rows that only this one "
+        "has would be lost, and later batches may write committed rows again"
+    )

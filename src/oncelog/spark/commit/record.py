@@ -60,7 +60,9 @@ class Source(NamedTuple):
 
     `checkpoint`: the option checkpointLocation of a streaming query, "" if not given. `call`: the last call of the
     foreachBatch function that wrote or skipped the batch; a replay is another call. `topic`: the option topic of that
-    write, "" if its rows name their topics. Both are "" for other kinds.
+    write, "" if its rows name their topics. Both are "" for other kinds. `offsets`: a digest of the offsets that a
+    streaming query's checkpoint has planned for the batch, "" if the driver could not read them, in records older than
+    this field, and for other kinds.
     """
 
     kind: str
@@ -69,6 +71,7 @@ class Source(NamedTuple):
     checkpoint: str = ""
     call: str = ""
     topic: str = ""
+    offsets: str = ""
 
 
 NO_SOURCE = Source(WRITE, "", -1)
@@ -98,19 +101,20 @@ class Record:
         """Return the record as JSON, which any Kafka tool can display."""
         topics = _topics_of(self.transactions, self.ends)
         head = _Head(
-            self.source,
+            _PackedSource(*self.source[:-1]),
             self.plan,
             self.slots,
             self.rows,
             self.settled,
             self.topics,
-            self.planner,
+            _PackedSource(*self.planner[:-1]),
             self.prefix,
             self.parts,
             topics,
             _pack(self.transactions, topics),
             _pack_ends(self.ends, topics),
             _topic_ids(self.ends, topics),
+            self.source.offsets,
         )
         return msgspec.json.encode({"version": VERSION, "record": head})
 
@@ -212,25 +216,38 @@ _PackedEnd = tuple[int, int, int]
 """Index of the topic, partition, offset."""
 
 
+class _PackedSource(NamedTuple):
+    """The fields of a source that each oncelog with version 2 of the record knows. It rejects a longer list."""
+
+    kind: str
+    query: str
+    batch: int
+    checkpoint: str = ""
+    call: str = ""
+    topic: str = ""
+
+
 class _Head(msgspec.Struct):
     """Version 2 of a record. `spanned` is the table of topics that `transactions` and `ends` refer to.
 
-    `ids`: the id of each topic in `spanned`, or nothing. An older oncelog reads the record without them.
+    `ids`: the id of each topic in `spanned`, or nothing. `offsets`: those of `source`. An older oncelog reads the
+    record without both.
     """
 
-    source: Source
+    source: _PackedSource
     plan: int
     slots: int
     rows: int
     settled: bool
     topics: tuple[str, ...]
-    planner: Source
+    planner: _PackedSource
     prefix: str
     parts: tuple[int, ...] = ()
     spanned: tuple[str, ...] = ()
     transactions: list[_PackedTransaction] = []
     ends: list[_PackedEnd] = []
     ids: tuple[str, ...] = ()
+    offsets: str = ""
 
 
 class _Part(msgspec.Struct):
@@ -276,6 +293,8 @@ def decode_record(data: bytes) -> Record:
     head = msgspec.json.decode(data, type=_Envelope).record
     fields = msgspec.structs.asdict(head)
     topics = fields.pop("spanned")
+    fields["source"] = Source(*head.source, fields.pop("offsets"))
+    fields["planner"] = Source(*head.planner)
     fields["transactions"] = _unpack(head.transactions, topics)
     fields["ends"] = _unpack_ends(head.ends, topics, fields.pop("ids"))
     return Record(**fields)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-
-import msgspec
 
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
@@ -44,21 +41,6 @@ def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> S
         task_timeout_ms=options.timeout_ms,
         margin_ms=margin_ms,
     )
-
-
-class _StreamMetadata(msgspec.Struct):
-    id: str
-
-
-def query_id(checkpoint: str) -> str:
-    """Return the query id that Spark keeps in a local checkpoint, or "" if it cannot be read here."""
-    scheme, colon, path = checkpoint.rpartition(":")
-    if not path or (colon and scheme != "file"):
-        return ""
-    try:
-        return msgspec.json.decode((Path(path) / "metadata").read_bytes(), type=_StreamMetadata).id
-    except (OSError, msgspec.DecodeError):
-        return ""
 
 
 def make_plan(options: SinkOptions, applicant: Source) -> tuple[Sink, Carried]:

@@ -24,7 +24,8 @@ from oncelog.spark.commit.task import Tasking, TaskMessage
 from oncelog.spark.options import SINK, reach, warn_of_unused
 from oncelog.spark.user_errors import translate_errors
 from oncelog.spark.versions import StreamArrowWriter
-from oncelog.spark.writing.driver import make_plan, query_id, sink_of
+from oncelog.spark.writing.checkpoint import Planned, planned, query_id
+from oncelog.spark.writing.driver import make_plan, sink_of
 from oncelog.spark.writing.options import sink_options
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ class Writer:
         self.names = [column.name for column in schema.fields]
         self.sink: Sink | None = None
         self.carried: Carried | None = None
+        self.planned = Planned()
 
     @translate_errors
     def __getstate__(self) -> dict[str, Any]:
         if self.carried is None:
+            self.planned = planned(self.options.checkpoint)
             self.sink, self.carried = make_plan(self.options, self.applicant())
         return self.__dict__
 
@@ -182,7 +185,16 @@ class StreamSink(Writer, StreamArrowWriter):
             raise SinkError(
                 f"the task has no property {BATCH_ID} or {QUERY_ID}; this version of Spark is not supported"
             )
-        return self.write_rows(iterator, Source(STREAM, query, int(batch), self.options.checkpoint))
+        source = Source(STREAM, query, int(batch), self.options.checkpoint)
+        return self.write_rows(iterator, source._replace(offsets=self._offsets_of(source)))
+
+    def _offsets_of(self, source: Source) -> str:
+        """Return the digest of the batch's offsets, or "" if the plan could not read them.
+
+        Compare id and number: the driver may have read a folder of the same name in another file system.
+        """
+        known = self.carried.record.planner.query if self.carried is not None else ""
+        return self.planned.offsets if (known, self.planned.batch) == (source.query, source.batch) else ""
 
     @translate_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
