@@ -309,7 +309,7 @@ def test_leader_whose_recovery_ends_below_the_high_watermark_does_not_lead(tmp_p
         with pytest.raises(ProtocolError, match="ends at offset 1, but its records before offset 2") as caught:
             broker.partitions.find("t", 0)
         assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-        await until(lambda: read_registrations(store)[1].offline == {("t", 0)})
+        await until(lambda: read_registrations(store)[1].incomplete == {("t", 0)})
         assert read_registrations(store)[1].lost_unsynced
         assert not broker.partitions.leads("t", 0)
         with pytest.raises(ProtocolError, match="t-0 is offline on this broker"):
@@ -317,7 +317,7 @@ def test_leader_whose_recovery_ends_below_the_high_watermark_does_not_lead(tmp_p
         write(PartitionState(2, 2, (2,), 2, leader_broker_epoch=0))
         await until(lambda: broker.partitions.hosted("t", 0) is not None)
         broker.registration._wake.set()
-        await until(lambda: not read_registrations(store)[1].offline)
+        await until(lambda: not read_registrations(store)[1].incomplete)
         await until(lambda: not read_registrations(store)[1].lost_unsynced)
 
     run(Brokers(tmp_path, store), body)

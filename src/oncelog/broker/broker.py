@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -267,11 +269,13 @@ class Broker:
             logger=self.log,
         )
         self.registration.offline = self.partitions.offline
+        self.registration.incomplete = lambda: self.partitions.incomplete.keys
         self.registration.failed = self.directories.failed_in_use
         self.registration.intact = self.directories.intact
-        self.partitions.on_records_missing = lambda directory: workers.spawn(
-            self.registration.records_missing(str(directory.directory_id)), "note that committed records are missing"
+        self.partitions.incomplete.on_records_missing = lambda directory: self.registration.records_missing(
+            str(directory.directory_id)
         )
+        self.partitions.incomplete.on_changed = self.registration.correct
         roles.broker_epoch = lambda: self.registration.epoch
         roles.on_term_ended = self._term_ended
         roles.on_changed = self._role_changed
@@ -316,7 +320,10 @@ class Broker:
         self.loader.start()
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
-        await self.registration.register(endpoints, self.metadata.image, directories=self.directories.states())
+        suspects = self.partitions.incomplete.suspects()
+        await self.registration.register(
+            endpoints, self.metadata.image, directories=self.directories.states(), starting=bool(suspects)
+        )
         await self.loader.catch_up()
         await self.controller.start()
         if prepare is not None:
@@ -325,7 +332,7 @@ class Broker:
         for directory in self.directories.online:
             self.unlinker.folders(directory.disk, directory.deleted, 0)
         self.in_sync.start()
-        self.workers.spawn(self._warm_up(), "load coordinators")
+        self.workers.spawn(self._warm_up(suspects), "open logs")
         Housekeeping(
             self.partitions,
             self.directories,
@@ -434,8 +441,17 @@ class Broker:
         self.loader.load()
         self._admit_settings()
 
-    async def _warm_up(self) -> None:
-        """Load the coordinators first, because clients wait for them. Then open all other logs."""
+    async def _warm_up(self, suspects: Sequence[tuple[str, int]]) -> None:
+        """Open the logs that this broker may have to lead, and say that it may be elected.
+
+        Then load the coordinators, because clients wait for them. Open all other logs at the end.
+        """
+        for first in range(0, len(suspects), ITEMS_A_TURN):
+            turn = suspects[first : first + ITEMS_A_TURN]
+            for topic, keys in groupby(turn, itemgetter(0)):
+                await self.workers.offload(self.directories.prefetch, topic, [partition for _, partition in keys])
+            await self.partitions.open_suspects(turn)
+        await self.registration.opened()
         await self.transactions.load()
         await self.groups.shell.terms.load()
         for topic in tuple(self.metadata.image.topics()):

@@ -60,10 +60,18 @@ class BrokerInfo:
     It must leave these ISRs before it fetches the records again. It leads such a partition only after an unclean
     election.
     """
+    starting: bool = False
+    """It has not opened all logs in whose ISR it is, so it does not know yet whether they are complete.
+
+    Meanwhile, it is not elected, except for partitions that have no other replica.
+    """
+    incomplete: frozenset[tuple[str, int]] = frozenset()
+    """The partitions whose log was opened and found to lack records, and whose ISR it has not left yet."""
 
     def may_lack(self, topic: str, partition: int) -> bool:
         """Return whether acknowledged records of a partition may be missing."""
-        return self.lost_unsynced and (topic, partition) not in self.intact
+        key = topic, partition
+        return key in self.incomplete or (self.lost_unsynced and key not in self.intact)
 
 
 class _BrokerNode(msgspec.Struct, omit_defaults=True):
@@ -79,6 +87,8 @@ class _BrokerNode(msgspec.Struct, omit_defaults=True):
     intact: list[tuple[str, int]] = []
     offline: list[tuple[str, int]] = []
     lost_logs: list[tuple[str, int]] = []
+    starting: bool = False
+    incomplete: list[tuple[str, int]] = []
 
 
 class _ControllerNode(msgspec.Struct):
@@ -113,6 +123,8 @@ def encode_broker(info: BrokerInfo) -> bytes:
             intact=sorted(info.intact),
             offline=sorted(info.offline),
             lost_logs=sorted(info.lost_logs),
+            starting=info.starting,
+            incomplete=sorted(info.incomplete),
         )
     )
 
@@ -135,6 +147,8 @@ def decode_broker(data: bytes) -> BrokerInfo:
         frozenset(node.intact),
         frozenset(node.offline),
         frozenset(node.lost_logs),
+        node.starting,
+        frozenset(node.incomplete),
     )
 
 

@@ -80,6 +80,8 @@ class Loaded:
     """Whether the log has files yet."""
     deleted: list[str]
     """Files that are no longer part of the log, and still to be unlinked."""
+    damaged: bool = False
+    """Whether recovery has dropped data at the end of the log."""
 
 
 def rebuilding(
@@ -155,6 +157,7 @@ class Loader:
         self._epochs = LeaderEpochs(disk, f"{directory}/{EPOCHS_FILE}")
         self._snapshots = Snapshots(disk, directory, [])
         self._deleted: list[str] = []
+        self._damaged = False
         self._pace = Pace(BATCHES_A_STEP)
         self._high_watermark = NO_LIMIT
         self._holes = Holes.KEEP
@@ -235,7 +238,18 @@ class Loader:
         if end > segments[0].base_offset:
             yield from self._snapshots.taking(self._state, self._pace)
         point = end if clean and first is None else min(recovery_point, end)
-        return Loaded(segments, self._snapshots, self._epochs, self._state, log_start, end, point, True, self._deleted)
+        return Loaded(
+            segments,
+            self._snapshots,
+            self._epochs,
+            self._state,
+            log_start,
+            end,
+            point,
+            True,
+            self._deleted,
+            self._damaged,
+        )
 
     def _emptying(self, segments: list[Segment], log_start: int) -> Steps[Loaded]:
         yield from self._deleting(segments)
@@ -344,6 +358,7 @@ class Loader:
             self._state.end_offset = segment.base_offset
             whole = yield from self._recover_segment(segment)
             if not whole:
+                self._damaged = True
                 # If this stops halfway, the next start must still find the damage, so the segment is cut last.
                 segments = yield from self._cutting(segments, slot + 1)
                 segment.cut(segment.size)

@@ -174,7 +174,7 @@ def test_dead_member_leaves_at_once_if_the_leader_may_lack_records(storage: Brok
     async def life(broker: Broker) -> None:
         await create(broker)
         term = found(broker).leading()
-        await broker.registration.records_missing("a log directory")
+        broker.registration.records_missing("a log directory")
         await until(lambda: term.isr == {1}, limit_s=10)  # less than replica.lag.time.max.ms
         await until(lambda: not broker.registration.info.lost_unsynced)
 

@@ -59,6 +59,8 @@ STOPPING = {1: BrokerInfo(10, shutting_down=True)}
 BOTH_STOPPING = {**STOPPING, 2: BrokerInfo(20, shutting_down=True)}
 LOST_LOG = {2: BrokerInfo(21, lost_logs=frozenset({("t", 0)}))}
 """Broker 2 has started again after the loss of the disk that held its replica."""
+STARTING = {2: BrokerInfo(21, starting=True)}
+INCOMPLETE = {2: BrokerInfo(21, incomplete=frozenset({("t", 0)}))}
 
 
 @pytest.mark.parametrize(
@@ -113,10 +115,45 @@ LOST_LOG = {2: BrokerInfo(21, lost_logs=frozenset({("t", 0)}))}
         (view_of(led(NONE, 2), LOST_LOG, unclean=True), (2, (2,), 6)),
         (view_of(led(NONE, 1, 2), {**LOST_LOG, 1: BrokerInfo(11, lost_unsynced=True)}), (NONE, (1,), 6)),
         (view_of(led(NONE, 2, 1), {**LOST_LOG, 1: BrokerInfo(11, lost_unsynced=True)}), (NONE, (1,), 6)),
+        # a broker that has not opened its logs
+        (view_of(led(1, 1, 2, 3), {**alive(3), **STARTING}), (3, (2, 3), 6)),
+        (view_of(led(NONE, 1, 2), {**alive(3), **STARTING}), None),
+        (view_of(led(NONE, 1, 2), STARTING, unclean=True), None),
+        (view_of(led(NONE, 2), STARTING, replicas=(2,)), (2, (2,), 6)),
+        (view_of(led(2, 1, 2), {**alive(1), **STARTING}), (1, (1, 2), 6)),
+        # a log that is open and lacks records
+        (view_of(led(1, 1, 2, 3), INCOMPLETE), (NONE, (1, 3), 6)),
+        (view_of(led(2, 1, 2, 3), {**alive(3), **INCOMPLETE}), (3, (3,), 6)),
+        (view_of(led(NONE, 2), {**alive(1, 3), **INCOMPLETE}), (2, (2,), 6)),
+        (view_of(led(NONE, 2, 3), {**INCOMPLETE, 3: BrokerInfo(31, lost_unsynced=True)}), (NONE, (3,), 6)),
+        (view_of(led(NONE, 1), {**alive(3), **INCOMPLETE}, unclean=True, replicas=(2, 3, 1)), (3, (3,), 6)),
     ],
 )
 def test_decisions(view: ClusterView, expected: tuple[int, tuple[int, ...], int] | None) -> None:
     assert decided(view) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "brokers", "seen", "expected"),
+    [
+        (led(1, 1, 2, 3), alive(2, 3), {2, 3}, None),  # broker 1 may start soon
+        (led(1, 1, 2, 3), alive(2, 3), {1, 2, 3}, (2, (2, 3), 6)),  # it has run, and then died
+        (led(1, 1, 2, 3), alive(2, 3), None, (2, (2, 3), 6)),  # it has not come in time
+        (led(NONE, 2, 3), alive(2, 3), {2, 3}, (2, (2, 3), 6)),  # it does not belong to the ISR
+        (led(2, 1, 2, 3), alive(2, 3), {2, 3}, None),  # the leader has not died
+        (led(NONE, 1, 2), {2: BrokerInfo(20, lost_unsynced=True)}, {2}, None),  # the others may be worse
+    ],
+)
+def test_election_waits_while_members_of_the_isr_may_start(
+    state: PartitionState,
+    brokers: dict[int, BrokerInfo],
+    seen: set[int] | None,
+    expected: tuple[int, tuple[int, ...], int] | None,
+) -> None:
+    view = replace(view_of(state, brokers), seen=None if seen is None else frozenset(seen))
+    assert decided(view) == expected
+    alone = replace(view_of(led(NONE, 2), brokers, replicas=(2,)), seen=frozenset())
+    assert decided(alone) == (2, (2,), 6)  # no other replica can come
 
 
 @pytest.mark.parametrize(
@@ -168,6 +205,8 @@ BROKERS = st.dictionaries(
         st.booleans(),
         intact=st.sampled_from([frozenset(), frozenset({("t", 0)}), frozenset({("t", 1)})]),
         lost_logs=st.sampled_from([frozenset(), frozenset({("t", 0)})]),
+        starting=st.booleans(),
+        incomplete=st.sampled_from([frozenset(), frozenset({("t", 0)})]),
     ),
 )
 STATES = st.builds(

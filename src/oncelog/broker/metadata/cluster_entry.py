@@ -18,7 +18,7 @@ from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.metadata.topics import new_cluster_id, new_topic_id
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.log_dir_registry import Lost
-from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.log_directories import NAMED, LogDirectories
 from oncelog.broker.workers import Workers
 from oncelog.cluster import features
 from oncelog.cluster.brokers import BROKER_EPOCHS
@@ -125,12 +125,27 @@ class ClusterEntry:
         for key in before.keys() - now.keys():
             self._logger.warning("log directory %s is lost. %s", before[key], _what_follows(image, node_id))
             lost |= log_dir_registry.lost_logs(image, node_id, directories.holds)
+        lost |= self._gone(image, lost)
         if (now, lost, given_up & named) != (before, noted, named):
             log_dir_registry.write(store, node_id, now, lost, named)
         if len(store.children(BROKER_EPOCHS)) > 1:  # a broker that was always alone has already deleted these logs
             directories.set_strays_aside(image, node_id)
         directories.locate(image)
         return lost
+
+    def _gone(self, image: MetadataImage, lost: Lost) -> Lost:
+        """Return the replicated logs in whose ISR this broker is, and whose directory somebody has deleted."""
+        node_id, lacks = self._config.node_id, self._directories.lacks
+        gone = log_dir_registry.lost_logs(image, node_id, lambda topic, index: not lacks(topic, index)) - lost
+        if gone:
+            names = [f"{topic}-{index}" for topic, index in sorted(log_dir_registry.named(image, gone))]
+            self._logger.error(
+                "the directories of %d partitions are gone, although the checkpoints name them: %s%s. This broker "
+                "copies the records from the leaders. If it is the last member of an ISR, restore the directory or "
+                "allow an unclean election",
+                len(names), ", ".join(names[:NAMED]), ", ..." if len(names) > NAMED else "",
+            )  # fmt: skip
+        return gone
 
     def _check_lost(self, named: frozenset[str]) -> None:
         """Raise ConfigError if no broker has or had such a log directory. A mistyped path would have no effect."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -74,6 +75,9 @@ class Controller:
         self._logger = logger
         self._claim: Claim | None = None
         self._closed = False
+        self._seen: frozenset[int] | None = frozenset()
+        """See `ClusterView.seen`."""
+        self._is_started = False
         self._touched: dict[str, set[int]] | None = None
         """The partitions to reconcile in the next turn, by topic. None means all."""
         self._wake = asyncio.Event()
@@ -84,8 +88,11 @@ class Controller:
         if self._cache.image.controller == NO_BROKER:
             await self._stand()
             await self._loader.refresh()
+        self._is_started = True
+        self._see(self._cache.image)
         self._wake.set()
         self._workers.spawn(self._run(), "controller")
+        self._workers.spawn(self._stop_awaiting(), "wait for the other brokers of a full start")
         if self._config.static.auto_leader_rebalance_enable:
             self._workers.spawn(self._balance(), "balance leaders")
 
@@ -98,6 +105,8 @@ class Controller:
 
         If a broker or a broker setting has changed, reconcile all partitions.
         """
+        if delta.brokers_changed:
+            self._see(delta.after)
         if delta.brokers_changed and self._current() is not None:
             before, after = delta.before.brokers.keys(), delta.after.brokers.keys()
             changes = {"new": after - before, "gone": before - after}
@@ -177,6 +186,23 @@ class Controller:
         self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
         await self._loader.refresh()
 
+    def _see(self, image: MetadataImage) -> None:
+        """Note which brokers have opened their logs. If one of them dies, another one leads at once.
+
+        Before `start`, the image may have brokers whose session has not ended yet although they have died.
+        """
+        if self._seen is not None and self._is_started:
+            self._seen |= {broker for broker, info in image.brokers.items() if not info.starting}
+
+    async def _stop_awaiting(self) -> None:
+        """Let others lead instead of brokers that do not start within the session timeout.
+
+        Kafka's controller also waits that long, because it counts a broker as alive until its session times out.
+        """
+        await asyncio.sleep(self._config.static.broker_session_timeout_ms / 1000)
+        self._seen = self._touched = None
+        self._wake.set()
+
     async def _balance(self) -> None:
         """Let brokers lead their preferred partitions again, at each `leader.imbalance.check.interval.seconds`."""
         while True:
@@ -247,17 +273,22 @@ class Controller:
             if touched is None
             else ((name, index) for name in sorted(touched) for index in sorted(touched[name]))
         )
-        return reconcile(_view(image, claim, _known(image, keys, self._is_unclean)))
+        return reconcile(self._view(image, claim, _known(image, keys, self._is_unclean)))
 
     def _unbalanced(self, image: MetadataImage, claim: Claim) -> list[tuple[str, int]]:
-        view = _view(image, claim, _known(image, _all_keys(image), self._is_unclean))
+        view = self._view(image, claim, _known(image, _all_keys(image), self._is_unclean))
         return unbalanced(view, self._config.static.leader_imbalance_per_broker_percentage)
 
     def _elect_now(
         self, image: MetadataImage, claim: Claim, partitions: Collection[tuple[str, int]], unclean: bool
     ) -> None:
-        view = _view(image, claim, _known(image, partitions, lambda _: unclean))
+        view = self._view(image, claim, _known(image, partitions, lambda _: unclean))
+        if unclean:
+            view = replace(view, seen=None)
         self._write(claim, reconcile(view, () if unclean else partitions))
+
+    def _view(self, image: MetadataImage, claim: Claim, partitions: Iterable[Partition]) -> ClusterView:
+        return ClusterView(claim.epoch, claim.version, image.brokers, tuple(partitions), self._seen)
 
     def _is_unclean(self, topic: TopicInfo) -> bool:
         """Return whether a replica that is not in sync may lead the topic's partitions."""
@@ -285,17 +316,17 @@ class Controller:
 
 def led_elsewhere(image: MetadataImage, broker: int) -> int:
     """Return how many partitions the broker leads that another in-sync broker could lead."""
-    others = {other for other, info in image.brokers.items() if other != broker and not info.shutting_down}
+    others = {
+        other
+        for other, info in image.brokers.items()
+        if other != broker and not info.shutting_down and not info.starting
+    }
     led = (info for topic in image.topics() for info in topic.partitions if info.leader == broker)
     return sum(not others.isdisjoint(info.isr) for info in led)
 
 
 def _listed(brokers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(brokers)))
-
-
-def _view(image: MetadataImage, claim: Claim, partitions: Iterable[Partition]) -> ClusterView:
-    return ClusterView(claim.epoch, claim.version, image.brokers, tuple(partitions))
 
 
 def _all_keys(image: MetadataImage) -> Iterable[tuple[str, int]]:

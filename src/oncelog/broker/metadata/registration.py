@@ -66,6 +66,8 @@ class Registration:
         """Returns the partitions in failed log directories. It may run in a worker thread."""
         self.lost: log_dir_registry.Lost = frozenset()
         """The lost logs that the broker may not replace yet."""
+        self.incomplete: Callable[[], frozenset[tuple[str, int]]] = frozenset
+        """Returns the partitions whose log was opened and lacks records. It may run in a worker thread."""
         self.failed: Callable[[], frozenset[str]] = frozenset
         """Returns the log directories that have failed while they were in use. It may run in a worker thread."""
         self.intact: Callable[[MetadataImage, int, frozenset[str]], frozenset[tuple[str, int]]] = _none
@@ -87,6 +89,8 @@ class Registration:
         """The log directories that `info` counts as lost."""
         self._lacking: frozenset[str] = frozenset()
         """Log directories that `info` does not count as lost yet, although recovery has found fewer records."""
+        self._is_starting = True
+        """Whether not all logs in whose ISR the broker is have been opened."""
         self._wake = asyncio.Event()
         self._updating = asyncio.Lock()
 
@@ -107,16 +111,25 @@ class Registration:
             ) from error
 
     async def register(
-        self, endpoints: Mapping[str, Endpoint], image: MetadataImage, directories: Sequence[DirectoryState]
+        self,
+        endpoints: Mapping[str, Endpoint],
+        image: MetadataImage,
+        directories: Sequence[DirectoryState],
+        *,
+        starting: bool,
     ) -> None:
-        """Register this broker with its addresses, and with the partitions that it cannot lead. Raises StoreError."""
-        self._image = image
+        """Register this broker with its addresses, and with the partitions that it cannot lead. Raises StoreError.
+
+        `starting`: it must open logs before it may be elected. Call `opened` afterwards.
+        """
+        self._image, self._is_starting = image, starting
         info = BrokerInfo(
             -1,
             endpoints,
             self._identity.rack,
             offline=self.offline(),
             lost_logs=log_dir_registry.named(image, self.lost),
+            starting=starting,
         )
         async with self._updating:
             try:
@@ -156,7 +169,13 @@ class Registration:
         async with self._updating:
             offline = await self._workers.offload(self.offline)
             stops = shutting_down or self.info.shutting_down
-            info = replace(self.info, offline=offline, shutting_down=stops)
+            info = replace(
+                self.info,
+                offline=offline,
+                shutting_down=stops,
+                starting=self._is_starting,
+                incomplete=self.incomplete(),
+            )
             lacking = self._lacking
             lost = self._lost | lacking
             if lost != self._lost:
@@ -167,9 +186,22 @@ class Registration:
             await self._write(info, lost=lost)
             self._lacking -= lacking  # another log may have been opened during the write
 
-    async def records_missing(self, directory: str) -> None:
+    def records_missing(self, directory: str) -> None:
         """Leave the ISRs of a log directory, because recovery has found fewer records than were committed."""
         self._lacking |= {directory}
+        self.correct()
+
+    def correct(self) -> None:
+        """Update the registration in the background."""
+        self._workers.spawn(self._try_update(), "correct the registration")
+
+    async def opened(self) -> None:
+        """Let this broker be elected, because all logs in whose ISR it is are open, or named in the registration."""
+        if self._is_starting:
+            self._is_starting = False
+            await self._try_update()
+
+    async def _try_update(self) -> None:
         with suppress(StoreError):  # the next renewal tries again
             await self.update()
 

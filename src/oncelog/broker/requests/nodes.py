@@ -13,6 +13,7 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.cluster.brokers import BrokerInfo
 from oncelog.cluster.image import MetadataCache, MetadataDelta
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
 from oncelog.cluster.topics import NO_LEADER, PartitionInfo
 from oncelog.protocol.errors import ErrorCode
 
@@ -98,11 +99,18 @@ class Nodes:
         """Describe a partition. A leader that clients cannot reach is LEADER_NOT_AVAILABLE or LISTENER_NOT_FOUND."""
         offline = [broker for broker in info.replicas if self._obstacle(broker, topic, index, listener)]
         error = self._obstacle(info.leader, topic, index, listener)
+        if not error and not self._is_elected(info):
+            error = ErrorCode.LEADER_NOT_AVAILABLE
         if not error:
             return PartitionView(ErrorCode.NONE, info.leader, list(info.isr), [], offline)
         if info.leader == NO_LEADER or error == ErrorCode.KAFKA_STORAGE_ERROR:
             return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, [], list(info.isr), offline)
         return PartitionView(error, NO_LEADER, list(info.isr), [], offline)
+
+    def _is_elected(self, info: PartitionInfo) -> bool:
+        """Return whether the leader's process is the one that was elected. One that started again must be elected."""
+        broker, elected = self.cache.image.brokers[info.leader], info.leader_broker_epoch
+        return len(info.replicas) == 1 or elected in (UNKNOWN_BROKER_EPOCH, broker.epoch)
 
     def _obstacle(self, broker: int, topic: str, index: int, listener: str) -> ErrorCode:
         """Return why clients of a listener cannot use a replica, or NONE."""

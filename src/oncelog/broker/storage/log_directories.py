@@ -156,6 +156,21 @@ class LogDirectories:
             key in directory.found and directory.topic_id(*key) in (None, topic.topic_id) for directory in self.online
         )
 
+    def lacks(self, topic: TopicInfo, partition: int) -> bool:
+        """Return whether a checkpoint has committed records of a log that `open` has found in no directory.
+
+        A log of a deleted topic of the same name does not count.
+        """
+        key = topic.name, partition
+        if any(key in directory.found for directory in self.online):
+            return False
+        former = f"/{topic.name[:NAME_MAX]}-{partition}."
+        return any(
+            directory.high_watermarks.get(key, 0) > directory.start_offsets.get(key, 0)
+            and not any(former in path for path in directory.deleted)
+            for directory in self.online
+        )
+
     def set_strays_aside(self, image: MetadataImage, node_id: int) -> None:
         """Rename the logs that this broker has no replica of, because their topic was deleted while it was down.
 

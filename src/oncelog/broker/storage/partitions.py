@@ -19,6 +19,7 @@ from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets, Offsets
 from oncelog.broker.storage.deletions import Deletion, Deletions
 from oncelog.broker.storage.flusher import Flusher, close_logs
+from oncelog.broker.storage.incomplete_logs import IncompleteLogs
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.log_opener import LogOpener
 from oncelog.broker.storage.roles import Roles
@@ -80,10 +81,7 @@ class Partitions:
         self._stepping = asyncio.Lock()
         """Held during a background step, so that all recoveries together run one step in a turn."""
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
-        self.on_records_missing: Callable[[DataDirectory], object] = bool
-        """Called with the directory of a log that lacks committed records, although this broker is in its ISR."""
-        self._short: frozenset[tuple[str, int]] = frozenset()
-        """Logs that lack committed records. They count as offline until this broker has left their ISRs."""
+        self.incomplete = IncompleteLogs(cache, directories, node_id, logger)
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -102,13 +100,14 @@ class Partitions:
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Return whether the log lacks records, or is, or may be, in a log directory that has failed."""
-        return (topic, partition) in self._short or self._directories.is_offline(topic, partition)
+        return (topic, partition) in self.incomplete.keys or self._directories.is_offline(topic, partition)
 
     def offline(self) -> frozenset[tuple[str, int]]:
         """Return the offline partitions that another broker could lead."""
-        if not self._short and all(directory.online for directory in self._directories):
+        if all(directory.online for directory in self._directories):
             return frozenset()
-        return frozenset(key for key in self._cache.image.replicated(self._node_id) if self.is_offline(*key))
+        is_offline = self._directories.is_offline
+        return frozenset(key for key in self._cache.image.replicated(self._node_id) if is_offline(*key))
 
     def get(self, topic: str, partition: int) -> Replica | None:
         """Return the replica, or None if this broker does not lead the partition. Open the log if necessary.
@@ -200,10 +199,9 @@ class Partitions:
         try:
             replica, forgotten = yield from self._opener.open(topic, partition, self.roles.holes(*key))
         except LostRecordsError as error:
-            self._short |= {key}
-            self._leave_isrs(self._directories.place(*key), str(error))
+            self.incomplete.refused(key, error)
             raise
-        self._check_complete(replica)
+        self.incomplete.check(replica)
         self._replicas[key] = replica
         self.truncated(replica)  # recovery may have dropped compacted records
         self.roles.apply(replica)
@@ -214,36 +212,6 @@ class Partitions:
         if replica.log.recovery_point < directory.recovery_points.get(key, 0):
             self.checkpoints.start([directory])  # the next recovery must not skip records that are appended now
         return replica
-
-    def _check_complete(self, replica: Replica) -> None:
-        """If the log lacks records that it had, leave the ISRs of all logs in its directory.
-
-        A leader of such a log would let the others truncate these records. Raises KAFKA_STORAGE_ERROR if this broker is
-        in the log's ISR together with others.
-        """
-        key, end = (replica.topic, replica.partition), replica.log.log_end_offset
-        info = self._cache.image.partition(*key)
-        directory = self._directories.holding(replica.log.directory)
-        committed = directory.least_end(*key)
-        if info is None or self._node_id not in info.isr or len(info.replicas) == 1 or committed <= end:
-            return
-        message = f"{replica.name} ends at offset {end}, but its records before offset {committed} were acknowledged"
-        if len(info.isr) > 1:
-            self._short |= {key}
-        self._leave_isrs(directory, message)
-        if key in self._short:
-            replica.log.discard()
-            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
-
-    def _leave_isrs(self, directory: DataDirectory, reason: str) -> None:
-        self._logger.error("%s. This broker leaves the ISRs of the partitions in %s", reason, directory.path)
-        self.on_records_missing(directory)
-
-    def _check_short(self, key: tuple[str, int]) -> None:
-        """Let a log that lacks records be opened if this broker has left its ISR."""
-        info = self._cache.image.partition(*key)
-        if key in self._short and (info is None or self._node_id not in info.isr or len(info.isr) == 1):
-            self._short -= {key}
 
     def append_marker(
         self,
@@ -322,7 +290,7 @@ class Partitions:
         """Detach the logs of a deleted topic at once, and return the steps that set their directories aside."""
         for partition in range(topic.partition_count):
             self._stop_opening((topic.name, partition))
-        self._short = frozenset(key for key in self._short if key[0] != topic.name)
+        self.incomplete.forget(topic.name)
         return self._deletions.begin(topic)
 
     def _stop_opening(self, key: tuple[str, int]) -> None:
@@ -382,7 +350,7 @@ class Partitions:
         followed = []
         for key in ((name, partition) for name, partitions in changed.items() for partition in partitions):
             await turns.next()
-            self._check_short(key)
+            self.incomplete.release(key)
             replica = self._replicas.get(key)
             if replica is not None:
                 self._apply_role(replica)
@@ -415,7 +383,16 @@ class Partitions:
                 await self.open_in_turns(topic, partition)
             except ProtocolError as error:  # each request for this log reports the error too
                 self._logger.error("%s", error)
+            except Exception:  # the other logs do not depend on it
+                self._logger.exception("cannot open the log of %s-%d", topic, partition)
             await asyncio.sleep(0)
+
+    async def open_suspects(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Open logs of `IncompleteLogs.suspects`. If one cannot be opened, this broker leaves its ISR."""
+        await self.open_all(partitions)
+        for key in partitions:
+            if self._must_open(key):
+                self.incomplete.add(key)
 
     async def _delete(self, topic: TopicInfo, steps: Steps[Deletion]) -> None:
         """Drop the partitions of a deleted topic, and schedule the removal of their directories."""

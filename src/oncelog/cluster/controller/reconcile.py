@@ -42,6 +42,12 @@ class ClusterView:
     controller_epoch_version: int
     brokers: Mapping[int, BrokerInfo]
     partitions: Sequence[Partition]
+    seen: frozenset[int] | None = None
+    """With a value, the cluster may be starting: the brokers that have opened their logs since the controller started.
+
+    No leader is elected for a partition while a member of its ISR is not among them: it may have more records than the
+    others. None: the time for such members is over.
+    """
 
 
 def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> list[StateWrite]:
@@ -79,6 +85,8 @@ def unbalanced(view: ClusterView, percentage: int) -> list[tuple[str, int]]:
 def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionState | None:
     """Return the state that the partition should have, or None if it has it."""
     state = partition.state
+    if _is_awaiting(view, partition):
+        return None
     leader = _leader(view, partition, prefer)
     if leader == NO_LEADER:
         isr = _without_lost(view, partition, None)
@@ -95,13 +103,21 @@ def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionS
     return replace(_next(view, state), leader=leader, isr=isr, leader_broker_epoch=registration)
 
 
+def _is_awaiting(view: ClusterView, partition: Partition) -> bool:
+    """Return whether the election of a leader waits for members of the ISR that may start soon."""
+    if view.seen is None or len(partition.replicas) == 1 or _still_leads(view, partition):
+        return False
+    return not view.seen.issuperset(partition.state.isr)
+
+
 def _leader(view: ClusterView, partition: Partition, prefer: bool) -> int:
     """Return the broker that should lead, or NO_LEADER. The first rule that applies decides.
 
     1. The present leader may continue: the preferred leader if it is wanted and can lead, else the present one.
     2. A member of the ISR can lead: the first of them, in the order of the replicas.
     3. The present leader is shutting down or may lack records: it continues, because no other broker can lead.
-    4. Unclean elections are allowed: the first replica that can start. A replica that has a log comes first.
+    4. Unclean elections are allowed: the first replica that can start. A replica that has a log comes first, then one
+       that is not known to lack records.
     """
     leader = partition.state.leader
     if _still_leads(view, partition) and not _must_go(view, partition):
@@ -127,7 +143,14 @@ def _elected(view: ClusterView, partition: Partition) -> int:
     if not partition.unclean:
         return NO_LEADER
     found = (broker for broker in partition.replicas if _may_start(view, partition, broker))
-    return min(found, key=lambda broker: _has_lost_log(view, partition, broker), default=NO_LEADER)
+    return min(found, key=lambda broker: _damage(view, partition, broker), default=NO_LEADER)
+
+
+def _damage(view: ClusterView, partition: Partition, broker: int) -> tuple[bool, bool]:
+    """Return a key by which the least damaged replica comes first."""
+    found = view.brokers.get(broker)
+    incomplete = found is not None and (partition.topic, partition.index) in found.incomplete
+    return _has_lost_log(view, partition, broker), incomplete
 
 
 def _next(view: ClusterView, state: PartitionState) -> PartitionState:
@@ -155,8 +178,14 @@ def _is_elected(view: ClusterView, partition: Partition) -> bool:
 
 
 def _may_start(view: ClusterView, partition: Partition, broker: int) -> bool:
-    """Return whether a broker is running, is not shutting down, and has the partition's directory."""
-    return _is_online(view, partition, broker) and not view.brokers[broker].shutting_down
+    """Return whether a broker is running, is not shutting down, has the partition's directory, and has opened its logs.
+
+    A partition with one replica need not be open: no other replica could lead instead.
+    """
+    if not _is_online(view, partition, broker):
+        return False
+    found = view.brokers[broker]
+    return not found.shutting_down and not (found.starting and len(partition.replicas) > 1)
 
 
 def _may_lead(view: ClusterView, partition: Partition, broker: int) -> bool:
@@ -180,7 +209,7 @@ def _preferred(view: ClusterView, partition: Partition) -> int | None:
 
 
 def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -> tuple[int, ...]:
-    """Return the ISR without members that may lack records or are shutting down. Keep at least one member.
+    """Return the ISR without members that may lack records or are shutting down. Keep the least damaged one at least.
 
     Dead members stay until an election, because while there is no leader, any of them may return and lead. A member
     that shuts down together with the leader stays, because it can lead if the leader then loses its disk.
@@ -190,8 +219,7 @@ def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -
         alone = view.brokers[leader].shutting_down
         return tuple(each for each in isr if each == leader or not _leaves(view, partition, each, alone)) or isr
     kept = [each for each in isr if not _leaves(view, partition, each, True)]
-    with_log = (each for each in isr if not _has_lost_log(view, partition, each))
-    return tuple(kept) or (next(with_log, isr[0]),)
+    return tuple(kept) or (min(isr, key=lambda each: _damage(view, partition, each)),)
 
 
 def _leaves(view: ClusterView, partition: Partition, member: int, may_stop: bool) -> bool:

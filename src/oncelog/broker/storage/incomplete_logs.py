@@ -1,0 +1,101 @@
+"""Find the logs of this broker that lack records although it is in their ISR. The broker must leave these ISRs.
+
+If such a log led, the other replicas would truncate the records that it lacks. So a broker that starts opens the logs
+in whose ISR it is before it may be elected, and names the incomplete ones in its registration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.replica import Replica
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+Key = tuple[str, int]
+
+
+class IncompleteLogs:
+    """The logs that lack records, until this broker has left their ISRs."""
+
+    def __init__(self, cache: MetadataCache, directories: LogDirectories, node_id: int, logger: logging.Logger) -> None:
+        self._cache = cache
+        self._directories = directories
+        self._node_id = node_id
+        self._logger = logger
+        self.keys: frozenset[Key] = frozenset()
+        """They count as offline, and are not opened."""
+        self.on_changed: Callable[[], object] = bool
+        """Called when `keys` has changed."""
+        self.on_records_missing: Callable[[DataDirectory], object] = bool
+        """Called with the directory of a log that ends before its high watermark, or has a hole."""
+
+    def suspects(self) -> list[Key]:
+        """Return the partitions that this broker may lead only when it has opened their logs and found them complete.
+
+        They have other replicas, and this broker is in their ISR.
+        """
+        return [key for key in self._cache.image.replicated(self._node_id) if self._is_member(key)]
+
+    def _is_member(self, key: Key) -> bool:
+        info = self._cache.image.partition(*key)
+        return info is not None and self._node_id in info.isr
+
+    def _has_others(self, key: Key) -> bool:
+        info = self._cache.image.partition(*key)
+        return info is not None and self._node_id in info.isr and len(info.isr) > 1
+
+    def add(self, key: Key) -> None:
+        """Count a log as incomplete, if this broker is in its ISR together with others."""
+        if self._has_others(key) and key not in self.keys:
+            self.keys |= {key}
+            self.on_changed()
+
+    def refused(self, key: Key, error: ProtocolError) -> None:
+        """Count a log as incomplete, because it has a hole."""
+        self.add(key)
+        self._leave_isrs(self._directories.place(*key), str(error))
+
+    def check(self, replica: Replica) -> None:
+        """If the log lacks records, leave its ISR. If they were committed, leave the ISRs of all logs in its directory.
+
+        Raises KAFKA_STORAGE_ERROR if this broker is in the log's ISR together with others.
+        """
+        key, end = (replica.topic, replica.partition), replica.log.log_end_offset
+        info = self._cache.image.partition(*key)
+        directory = self._directories.holding(replica.log.directory)
+        committed = directory.least_end(*key)
+        if info is None or self._node_id not in info.isr or len(info.replicas) == 1:
+            return
+        others = len(info.isr) > 1
+        if committed > end:
+            text = "%s ends at offset %d, but its records before offset %d were acknowledged"
+            message = text % (replica.name, end, committed)
+            self.add(key)
+            self._leave_isrs(directory, message)
+        elif replica.log.was_damaged and others:
+            message = f"{replica.name} had damaged records after offset {end}, which other replicas may have"
+            self.add(key)
+            self._logger.error("%s. This broker leaves the ISR of the partition", message)
+        else:
+            return
+        if others:
+            replica.log.discard()
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+    def _leave_isrs(self, directory: DataDirectory, reason: str) -> None:
+        self._logger.error("%s. This broker leaves the ISRs of the partitions in %s", reason, directory.path)
+        self.on_records_missing(directory)
+
+    def release(self, key: Key) -> None:
+        """Let a log be opened if this broker has left its ISR, or is its last member."""
+        if key in self.keys and not self._has_others(key):
+            self.keys -= {key}
+            self.on_changed()
+
+    def forget(self, topic: str) -> None:
+        """Forget the logs of a deleted topic."""
+        self.keys = frozenset(key for key in self.keys if key[0] != topic)
