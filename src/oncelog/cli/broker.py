@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
+from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.process import Launch, run
-from oncelog.cli.broker_settings import gather, with_settings
+from oncelog.cli.broker_settings import gather, warn_of_access, with_settings
 from oncelog.cli.lazy import examples
 
 
@@ -20,4 +23,7 @@ from oncelog.cli.lazy import examples
 @with_settings
 def broker(config_file: str, assignments: tuple[str, ...]) -> int:
     """Run one broker in the foreground until SIGTERM or Ctrl-C, with its data in log.dirs."""
-    return run(Launch(gather(config_file, assignments)))
+    settings = gather(config_file, assignments)
+    with contextlib.suppress(ConfigError):  # the broker reports it
+        warn_of_access(settings)
+    return run(Launch(settings))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
 from collections.abc import Sequence
 
 import click
 
+from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listeners import bracketed
 from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import environment_settings, load, set_option
@@ -28,8 +31,70 @@ def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str
         with open(config_file, encoding="utf-8") as file:
             settings.update(parse_properties(file.read()))
     settings.update(environment_settings(os.environ))
-    settings.update(set_option(text) for text in assignments)
-    return settings
+    try:
+        assigned = dict(set_option(text) for text in assignments)
+        require_utf8(*assigned.values())
+        if assigned:
+            load(settings | assigned)
+    except ConfigError as error:
+        if not _is_valid(settings):
+            raise
+        raise click.UsageError(str(error)) from error  # the other settings alone are valid
+    return settings | assigned
+
+
+def _is_valid(settings: dict[str, str]) -> bool:
+    try:
+        load(settings)
+    except ConfigError:
+        return False
+    return True
+
+
+def require_utf8(*texts: str) -> None:
+    """Raise UsageError if a path or another argument has bytes that are not UTF-8."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            shown = os.fsencode(text).decode(errors="backslashreplace")
+            raise click.UsageError(f"{shown} has bytes that are not UTF-8; rename it, or use another path") from error
+
+
+def warn_of_access(*brokers: dict[str, str]) -> None:
+    """Print one line if a broker listens on an address that other machines may reach."""
+    for settings in brokers:
+        for listener in load(settings).client_listeners:
+            if not _is_loopback(listener.host):
+                shown = f"{bracketed(listener.host or '0.0.0.0')}:{listener.port}"
+                click.echo(
+                    f"oncelog: WARNING: every program that reaches {shown} can read, change and delete all data, "
+                    "because oncelog has no access control. Limit access with a firewall, or listen on 127.0.0.1.",
+                    err=True,
+                )
+                return
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the host. A name that has no address passes: the broker reports it."""
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return True
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+def require_own_ports(brokers: Sequence[dict[str, str]]) -> None:
+    """Raise UsageError if two brokers would listen on the same port."""
+    taken: dict[int, int] = {}
+    for number, settings in enumerate(brokers, 1):
+        for port in {listener.port for listener in load(settings).client_listeners} - {0}:
+            other = taken.setdefault(port, number)
+            if other != number:
+                raise click.UsageError(
+                    f"brokers {other} and {number} would both listen on port {port}, because broker 2 uses the ports "
+                    f"after those of broker 1, and so on; leave {len(brokers)} ports between the listeners"
+                )
 
 
 def with_address(

@@ -60,9 +60,10 @@ class Supervisor:
     ) -> None:
         """Create a supervisor. `parent`: stop the brokers when this process ends. None: do not watch any process.
 
-        `faults`: obey HOLD and RESTART. Otherwise these signals end the process, as they end any other program.
+        `faults`: obey HOLD and RESTART. Otherwise, print a line and ignore these signals.
         """
-        self._handled = (*stop_signals(), signal.SIGCHLD, *((HOLD, RESTART) if faults else ()))
+        self._handled = (*stop_signals(), signal.SIGCHLD, HOLD, RESTART)
+        self._faults = faults
         self._brokers = [BrokerProcess(launch, restart=restart, say=_say) for launch in launches]
         self._parent = parent
         self._announced = False
@@ -132,6 +133,9 @@ class Supervisor:
         for number in numbers:
             if number in STOP_SIGNALS:
                 self._stopping = True
+            if number in (HOLD, RESTART) and not self._faults:
+                _say(f"ignoring {signal.Signals(number).name}; to stop, send SIGTERM or press Ctrl-C")
+                continue
             for broker in self._brokers:
                 if number == HOLD:
                     broker.hold()
@@ -270,6 +274,8 @@ def _bound_port(listener: Listener, stack: contextlib.ExitStack) -> int:
     family, kind, protocol, _, address = _resolve(listener)
     keeper = stack.enter_context(socket.socket(family, kind, protocol))
     keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if listener.host == "::":
+        keeper.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # the broker accepts IPv4, too
     try:
         keeper.bind(address)
     except OSError as error:

@@ -15,7 +15,16 @@ import click
 from oncelog.broker.config.settings import set_option
 from oncelog.broker.folder_locks import FolderLock, StartError
 from oncelog.broker.process import METADATA_FILE, Launch, TopicSpec
-from oncelog.cli.broker_settings import gather, of_broker, topic_specs, with_address, with_settings
+from oncelog.cli.broker_settings import (
+    gather,
+    of_broker,
+    require_own_ports,
+    require_utf8,
+    topic_specs,
+    warn_of_access,
+    with_address,
+    with_settings,
+)
 from oncelog.cli.lazy import examples
 from oncelog.cli.supervisor import Supervisor
 from oncelog.log.checkpoint import PARTITION_METADATA
@@ -90,21 +99,22 @@ def up(
     if ephemeral and data is not None:
         raise click.UsageError("--data and --ephemeral cannot be used together; omit one of them")
     specs = topic_specs(topics, brokers)
-    chosen = _own_log_dirs(dict(set_option(text) for text in assignments), brokers)
     settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
+    chosen = _own_log_dirs(dict(set_option(text) for text in assignments), brokers)
+    each = [of_broker(settings, number) for number in range(1, brokers + 1)]
+    require_own_ports(each)
     folder = tempfile.mkdtemp(prefix="oncelog-") if ephemeral else os.path.abspath(data or DEFAULT_DATA)
+    require_utf8(folder)
     if data is None and not ephemeral:
         _mention_data_above(folder)
     try:
         lock = FolderLock(folder)
         _check_existing_data(folder, brokers, _paths(settings.get(LOST, "")))
         _check_metadata(folder, brokers)
-        launches = [
-            _launch(folder, of_broker(settings, number), number, brokers, specs, log_dirs=chosen)
-            for number in range(1, brokers + 1)
-        ]
+        launches = [_launch(folder, own, number, brokers, specs, log_dirs=chosen) for number, own in enumerate(each, 1)]
         for launch in launches:
             _check_owner(launch)
+        warn_of_access(*each)
         status = Supervisor(launches, restart=not no_restart, parent=parent, faults=fault_signals).run()
         lock.release()
     except StartError as error:
@@ -174,7 +184,7 @@ def _check_existing_data(folder: str, brokers: int, lost: Sequence[str]) -> None
     stored = _stored_log_dirs(folder)
     known = max((*stored, *(int(number) for number in numbers if number.isdigit())), default=1)
     if known > brokers:
-        raise StartError(f"{folder} has the data of {known} brokers; run `oncelog up --brokers {known}`")
+        raise StartError(f"{folder} has the data of broker {known}; run `oncelog up --brokers {known}`")
     if brokers == 1 or stored.keys() != {1}:
         return
     own = os.path.join(folder, f"{LOG_DIR_PREFIX}1")

@@ -10,6 +10,7 @@ import errno
 import mmap
 import os
 import shutil
+import stat
 from collections import OrderedDict
 from typing import Protocol
 
@@ -85,7 +86,7 @@ class Disk(Protocol):
         ...
 
     def size(self, path: str) -> int | None:
-        """Return the length of the file in bytes, or None if it does not exist."""
+        """Return the length of the file in bytes, or None if there is no such file, also if it is a directory."""
         ...
 
     def absolute(self, path: str) -> str:
@@ -203,9 +204,10 @@ class OsDisk:
     def size(self, path: str) -> int | None:
         """See `Disk.size`."""
         try:
-            return os.stat(path).st_size
+            found = os.stat(path)
         except FileNotFoundError:
             return None
+        return None if stat.S_ISDIR(found.st_mode) else found.st_size
 
     def absolute(self, path: str) -> str:
         """See `Disk.absolute`."""

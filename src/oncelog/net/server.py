@@ -18,7 +18,7 @@ from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
 from oncelog.net.peer import Peer
 from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
 from oncelog.net.replies import Chunks, Holds, Pending, Replies, Reply
-from oncelog.net.server_options import DEFAULT_LISTENER, Address, Limits
+from oncelog.net.server_options import DEFAULT_LISTENER, EVERY_ADDRESS, Address, Limits, every_address
 from oncelog.net.unsent import Unsent
 
 __all__ = [
@@ -44,6 +44,9 @@ FRAMES_A_TURN = 64
 """Frames of one connection that are answered before other connections get a turn."""
 SWEEPS = 8
 """Number of sweeps without any activity of a connection, after which it counts as idle."""
+
+IPV4_IN_IPV6 = "::ffff:"
+"""A socket on all IPv6 addresses shows the address of an IPv4 client after this prefix."""
 
 _log = logging.getLogger("oncelog.net")
 
@@ -91,7 +94,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         connection_id = self._server.admit(self)
         name = transport.get_extra_info("peername") or ("", 0)
-        self._peer = Peer(str(name[0]), int(name[1]), connection_id, listener=self._peer.listener)
+        host = str(name[0]).removeprefix(IPV4_IN_IPV6)
+        self._peer = Peer(host, int(name[1]), connection_id, listener=self._peer.listener)
         if not connection_id:
             self._closing = True
             self._transport.abort()
@@ -398,13 +402,12 @@ class Server:
         self.ports[address.listener] = port
 
     async def _bind(self, address: Address) -> asyncio.Server:
-        return await self.loop.create_server(
-            lambda: ServerConnection(self, address.listener),
-            address.host or "0.0.0.0",
-            address.port,
-            backlog=self.limits.backlog,
-            start_serving=False,
-        )
+        options: dict[str, Any] = {"backlog": self.limits.backlog, "start_serving": False}
+        if address.host == EVERY_ADDRESS:
+            options["sock"] = every_address(address.port)
+        else:
+            options |= {"host": address.host or "0.0.0.0", "port": address.port}
+        return await self.loop.create_server(lambda: ServerConnection(self, address.listener), **options)
 
     def _stop_listening(self) -> None:
         for bound in self._listeners:

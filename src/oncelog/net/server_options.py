@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import NamedTuple
 
 DEFAULT_LISTENER = "PLAINTEXT"
 """The name of a server's only listener, if it has no other name."""
+EVERY_ADDRESS = "::"
+"""The host of a listener on all addresses, IPv6 and IPv4, as in Kafka."""
 
 
 class Address(NamedTuple):
     """An address to listen on, with the name of its listener."""
 
     host: str
-    """The host name or IP address. If it is empty, the server listens on all IPv4 interfaces."""
+    """The host name or IP address. If it is empty, the server listens on all IPv4 interfaces. See EVERY_ADDRESS."""
     port: int
     """The port, or 0 for any free port (see `Server.ports`)."""
     listener: str = DEFAULT_LISTENER
@@ -40,3 +43,19 @@ class Limits:
     """Memory for responses that clients have not read, for all connections together. -1: no limit. See `Unsent`."""
     drain_ms: int = 500
     """How long `close` waits for requests in progress."""
+
+
+def every_address(port: int) -> socket.socket:
+    """Return a socket that is bound to a port of all IPv6 and IPv4 addresses. Raises OSError.
+
+    asyncio itself would restrict a server on `::` to IPv6.
+    """
+    bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((EVERY_ADDRESS, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -498,3 +498,10 @@ def test_killed_export_can_be_repeated(tmp_path: Path, *, midway: bool) -> None:
         assert sorted(path.read_bytes() for path in aside.iterdir()) == original
         live(copy, store)
     assert deaths >= 4, "written, synced, renamed, synced"
+
+
+def test_files_are_no_partition_directories(tmp_path: Path) -> None:
+    (tmp_path / "metadata.sqlite-lease-broker-2").write_bytes(b"")
+    (tmp_path / "notes-3").write_text("a file of the user's")
+    (tmp_path / "t-0").mkdir()
+    assert directory_at(tmp_path).list_partitions() == [("t", 0)]

@@ -30,9 +30,11 @@ def errors_of(cluster: OncelogCluster) -> str:
     return cluster.process.stderr_path.read_text()
 
 
-def run(*arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str, str]:
+def run(
+    *arguments: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> tuple[int, str, str]:
     """Run a command to its end: (exit status, stdout, stderr)."""
-    command = [str(part) for part in (ONCELOG, *arguments)]
+    command = [part if isinstance(part, bytes) else str(part) for part in (ONCELOG, *arguments)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(env or {})}, cwd=cwd
     )
@@ -127,13 +129,14 @@ def test_up_notices_a_parent_that_has_ended_before_its_start() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_signals_for_tests_end_an_ordinary_up(new_cluster: NewCluster, number: signal.Signals) -> None:
+def test_ordinary_up_ignores_the_signals_for_tests(new_cluster: NewCluster, number: signal.Signals) -> None:
     cluster = new_cluster()
     broker = cluster.broker_pid()
     os.kill(cluster.process.pid, number)
-    wait_until(lambda: gone(cluster.process.pid), "`oncelog up` ends")
-    wait_until(lambda: gone(broker), "the broker ends")
-    assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
+    wait_until(lambda: f"oncelog: ignoring {number.name}; to stop," in errors_of(cluster), "it says so")
+    assert cluster.broker_pid() == broker
+    assert accepts(cluster.bootstrap)
+    assert cluster.stop() == 0
 
 
 def test_signals_hold_the_broker_down_and_restart_it(new_cluster: NewCluster) -> None:
@@ -282,8 +285,11 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
         (["--topic", "a", "--topic", "a:2"], 2, "--topic a:2: topic 'a' is named twice"),
         (["--topic", "a.b", "--topic", "a_b"], 2, "--topic a_b: topic 'a_b' collides with 'a.b'"),
         (["--topic", "a:6000", "--topic", "b:4001"], 2, "--topic names 10001 partitions, but at most 10000 are"),
-        (["--set", "num.partitions=x"], 1, "oncelog: num.partitions must be a whole number, not 'x'\n"),
-        (["--set", "nonsense"], 1, "oncelog: --set takes KEY=VALUE, not 'nonsense'\n"),
+        (["--set", "num.partitions=x"], 2, "num.partitions must be a whole number, not 'x'"),
+        (["--set", "listeners=x"], 2, "listeners must look like PLAINTEXT://HOST:PORT, not 'x'"),
+        (["--set", "nonsense"], 2, "--set takes KEY=VALUE, not 'nonsense'"),
+        (["--data", b"bad-\xff"], 2, "bad-\\xff has bytes that are not UTF-8; rename it, or use another path"),
+        (["--set", b"log.dirs=bad-\xff"], 2, "bad-\\xff has bytes that are not UTF-8; rename it"),
         (["--host", "not-a-host.invalid"], 1, "oncelog: cannot listen on 'not-a-host.invalid': "),
         (["--data", "/proc/nowhere"], 1, "oncelog: cannot use directory /proc/nowhere: "),
         (["--port", "70000"], 2, "70000 is not in the range"),
@@ -294,7 +300,7 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
         (["--no-such-flag"], 2, "No such option"),
     ],
 )
-def test_errors_are_one_sentence(tmp_path: Path, arguments: list[str], status: int, message: str) -> None:
+def test_errors_are_one_sentence(tmp_path: Path, arguments: list[str | bytes], status: int, message: str) -> None:
     got, out, err = run("up", "--port", "0", *arguments, cwd=tmp_path)
     assert (got, out) == (status, "")
     assert message in err
@@ -434,11 +440,33 @@ def test_each_of_several_brokers_listens_on_the_next_ports() -> None:
         of_broker({"listeners": "PLAINTEXT://127.0.0.1:65535"}, 2)
 
 
+def test_brokers_with_overlapping_ports_are_rejected(tmp_path: Path) -> None:
+    listeners = "listeners=INNER://127.0.0.1:9092,OUTER://127.0.0.1:9093"
+    protocols = f"listener.security.protocol.map={INNER['listener.security.protocol.map']}"
+    status, out, err = run("up", "--brokers", "2", "--set", listeners, "--set", protocols, cwd=tmp_path)
+    assert (status, out) == (2, "")
+    assert "brokers 1 and 2 would both listen on port 9093" in err
+
+
+@pytest.mark.parametrize("host", ["::", "0.0.0.0", "127.0.0.1"])
+def test_up_on_all_addresses_warns_once_and_accepts_ipv4(new_cluster: NewCluster, host: str) -> None:
+    """As Kafka with [::], which accepts IPv6 and IPv4."""
+    cluster = new_cluster(arguments=("--host", host))
+    port = int(cluster.bootstrap.rpartition(":")[2])
+    for address in ("127.0.0.1", *(("::1",) if host == "::" else ())):
+        socket.create_connection((address, port), 60).close()
+    assert accepts(cluster.bootstrap)
+    assert errors_of(cluster).count("has no access control") == (0 if host == "127.0.0.1" else 1)
+    cluster.kill()  # it listens on the same addresses again
+    cluster.process.wait_for(lambda: errors_of(cluster).count("started") == 2, "the broker is restarted")
+    socket.create_connection(("127.0.0.1", port), 60).close()
+
+
 def test_up_refuses_data_of_more_brokers(tmp_path: Path) -> None:
     (tmp_path / "broker-3").mkdir()
     status, out, err = run("up", "--port", "0", "--data", tmp_path)
     assert (status, out) == (1, "")
-    assert err == f"oncelog: {tmp_path} has the data of 3 brokers; run `oncelog up --brokers 3`\n"
+    assert err == f"oncelog: {tmp_path} has the data of broker 3; run `oncelog up --brokers 3`\n"
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["broker-3"]
 
 
