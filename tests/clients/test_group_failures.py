@@ -177,3 +177,29 @@ def test_close_ends_if_the_broker_does_not_answer(server: Server, topic: str, mo
     assert consumer.poll(30)
     monkeypatch.setattr(ClientConnection, "call", silent)
     consumer.close(0.2)
+
+
+def test_consumer_names_the_member_that_its_group_waits_for(
+    server: Server, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first member does not poll, as one that was killed does not. Before, the second one waited in silence."""
+    caplog.set_level(logging.WARNING, "oncelog")
+    with Producer(server.bootstrap) as producer:
+        producer.send(topic, b"x").result(30)
+    options = {"group_id": topic, "auto_offset_reset": "earliest"}
+    with (
+        Consumer(server.bootstrap, client_id="silent", **options) as silent,
+        Consumer(server.bootstrap, client_id="waiting", **options) as waiting,
+    ):
+        silent.subscribe([topic])
+        wait_until(lambda: silent.poll(0.2), "the first member reads")
+        waiting.subscribe([topic])
+        wait_until(lambda: waiting.poll(0.2) or "no partitions before" in caplog.text, "the warning is logged")
+        told = caplog.text
+        member_id = silent.group_metadata().member_id
+        assert f"group {topic!r} gives this consumer no partitions" in told
+        assert f"{member_id!r} (client 'silent'" in told
+        assert "'waiting'" not in told, "the consumer itself is not named"
+        silent.close()
+        wait_until(lambda: waiting.poll(0.2), "the second member reads")
+        assert "the wait for other members is over" in caplog.text

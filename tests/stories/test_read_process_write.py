@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from oncelog import Admin, Consumer, Producer
 from support.cures import EXAMPLES
+from support.docs_blocks import ROOT, blocks
+from support.processes import wait_until
 from support.servers import OncelogCluster
 
 NUMBER = 30
@@ -40,6 +43,39 @@ def test_aborted_block_is_processed_again(oncelog_cluster: OncelogCluster, name:
     assert transform(oncelog_cluster, source, target, "--abort", step) == 0
     assert read(oncelog_cluster, target, "read_committed") == sorted(f"WORD-{number}" for number in range(NUMBER))
     assert len(read(oncelog_cluster, target, "read_uncommitted")) > NUMBER
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/exactly-once.md", "docs/python-client.md"])
+def test_loop_of_a_page_continues_at_once_after_a_kill(
+    oncelog_cluster: OncelogCluster, name: str, page: str, tmp_path: Path
+) -> None:
+    """Before, the second start waited for the session of the killed one, and ended without work or a log line."""
+    found = blocks(page, (ROOT / page).read_text())
+    loop = next(block.code for block in found if "transaction.send_offsets(consumer)\n" in block.code)
+    texts = {"localhost:9092": oncelog_cluster.bootstrap, "etl": name, "words": name, "copies": f"{name}-out"}
+    for old, new in texts.items():
+        loop = loop.replace(f'"{old}', f'"{new}')
+    loop = loop.replace("tables(timeout=10)", "tables(timeout=4)")
+    imports = "from oncelog import Consumer, Producer\n"
+    program = tmp_path / "loop.py"
+    program.write_text(imports + loop)
+    with Admin(oncelog_cluster.bootstrap) as admin:
+        admin.create_topics([name, f"{name}-out"])
+    with Producer(oncelog_cluster.bootstrap) as producer:
+        producer.send(name, b"before").result(30)
+        killed = subprocess.Popen([sys.executable, program])
+        try:
+            with Consumer(oncelog_cluster.bootstrap, isolation_level="read_committed") as output:
+                output.assign({(f"{name}-out", 0): 0})
+                wait_until(lambda: output.poll(0.2), "the first process has copied a record")
+        finally:
+            killed.kill()
+            killed.wait()
+        producer.send(name, b"after").result(30)
+    subprocess.run([sys.executable, program], check=True, timeout=120)
+    with Consumer(oncelog_cluster.bootstrap, isolation_level="read_committed") as output:
+        output.assign({(f"{name}-out", 0): 0})
+        assert [record.value.lower() for record in output.poll(30)] == [b"before", b"after"]
 
 
 def filled(cluster: OncelogCluster, name: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from oncelog.errors import TimedOutError
+from oncelog.errors import KafkaError, TimedOutError
 
 if TYPE_CHECKING:
     from oncelog import Consumer
@@ -31,6 +31,10 @@ SHOWN = 10
 """The records of each kind that the message shows."""
 POLL_S = 0.1
 """A poll ends after this time if it finds no records. The end of a partition may have aborted records only."""
+REBALANCING = ["PreparingRebalance", "CompletingRebalance"]
+"""States of a group that waits for its members."""
+LOGIN = ("security.", "sasl.", "ssl.")
+"""The options that a consumer and an admin client share."""
 IDLE_POLLS = 300
 """How many polls without any progress are an error."""
 
@@ -81,7 +85,28 @@ def assert_exactly_once(
                     entry = found[digest] = _Found(repr(keys[record.topic](record)))
                 places = entry.input if record.topic == input else entry.output
                 places.append((record.partition, record.offset))
-    raise AssertionError(_report(input, output, sums, found.values(), complete=complete))
+    report = _report(input, output, sums, found.values(), complete=complete)
+    raise AssertionError(report + _waiting_groups(bootstrap_servers, config or {}))
+
+
+def _waiting_groups(bootstrap_servers: str, config: Mapping[str, Any]) -> str:
+    """Return a line about groups whose rebalance is in progress, because their consumers read nothing meanwhile."""
+    from oncelog import Admin
+
+    login = {name: value for name, value in config.items() if name.replace("_", ".").startswith(LOGIN)}
+    try:
+        with Admin(bootstrap_servers, login) as admin:
+            groups = [group.group_id for group in admin.list_groups(states=REBALANCING)]
+    except KafkaError:  # without the permission, or on an old broker
+        return ""
+    if not groups:
+        return ""
+    names = ", ".join(map(repr, groups[:SHOWN]))
+    return (
+        f"\nThe pipeline may not have finished: these groups wait for a member: {names}. "
+        "A killed member expires with its session (session.timeout.ms, 45 s); with group.instance.id, the next process "
+        "takes its place at once"
+    )
 
 
 def _value(record: ConsumerRecord) -> bytes | None:

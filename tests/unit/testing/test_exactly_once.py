@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from oncelog import Producer
+from oncelog import Admin, Consumer, Producer
 from oncelog.errors import UnknownTopicError
 from oncelog.testing import Broker, assert_exactly_once, exactly_once
+from support.processes import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +131,20 @@ def test_missing_topic_and_equal_names_are_rejected(broker: Broker, fill: Fill) 
         assert_exactly_once(topics[0], "nope", bootstrap_servers=broker.bootstrap_servers)
     with pytest.raises(ValueError, match="two topics"):
         assert_exactly_once("a", "a", bootstrap_servers=broker.bootstrap_servers)
+
+
+def test_message_names_groups_that_wait_for_a_member(broker: Broker, fill: Fill) -> None:
+    """A pipeline that was killed and started again has done nothing yet. Before, the message said only "lost"."""
+    topics = fill(["a", "b"], [])
+    options = {"group_id": "pipeline-7", "auto_offset_reset": "earliest"}
+    servers = broker.bootstrap_servers
+    with Consumer(servers, **options) as silent, Consumer(servers, **options) as waiting, Admin(servers) as admin:
+        silent.subscribe([topics[0]])
+        wait_until(lambda: silent.poll(0.2), "the first member reads")
+        assert "wait for a member" not in failure(broker, topics)
+        waiting.subscribe([topics[0]])
+        wait_until(
+            lambda: not waiting.poll(0.1) and admin.describe_group("pipeline-7").state == "PreparingRebalance",
+            "the group waits for the first member",
+        )
+        assert "these groups wait for a member: 'pipeline-7'" in failure(broker, topics)

@@ -11,6 +11,7 @@ from typing import Any
 from oncelog import errors
 from oncelog.client.consumer.background import Background, PollTimer, cancel
 from oncelog.client.consumer.classic_membership import ClassicMembership, Followup, MemberState
+from oncelog.client.consumer.group_waits import explain_wait
 from oncelog.client.consumer.member import Member
 from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import ClusterClient
@@ -123,11 +124,22 @@ class ClassicMember(Member[ClassicMembership]):
 
     async def _join(self) -> bool:
         """Send JoinGroup and SyncGroup until there is an assignment. Return False if the old one was lost meanwhile."""
-        while not await self._join_once():
-            if self._leaving or (self.membership.lost and self._rebalancer.assigned):
-                return False
-        self._backoff.reset()
-        return True
+        wait = self._loop.create_task(self._explain_wait())
+        try:
+            while not await self._join_once():
+                if self._leaving or (self.membership.lost and self._rebalancer.assigned):
+                    return False
+            self._backoff.reset()
+            return True
+        finally:
+            await cancel(wait)
+
+    async def _explain_wait(self) -> None:
+        membership = self.membership
+        session_ms = self._options["session_timeout_ms"]
+        await explain_wait(
+            self._cluster, membership.group_id, lambda: membership.instance_id or membership.member_id, session_ms
+        )
 
     async def _join_once(self) -> bool:
         """Return whether one round has led to an assignment. Raise KafkaError if a retry would not help."""
