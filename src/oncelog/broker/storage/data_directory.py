@@ -236,7 +236,11 @@ class DataDirectory:
     def list_partitions(self) -> list[tuple[str, int]]:
         """Return the partitions that have a directory in this log directory. Raises OSError."""
         names = (_FOLDER.fullmatch(name) for name in self.disk.listdir(self.path))
-        return [(name["topic"], int(name["partition"])) for name in names if name and name["topic"] != _METADATA_TOPIC]
+        return [
+            (name["topic"], int(name["partition"]))
+            for name in names
+            if name and name["topic"] != _METADATA_TOPIC and self.disk.size(self._file(name[0])) is None  # no file
+        ]
 
     def folder(self, topic: str, partition: int) -> str:
         """Return the path of a partition directory in this log directory."""
