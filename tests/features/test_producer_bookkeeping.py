@@ -80,7 +80,7 @@ def test_sequence_continues_at_zero_after_the_largest(wire: Wire, server: Server
         producer.flush()
         manager = producer._core.manager
         assert manager is not None
-        with producer._core.lock:  # another, unknown producer, which starts near the largest sequence
+        with producer._core.lock.lock:  # another, unknown producer, which starts near the largest sequence
             manager.sequences.set_producer(producer.producer_id + 500_000, 0)
             partition = manager.sequences._of((name, 0))
             partition.next, partition.last_acked = MAX_SEQUENCE - 3, MAX_SEQUENCE - 4

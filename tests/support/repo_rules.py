@@ -23,7 +23,7 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 """Modules that do I/O: state machines get time, randomness and bytes as arguments instead."""
 
 DRIVERS = (
-    *("blocking", "calls", "http", "statistics", "table_kernels", "connections/pool"),
+    *("blocking", "calls", "guards", "http", "statistics", "table_kernels", "connections/pool"),
     *(f"discovery/{name}" for name in ("cluster", "metadata", "retries", "slow_answers")),
     *("requests/broker_fanout", "requests/offsets"),
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "turns", "buffer", "sender")),

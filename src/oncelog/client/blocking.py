@@ -21,6 +21,7 @@ from oncelog import errors
 from oncelog.client.calls import FORKED
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Topology
+from oncelog.client.guards import refuse_under_guard
 from oncelog.client.requests.broker_fanout import gather_brokers
 
 A = TypeVar("A")
@@ -34,7 +35,7 @@ class LoopThread:
     """An event loop in a daemon thread. `LoopThread.shared()` returns the one of the process."""
 
     _shared: ClassVar[LoopThread | None] = None
-    _guard: ClassVar[threading.Lock] = threading.Lock()
+    _guard: ClassVar[threading.RLock] = threading.RLock()
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
@@ -67,13 +68,14 @@ class LoopThread:
 
     @classmethod
     def _forked(cls) -> None:
-        cls._guard = threading.Lock()
+        cls._guard = threading.RLock()
         cls._shared = None
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and return its result. An interrupt (Ctrl-C) cancels the coroutine."""
         try:
             self.refuse_its_own("a blocking call")
+            refuse_under_guard("a blocking call")
         except errors.UsageError:
             work.close()
             raise
@@ -107,7 +109,12 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             function()
         elif self.process_id == os.getpid() and not is_finalizing():
-            self.run(_called(function))
+            try:
+                refuse_under_guard("")
+            except errors.UsageError:  # the loop may wait for this thread
+                self.call(function)
+            else:
+                self.run(_called(function))
 
     def refuse_its_own(self, what: str) -> None:
         """Raise UsageError on the loop's own thread, because a call that blocks the loop would never return."""

@@ -1,6 +1,6 @@
 """Hold the batches that wait, by partition: drain, requeue, mute (KIP-98, Kafka's RecordAccumulator).
 
-No clock, no lock, no I/O: callers pass `now_ms` and hold a lock. A turn looks only at partitions with waiting batches,
+No clock, no lock, no I/O: callers pass the time and hold a lock. A turn looks only at partitions with waiting batches,
 so its cost does not grow with the number of partitions.
 
 A batch may leave its queue (`drain`) when it is full, has lingered, is being retried and has waited its back-off, or
@@ -59,7 +59,7 @@ class Accumulator:
         self._max_request = max_request_size
         self._codec = codec
         self._level = level
-        self._new_delivery = new_delivery
+        self.new_delivery = new_delivery
         self._queues: dict[TopicPartition, deque[Batch]] = {}
         self._incomplete: dict[Batch, None] = {}
         self._muted: set[TopicPartition] = set()
@@ -78,10 +78,11 @@ class Accumulator:
         value: bytes | None,
         timestamp: int,
         headers: Headers,
-        now_ms: int,
+        now_ms: Callable[[], int],
     ) -> tuple[Batch, int, bool] | None:
         """Add a record. Return its batch, its index there, and whether to wake the sender; None if memory is used up.
 
+        `now_ms` is the clock, which only a new batch needs.
         Raises RecordTooLargeError if the record can never be sent (max.request.size, buffer.memory).
         """
         size = RECORD_OVERHEAD + (0 if key is None else len(key)) + (0 if value is None else len(value))
@@ -101,7 +102,7 @@ class Accumulator:
             self._too_large(size + HEADER_SIZE)
         if self.used + size + HEADER_SIZE > self._memory:
             return None
-        batch = Batch(tp, self._new_delivery(tp), now_ms, self._codec, self._level)
+        batch = Batch(tp, self.new_delivery(tp), now_ms(), self._codec, self._level)
         index = batch.append(key, value, timestamp, headers)  # before `_enter`: a wrong type leaves nothing here
         self._enter(self._queues.setdefault(tp, deque()), batch)
         self.used += batch.size
@@ -117,7 +118,7 @@ class Accumulator:
             self._too_large(len(data))
         if self.used + len(data) > self._memory:
             return None
-        batch = Batch.encoded(tp, self._new_delivery(tp), now_ms, data)
+        batch = Batch.encoded(tp, self.new_delivery(tp), now_ms, data)
         self._enter(self._queues.setdefault(tp, deque()), batch)
         self.used += batch.size
         return batch

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import index as index_of
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from oncelog import errors
+from oncelog.client.guards import INTERRUPTS, Guard
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.completion import Completion
-from oncelog.client.producer.delivery import RecordFuture
+from oncelog.client.producer.delivery import Delivery, RecordFuture
 from oncelog.client.producer.partitioner import Partitioner
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.producer.turns import Turns
-from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS
+from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS, checked
 from oncelog.client.types import Headers, TopicPartition
 
 
@@ -37,6 +40,17 @@ class NoRoomError(NotAddedError):
         self.releases = releases
 
 
+class _Deferred(NamedTuple):
+    """A record that a thread has sent while it held the lock."""
+
+    tp: TopicPartition
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+    delivery: Delivery
+
+
 class RecordBuffer:
     """Guard the accumulator and the transaction manager with `lock`, and let callers wait for buffer memory.
 
@@ -48,7 +62,7 @@ class RecordBuffer:
         accumulator: Accumulator,
         manager: TransactionManager | None,
         completion: Completion,
-        lock: threading.Lock,
+        guard: Guard,
         turns: Turns,
         *,
         partitioner: Partitioner,
@@ -61,9 +75,13 @@ class RecordBuffer:
         self._accumulator = accumulator
         self._manager = manager
         self._completion = completion
-        self._lock = lock
+        self._guard = guard
+        self._lock = guard.lock
+        self._owned = guard.owned
+        self._deferred: deque[_Deferred] = deque()
+        """Records of sends inside a send of the same thread. They follow it."""
         self._turns = turns
-        self._memory = threading.Condition(lock)
+        self._memory = threading.Condition(guard.lock)
         self.memory_waiters = 0
         """How many threads wait for memory."""
         self._releases = 0
@@ -81,6 +99,9 @@ class RecordBuffer:
         headers: Headers,
     ) -> RecordFuture | None:
         """Add a record. Return None if the metadata does not contain its topic or partition yet.
+
+        Code that interrupts a call of the same thread, such as a signal handler, may add records. They follow the
+        record of that call.
 
         Raises KafkaError and UsageError. Raises NoRoomError, or NotAddedError if no batch takes a part of the record as
         it is.
@@ -105,15 +126,19 @@ class RecordBuffer:
         elif not 0 <= index_of(timestamp) <= LAST_TIMESTAMP:
             raise errors.UsageError(f"timestamp = {timestamp}: {TIMESTAMPS}")
         turns = self._turns
+        if self._owned():
+            return self._defer(topic, value, key, partition, timestamp, headers)
         with self._lock:
             self.check_open()  # again: `close` fails the records that are in the buffer, and would miss this one
             if self._manager is not None:
                 self._manager.may_append(tp)
             try:
-                added = self._accumulator.append(tp, key, value, timestamp, headers, turns.now_ms())
+                added = self._accumulator.append(tp, key, value, timestamp, headers, turns.now_ms)
             except (AttributeError, TypeError, ValueError) as error:
                 raise NotAddedError(partition) from error
             releases = self._releases
+        if self._deferred:
+            self._add_deferred()
         if added is None:
             self._no_room(partition, releases)
         batch, index, wake = added
@@ -121,9 +146,54 @@ class RecordBuffer:
             turns.wake()
         return RecordFuture(batch.delivery, index, timestamp)
 
+    def _defer(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp: int,
+        headers: Headers,
+    ) -> RecordFuture:
+        """Let the interrupted call of this thread add a record after it has released the lock."""
+        data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
+        delivery = self._accumulator.new_delivery((topic, partition))
+        self._deferred.append(_Deferred((topic, partition), name, data, timestamp, pairs, delivery))
+        self._turns.wake()  # if an exception ends the interrupted call, the next turn adds the record
+        return RecordFuture(delivery, 0, timestamp)
+
+    def _add_deferred(self) -> None:
+        """Add the records that were sent by code that interrupted a call. An error is the outcome of its record."""
+        while self._deferred:
+            with self._lock:
+                outcomes = self._place_deferred()
+            for outcome in outcomes:
+                outcome()
+            self._turns.wake()
+
+    def _place_deferred(self) -> list[Callable[[], None]]:
+        outcomes: list[Callable[[], None]] = []
+        while self._deferred:
+            record = self._deferred.popleft()
+            tp, key, value, timestamp, headers, delivery = record
+            try:
+                self.check_open()
+                if self._manager is not None:
+                    self._manager.may_append(tp)
+                added = self._accumulator.append(tp, key, value, timestamp, headers, self._turns.now_ms)
+                if added is None:
+                    raise errors.TimedOutError(
+                        f"the record buffer is full, and {INTERRUPTS} that interrupts another call cannot wait"
+                    )
+            except errors.OncelogError as error:
+                outcomes.append(partial(delivery.fail_one, error))
+            else:
+                outcomes.append(partial(delivery.follow, added[0].delivery, added[1]))
+        return outcomes
+
     def append_encoded(self, tp: TopicPartition, data: bytes | bytearray) -> Batch:
         """Add a batch that is already encoded. Raises NoRoomError, KafkaError and UsageError."""
-        with self._lock:
+        with self._guard:
             self.check_open()
             if self._manager is not None:
                 self._manager.may_append(tp)
@@ -164,11 +234,13 @@ class RecordBuffer:
     @contextmanager
     def settling(self) -> Iterator[Completion]:
         """Settle batches under the lock. After it is released, report their outcomes and wake up waiting callers."""
-        with self._lock:
+        with self._guard:
             yield self._completion
             outcomes = self._completion.take()
             if outcomes:
                 self._freed()
+        if self._deferred:
+            self._add_deferred()
         for outcome in outcomes:
             outcome()
         if outcomes:
@@ -181,7 +253,10 @@ class RecordBuffer:
 
     def close(self) -> None:
         """Reject new records from now on, and wake up the calls that wait for memory."""
-        with self._lock:
+        with self._guard:
+            outcomes = self._place_deferred()
             self.closing = True
             self._freed()
+        for outcome in outcomes:
+            outcome()
         self._turns.changed()

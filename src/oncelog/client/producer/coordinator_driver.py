@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import threading
 from collections.abc import Callable, Mapping
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.discovery.slow_answers import noticed
+from oncelog.client.guards import Guard
 from oncelog.client.producer import coordinator_requests as coordination
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.producer.turns import Turns
@@ -42,7 +42,7 @@ class CoordinatorDriver:
         self,
         cluster: ClusterClient,
         manager: TransactionManager,
-        lock: threading.Lock,
+        lock: Guard,
         turns: Turns,
         *,
         all_settled: Callable[[], bool],

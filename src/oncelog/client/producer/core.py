@@ -16,6 +16,7 @@ from oncelog import errors
 from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.guards import Guard
 from oncelog.client.metrics.results import ProducerMetrics
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.options import cluster_options
@@ -73,7 +74,7 @@ class ProducerCore:
         self.cluster = cluster or ClusterClient(
             options["bootstrap_servers"], what="producer", **cluster_options(options)
         )
-        self.lock = threading.Lock()
+        self.lock = Guard()
         """Guards `manager` and `accumulator`."""
         self.manager = (
             TransactionManager(options["transactional_id"], options["transaction_timeout_ms"])
@@ -182,7 +183,7 @@ class ProducerCore:
     def metrics(self) -> ProducerMetrics:
         """Return the metrics (any thread)."""
         limit = self.options["buffer_memory"]
-        with self.lock:
+        with self.lock.lock:  # a gauge may be read at any time
             used, batches = self.accumulator.used, self.accumulator.incomplete()
         return self.sends.metrics(
             self.cluster.metrics(),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from sys import is_finalizing
 from typing import NamedTuple
 
+from oncelog.client.guards import refuse_under_guard
 from oncelog.errors import TimedOutError, UsageError
 
 log = logging.getLogger("oncelog.client.producer")
@@ -105,6 +106,17 @@ class Delivery:
             part.when_ready(self._part_ready)
         return [part for _, part in parts]
 
+    def fail_one(self, error: BaseException) -> None:
+        """Set the outcome of a record that is in no batch."""
+        self.count = 1
+        self.fail(error)
+
+    def follow(self, batch: Delivery, index: int) -> None:
+        """Take over the outcome of the record `index` of a batch, which reports its failure itself."""
+        self._on_failure = None
+        self._parts = ((-index, batch),)
+        batch.when_ready(self._part_ready)
+
     def _part_ready(self) -> None:
         parts = [part for _, part in self._parts]
         if not all(part.ready for part in parts):
@@ -114,6 +126,7 @@ class Delivery:
         failed = sorted((part for part in parts if part.error is not None), key=lambda part: part.seen)
         if failed:
             self.error = failed[0].error
+            failed[0].seen |= self.seen
             self.seen |= failed[0].seen  # of all of them: `close` raises no error of a purged part
         self._finish()
 
@@ -153,6 +166,7 @@ class Delivery:
         if self.ready:
             return True
         self.check_possible()
+        refuse_under_guard("result()")
         if timeout is None and self._loop is not None and self._loop is _running_loop():
             raise UsageError(
                 "result() would block the event loop that sends this record; await the future there, or use on_delivery"

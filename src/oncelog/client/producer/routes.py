@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.reasons import unavailable_topic, unreachable_broker, without_leader
+from oncelog.client.guards import Guard
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.partitioner import spread
@@ -37,7 +37,7 @@ class Routes:
         cluster: ClusterClient,
         options: Mapping[str, Any],
         accumulator: Accumulator,
-        lock: threading.Lock,
+        lock: Guard,
         turns: Turns,
         sends: Sends,
         troubles: Troubles,
