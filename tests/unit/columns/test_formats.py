@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -120,7 +121,6 @@ def test_types_of_columns_that_become_json() -> None:
             "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
             "large": pa.array([[1.5], []], pa.large_list(pa.float32())),
             "view": pa.array(['"\\\b', None], pa.string_view()),
-            "nan": pa.array([float("nan"), float("-inf")]),
             "time": pa.array([datetime.time(1, 2, 3), None]),
             "local": pa.array([datetime.datetime(2020, 1, 2, 3, 4, 5), None], pa.timestamp("s")),
             "paris": pa.array([0, None], pa.timestamp("ms", "Europe/Paris")),
@@ -130,10 +130,89 @@ def test_types_of_columns_that_become_json() -> None:
     )
     found = [json.loads(value) for value in Json().encode(table.to_struct_array().combine_chunks()).to_pylist()]
     assert found[0] == {
-        "dictionary": "a", "map": {"k": 1}, "large": [1.5], "view": '"\\\b', "nan": None, "time": "01:02:03.000000",
+        "dictionary": "a", "map": {"k": 1}, "large": [1.5], "view": '"\\\b', "time": "01:02:03.000000",
         "local": "2020-01-02T03:04:05", "paris": "1970-01-01T00:00:00.000Z", "none": None, "no fields": {},
     }  # fmt: skip
     assert found[1] == dict.fromkeys(found[0]) | {"large": []}
+
+
+TIMES = pa.schema(
+    [
+        ("s", pa.time32("s")),
+        ("ms", pa.list_(pa.time32("ms"))),
+        ("us", pa.time64("us")),
+        ("inner", pa.struct([("ns", pa.time64("ns")), ("day", pa.date32())])),
+    ]
+)
+
+
+def test_times_of_day_are_read_again() -> None:
+    rows = [
+        {"s": 3723, "ms": [3723004, None], "us": 3723000005, "inner": {"ns": 86399999999999, "day": 1}},
+        {"s": None, "ms": None, "us": None, "inner": None},
+        None,
+        {"s": 0, "ms": [], "us": 0, "inner": {"ns": None, "day": None}},
+    ]
+    written = pa.array(rows, pa.struct(list(TIMES)))
+    found, bad = Json(TIMES).decode(Json(TIMES).encode(written))
+    assert found.combine_chunks() == written
+    assert not bad
+    form = Json(pa.time64("us"), keep_bad=True)
+    found, bad = form.decode(pa.array([b'"01:02:03"', b'"25:00:00"', b"5", b'"01:02:03Z"']))
+    assert found.cast(pa.int64()).to_pylist() == [3723000000, None, None, None]
+    assert [item.row for item in bad] == [1, 2, 3]
+
+
+UNWRITABLE: dict[str, tuple[pa.DataType, list[Any], str]] = {
+    "NaN": (pa.float64(), [1.0, None, float("nan"), float("inf")], "row 2: x: JSON has no nan; replace it first"),
+    "infinity": (pa.float32(), [1.0, float("-inf")], "row 1: x: JSON has no -inf;"),
+    "half": (pa.float16(), [float("inf")], "row 0: x: JSON has no inf;"),
+    "list": (pa.list_(pa.float64()), [[1.0, 2.0], [], [3.0, float("nan")]], "row 2: x: JSON has no nan;"),
+    "struct": (pa.struct([("y", pa.float64())]), [None, {"y": float("nan")}], "row 1: y: JSON has no nan;"),
+    "map": (pa.map_(pa.string(), pa.float64()), [[], [("k", float("nan"))]], "row 1: x: JSON has no nan;"),
+    "first ns": (pa.timestamp("ns"), [0, -(2**63) + 1], "row 1: x: -9223372036854775807 of type timestamp"),
+    "far s": (pa.timestamp("s", "UTC"), [0, 2**62], "row 1: x: 4611686018427387904 of type timestamp"),
+    "year 10000": (pa.timestamp("s"), [253402300800], "row 0: x: 253402300800 of type timestamp"),
+    "day": (pa.date32(), [None, 10_000_000], "row 1: x: 10000000 of type date32"),
+}
+
+
+@pytest.mark.parametrize("case", UNWRITABLE)
+def test_number_or_time_without_a_json_text_is_refused_with_column_and_row(case: str) -> None:
+    kind, values, message = UNWRITABLE[case]
+    column = pa.array(values, kind)
+    with pytest.raises(ValueError, match=message):
+        Json().encode(pa.StructArray.from_arrays([column], ["x"]))
+    kept = column.slice(0, len(values) - 2 if case == "NaN" else len(values) - 1)
+    assert len(Json().encode(pa.StructArray.from_arrays([kept], ["x"]))) == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("unit", "numbers"),
+    [
+        ("ns", [2**63 - 1, -9223372036 * 10**9, -1, 0]),
+        ("us", [253402300799_999_999, -62167219200_000_000, -1]),
+        ("ms", [253402300799_999, -62167219200_000, -1]),
+        ("s", [253402300799, -62167219200, -1]),
+    ],
+)
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_first_and_last_times_that_are_written_can_be_read(unit: str, numbers: list[int], zone: str | None) -> None:
+    times = pa.array(numbers, pa.timestamp(unit, zone))
+    found, bad = Json(times.type).decode(Json().encode(times))
+    assert (found.combine_chunks(), bad) == (times, [])
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])])
+def test_categories_of_polars_become_json_and_avro(kind: Any) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "string"]}]}
+    frame = pl.DataFrame({"x": pl.Series(["b", None, "a"], dtype=kind)})
+    values = pa.table(frame).to_struct_array().combine_chunks()
+    assert Json().encode(values).to_pylist() == [b'{"x":"b"}', b'{"x":null}', b'{"x":"a"}']
+    assert Json(pa.schema([("x", pa.string())])).encode(values)[0].as_py() == b'{"x":"b"}'
+    listed = pa.table(frame.select(pl.concat_list("x").alias("l"))).to_struct_array().combine_chunks()
+    assert Json().encode(listed)[0].as_py() == b'{"l":["b"]}'
+    assert Avro(schema).encode(values).to_pylist() == [b"\x02\x02b", b"\x00", b"\x02\x02a"]
 
 
 def test_values_that_json_cannot_represent_are_rejected() -> None:
