@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from oncelog.columns.fitting import without_dictionary
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import TOO_SMALL, at, at_binary
 from oncelog.protocol.compression import Codec, compress
@@ -164,11 +165,11 @@ class _Column:
         if column is None:
             self.rows, self.ends, self.valid, self.data = 0, _NO_ENDS, _NO_BYTES, _NO_BYTES
             return
-        array = _single_array(column)
+        array = without_dictionary(_single_array(column))
         kind = array.type
         if pa.types.is_null(kind):
             array = array.cast(pa.binary())
-        elif pa.types.is_dictionary(kind) or pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+        elif pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
             array = array.cast(pa.large_binary())
         elif not (
             pa.types.is_fixed_size_binary(kind)

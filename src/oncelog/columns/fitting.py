@@ -36,6 +36,21 @@ def fitted(kind: pa.DataType, given: pa.DataType, whose: str, path: str = "", *,
     return kind
 
 
+def without_dictionary(values: pa.Array) -> pa.Array:
+    """Return the values of a dictionary. Return other arrays unchanged.
+
+    polars' Categorical and Enum are dictionaries of views, and Arrow cannot take values from views.
+    """
+    if not pa.types.is_dictionary(values.type):
+        return values
+    words = values.dictionary
+    if pa.types.is_string_view(words.type):
+        words = words.cast(pa.large_string())
+    elif pa.types.is_binary_view(words.type):
+        words = words.cast(pa.large_binary())
+    return words.take(values.indices)
+
+
 def _fitted_field(field: pa.Field, given: pa.DataType, whose: str, path: str, complete: bool) -> pa.Field:
     return field.with_type(fitted(field.type, given, whose, f"{path}{field.name}.", complete=complete))
 
@@ -44,7 +59,7 @@ def cast(values: pa.Array, kind: pa.DataType, name: str = "") -> pa.Array:
     """Cast values to `kind`, a result of `fitted` for their type. Raises ValueError, which names the column."""
     if not (pa.types.is_struct(kind) and pa.types.is_struct(values.type) and kind.num_fields):
         try:
-            return values.cast(kind)
+            return without_dictionary(values).cast(kind)
         except (ValueError, TypeError, NotImplementedError) as error:
             raise ValueError(f"{name}: {error}" if name else str(error)) from error
     theirs = dict(zip([field.name for field in values.type], values.flatten(), strict=True))

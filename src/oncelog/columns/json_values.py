@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from oncelog.columns.fitting import cast, fitted
+from oncelog.columns.fitting import cast, fitted, without_dictionary
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
 from oncelog.columns.values import Bad, check_schema_id, frame
@@ -22,6 +22,7 @@ PREFIX = np.frombuffer(b'{"v":', np.uint8)
 """The start of each line that pyarrow.json reads."""
 MOST_ADDED = len(PREFIX) + 2
 """Largest number of bytes in a line besides the bytes of its value."""
+_FIRST_SECOND_NS = -(2**63 // 10**9) * 10**9
 BLOCK = 1 << 22
 """Bytes that one of Arrow's threads parses at a time. Longer lines make the block larger."""
 
@@ -33,8 +34,9 @@ class Json:
     that a value lacks are null, and fields that the schema lacks are ignored. Writing does not need a schema. If there
     is one, values are written with its types, and the columns must be exactly its fields.
 
-    Times and dates are ISO 8601 texts, and decimals are numbers. NaN and infinities are written as null. The schema
-    registry's framing is skipped when reading. It is written if `schema_id` is given.
+    Times and dates are ISO 8601 texts, and decimals are numbers. NaN, infinities, and times that cannot be read again
+    raise ValueError when they are written. The schema registry's framing is skipped when reading. It is written if
+    `schema_id` is given.
 
     With `keep_bad`, a value that cannot be read is null, and its bytes are in the column `value_bad` (or `key_bad`).
     """
@@ -87,7 +89,9 @@ class Json:
         )
         column = table.column("v")
         column.validate(full=True)
-        return column if self._parsed == self.type else column.cast(self.type)
+        if self._parsed == self.type:
+            return column
+        return pa.chunked_array([_converted(chunk, self.type) for chunk in column.chunks], self.type)
 
     def _find(self, lines: Any, ends: Any, first: int, last: int, reason: str, bad: list[Bad]) -> bool:
         """Find invalid rows by bisection, and add them to `bad`. Return whether to continue the search."""
@@ -107,7 +111,7 @@ class Json:
         """See `Format`."""
         if self.type is not None:
             values = cast(values, fitted(self.type, values.type, "JSON", complete=True))
-        texts = _text(values, "the value").cast(pa.large_binary())
+        texts = _all_texts(values).cast(pa.large_binary())
         if values.null_count:
             texts = pc.if_else(values.is_valid(), texts, pa.scalar(None, pa.large_binary()))
         if not self._frame:
@@ -126,8 +130,10 @@ def _parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
         return pa.struct([field.with_type(_parsed_type(field.type, field.name)) for field in kind])
     if t.is_list(kind):
         return pa.list_(kind.value_field.with_type(_parsed_type(kind.value_type, name)))
-    if t.is_date32(kind):
+    if t.is_date32(kind) or t.is_time(kind):
         return pa.string()
+    if t.is_map(kind):
+        raise TypeError(f"{name}: cannot read JSON into {kind}; name the fields that you need with pa.struct([...])")
     plain = (
         t.is_null, t.is_boolean, t.is_integer, t.is_float32, t.is_float64, t.is_string, t.is_large_string,
         t.is_timestamp, t.is_decimal128, t.is_decimal256,
@@ -135,6 +141,22 @@ def _parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
     if not any(test(kind) for test in plain):
         raise TypeError(f"{name}: cannot read JSON into {kind}; read a similar type (text, list), then cast it")
     return kind
+
+
+def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Convert an array of `_parsed_type(kind)` from the reader to `kind`. Raises ArrowInvalid for texts of no time."""
+    t = pa.types
+    mask = values.is_null() if values.null_count else None
+    if values.type == kind:
+        return values
+    if t.is_struct(kind):
+        columns = [_converted(values.field(index), field.type) for index, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
+    if t.is_list(kind):
+        return pa.ListArray.from_arrays(values.offsets, _converted(values.values, kind.value_type), kind, mask=mask)
+    if t.is_time(kind):
+        return pc.binary_join_element_wise("1970-01-01", values, "T").cast(pa.timestamp(kind.unit)).cast(kind)
+    return values.cast(kind)
 
 
 def _validity(values: pa.Array) -> Any:
@@ -164,12 +186,49 @@ def _lines(data: Any, ends: Any, valid: Any) -> tuple[Any, Any]:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
+class _UnwritableError(ValueError):
+    """Raised for values that have no JSON text."""
+
+
+def _all_texts(values: pa.Array, first: int = 0) -> pa.Array:
+    """Do the same as `_text`. Raises ValueError, which names the first row with an invalid value, by bisection.
+
+    `first` is the number of the first of these rows.
+    """
+    try:
+        return _text(values, "the value")
+    except _UnwritableError as error:
+        if len(values) == 1:
+            raise ValueError(f"row {first}: {error}") from None
+    half = len(values) // 2
+    _all_texts(values.slice(0, half), first)
+    return _all_texts(values.slice(half), first + half)
+
+
+def _check_years(values: pa.Array, texts: pa.Array, name: str) -> None:
+    """Raise _UnwritableError for times whose texts Arrow cannot read: outside the years 0 to 9999, or of 64 bits.
+
+    Nanoseconds of 64 bits begin within a second. Arrow's parser computes the start of that second, which overflows.
+    """
+    good = pc.match_substring_regex(texts, "^[0-9]{4}-")
+    if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
+        good = pc.and_(good, pc.greater_equal(values.cast(pa.int64()), _FIRST_SECOND_NS))
+    if not pc.all(good, min_count=0).as_py():
+        number = values.filter(pc.invert(good))[0].cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+        raise _UnwritableError(
+            f"{name}: {number} of type {values.type} cannot be a time in JSON; replace it first, for example by null"
+        )
+
+
 def _text(values: pa.Array, name: str) -> pa.Array:
-    """Return the JSON text of each value as large_string without nulls. Raises TypeError for unsupported types."""
+    """Return the JSON text of each value as large_string without nulls.
+
+    Raises TypeError for unsupported types, and _UnwritableError for values without a text.
+    """
     t = pa.types
     kind = values.type
     if t.is_dictionary(kind):
-        return _text(values.dictionary_decode(), name)
+        return _text(without_dictionary(values), name)
     if t.is_struct(kind):
         return _or_null(values, _object(values))
     if t.is_map(kind):
@@ -180,15 +239,24 @@ def _text(values: pa.Array, name: str) -> pa.Array:
         return pa.array(["null"] * len(values), pa.large_string())
     if t.is_floating(kind):
         wide = values.cast(pa.float64()) if t.is_float16(kind) else values
-        plain = pc.if_else(pc.is_finite(wide), wide, pa.scalar(None, wide.type)).cast(pa.large_string())
+        if not pc.all(pc.is_finite(wide), min_count=0).as_py():
+            number = wide.filter(pc.invert(pc.is_finite(wide)))[0].as_py()
+            raise _UnwritableError(f"{name}: JSON has no {number}; replace it first, for example by null")
+        plain = wide.cast(pa.large_string())
     elif t.is_boolean(kind) or t.is_integer(kind) or t.is_decimal(kind):
         plain = values.cast(pa.large_string())
     elif t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
         plain = _quoted(values.cast(pa.large_string()))
     elif t.is_timestamp(kind):
         utc = values if kind.tz is None else values.cast(pa.timestamp(kind.unit, "UTC"))
-        plain = _quoted(pc.replace_substring(utc.cast(pa.large_string()), " ", "T"))
-    elif t.is_date(kind) or t.is_time(kind):
+        texts = pc.replace_substring(utc.cast(pa.large_string()), " ", "T")
+        _check_years(values, texts, name)
+        plain = _quoted(texts)
+    elif t.is_date(kind):
+        texts = values.cast(pa.large_string())
+        _check_years(values, texts, name)
+        plain = _quoted(texts)
+    elif t.is_time(kind):
         plain = _quoted(values.cast(pa.large_string()))
     else:
         raise TypeError(f"{name}: cannot write {kind} as JSON; cast it first, for example bytes to base64 text")

@@ -168,7 +168,16 @@ class _Piece:
     def unsent(self) -> pa.Table:
         """Return the rows that are in no batch that was sent."""
         left = [part.numbers[part.sent :] for part in self._parts]
-        return self.table.take(np.sort(np.concatenate(left)))
+        return _taken(self.table, np.sort(np.concatenate(left)))
+
+
+def _taken(table: pa.Table, numbers: Any) -> pa.Table:
+    """Return these rows of a table. `numbers` are sorted."""
+    try:
+        return table.take(numbers)
+    except pa.ArrowNotImplementedError:  # polars' texts are views, from which Arrow cannot take values
+        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+        return pa.concat_tables([table.slice(0, 0), *(table.slice(int(run[0]), len(run)) for run in runs if len(run))])
 
 
 def _batch_limit(target: Target) -> int:
