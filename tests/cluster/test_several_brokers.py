@@ -313,6 +313,65 @@ def test_unclean_election_elects_a_replica_that_is_not_in_sync(tmp_path: Path) -
     run(Brokers(tmp_path), body)
 
 
+def test_unclean_election_and_the_records_that_it_costs_are_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, second, third = await three(brokers)
+        await first.topics.create("t", assignment=[(2, 3)])
+        await everywhere(brokers, "t")
+        append(second.partitions.find("t", 0))
+        await until(lambda: has_record(third, "t", 0))
+        await brokers.stop(3)
+        for _ in range(2):
+            append(second.partitions.find("t", 0))
+        await until(lambda: second.partitions.find("t", 0).log.high_watermark == 3)  # without the follower
+        await brokers.stop(2)
+        await brokers.start(3)
+        await until(lambda: 3 in first.metadata.image.brokers)
+        topics = [ElectLeadersTopic(topic="t", partitions=[0])]
+
+        async def elected() -> bool:
+            await ask(first, ElectLeadersRequest(election_type=1, topic_partitions=topics, timeout_ms=5000))
+            return first.metadata.image.partition("t", 0).leader == 3  # type: ignore[union-attr]
+
+        async with asyncio.timeout(60):
+            while not await elected():
+                await asyncio.sleep(0.05)
+        await brokers.start(2)
+        await until(lambda: "giving up" in caplog.text)
+
+    run(Brokers(tmp_path), body)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [line for line in warnings if "unclean" in line] == [
+        "unclean election of leaders for 1 partition: acknowledged records that the new leader lacks are lost. "
+        "t-0: broker 3 (in sync before: 2)"
+    ]
+    assert [line for line in warnings if "giving up" in line] == [
+        "t-0 differs from the log of its new leader, broker 3, which was not in sync: giving up the records from "
+        "offset 1 to 3, of which those before offset 3 were acknowledged"
+    ]
+
+
+def test_death_of_a_broker_is_one_line_for_all_partitions_of_a_leader(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(brokers: Brokers) -> None:
+        first, *_ = await three(brokers)
+        await first.topics.create("t", assignment=[(1, 2)] * 30)
+        await everywhere(brokers, "t")
+        for partition in range(30):
+            first.partitions.find("t", partition)
+        await brokers.crash(2)
+        await until(lambda: all(info.isr == (1,) for info in first.metadata.image.topic("t").partitions))  # type: ignore[union-attr]
+        first.in_sync.close()  # it logs what it has collected
+
+    with caplog.at_level(logging.INFO):
+        run(Brokers(tmp_path), body)
+    assert "broker 2 has left those of" in caplog.text
+    assert caplog.text.count("in-sync replicas") <= 3
+
+
 def test_metadata_lists_a_broker_that_stops_until_its_session_would_have_ended(tmp_path: Path) -> None:
     """librdkafka may hang if a broker that restarts is not listed for a moment. DescribeCluster shows what runs."""
 

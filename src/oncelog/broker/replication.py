@@ -18,7 +18,7 @@ from uuid import UUID
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.peers import Failure, Peers, Purpose
 from oncelog.broker.replication_starts import StartOffsets
-from oncelog.broker.replication_truncation import Truncated, Truncations
+from oncelog.broker.replication_truncation import Truncated, Truncations, log_truncation
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.follower import Action, Append, Fetch, Fetched, Following, Restart, Signal, Truncate
@@ -49,11 +49,6 @@ WARN_AFTER_S = 1.0
 SYNC_WAIT_MS = 20
 """How long a Fetch waits for partitions whose records are being synced. The leader does not count unsynced records."""
 _LATEST, _EARLIEST = -1, -2
-_DIVERGES = "%s ends at offset %d, and differs from the log of its leader, broker %d: truncating it to offset %d"
-_TOO_FAR_BEHIND = (
-    "%s ends at offset %d, before the first record of its leader, broker %d: deleting its records, and beginning at "
-    "offset %d"
-)
 _ROLES_CHANGE = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -425,9 +420,7 @@ class _Fetcher:
                 followed.backoff_ms = MIN_BACKOFF_MS
                 followed.problem = ""
             elif isinstance(action, Truncate | Restart):
-                text = _DIVERGES if isinstance(action, Truncate) else _TOO_FAR_BEHIND
-                end = replica.log.log_end_offset
-                self._parts.logger.info(text, replica.name, end, self._leader, action.offset)
+                log_truncation(self._parts.logger, replica, self._leader, action)
                 self._parts.truncations.start(replica, action)
         except Exception as error:  # the other partitions of the leader do not depend on this one
             if followed.is_new(repr(error)):

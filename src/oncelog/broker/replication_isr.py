@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.isr_log import IsrChange, isr_summary
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.workers import Workers
@@ -29,6 +30,8 @@ from oncelog.cluster.store import MetadataStore, OutcomeUnknownError, StoreError
 from oncelog.cluster.topic_nodes import read_state
 
 LEAST_CHECK_MS = 10
+LOG_AFTER_S = 1.0
+"""How long changes are collected for one line of the log."""
 
 
 class _Proposed(NamedTuple):
@@ -71,6 +74,7 @@ class InSyncReplicas:
         self._proposed: deque[_Proposed] = deque()
         self._wake = asyncio.Event()
         self._closed = False
+        self._unlogged: list[IsrChange] = []
 
     def start(self) -> None:
         """Look for followers that lag, and write the proposals, in the background."""
@@ -81,6 +85,7 @@ class InSyncReplicas:
         """Propose no more changes, and drop the proposals that are not being written."""
         self._closed = True
         self._proposed.clear()
+        self._log_changes()
 
     def check(self, replica: Replica) -> None:
         """Write the replica's proposal in the background, if its term has one."""
@@ -149,12 +154,12 @@ class InSyncReplicas:
         if not batch:
             return
         session, writes = self._session(), [each.write() for each in batch]
+        before = [frozenset(each.term.isr) for each in batch]
         results = await self._workers.write_store(lambda: list(write_states(self._changes, writes, session=session)))
         unwritten, failed = [], False
-        for each, (write, error) in zip(batch, results, strict=True):
+        for each, isr, (write, error) in zip(batch, before, results, strict=True):
             if error is None:
-                isr = ", ".join(map(str, sorted(write.state.isr)))
-                self._logger.info("%s: the in-sync replicas are now %s", each.replica.name, isr)
+                self._note(IsrChange(each.replica.name, isr, frozenset(write.state.isr)))
                 if not each.term.over:  # the term may already know this state from the image
                     each.replica.learned(replace(write.state, version=write.state.version + 1))
                 self.check(each.replica)
@@ -176,6 +181,16 @@ class InSyncReplicas:
                 self._rejected(each, state)
         if failed:
             await asyncio.sleep(RETRY_S)
+
+    def _note(self, change: IsrChange) -> None:
+        if not self._unlogged and not self._closed:
+            asyncio.get_running_loop().call_later(LOG_AFTER_S, self._log_changes)
+        self._unlogged.append(change)
+
+    def _log_changes(self) -> None:
+        changes, self._unlogged = self._unlogged, []
+        if changes:
+            self._logger.info("the in-sync replicas have changed: %s", isr_summary(changes))
 
     def _rejected(self, proposed: _Proposed, newest: PartitionState | None) -> None:
         """Apply the stored state, then request a new proposal.

@@ -21,6 +21,27 @@ from oncelog.protocol.errors import ProtocolError
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 """The first pause after an error, which doubles, and the longest one."""
 
+_DIVERGES = "%s ends at offset %d, and differs from the log of its leader, broker %d: truncating it to offset %d"
+_GIVES_UP = (
+    "%s differs from the log of its new leader, broker %d, which was not in sync: giving up the records from offset %d "
+    "to %d, of which those before offset %d were acknowledged"
+)
+_TOO_FAR_BEHIND = (
+    "%s ends at offset %d, before the first record of its leader, broker %d: deleting its records, and beginning at "
+    "offset %d"
+)
+
+
+def log_truncation(logger: logging.Logger, replica: Replica, leader: int, action: Truncate | Restart) -> None:
+    """Log which records of a follower its leader does not have. Warn if they were committed."""
+    log = replica.log
+    if isinstance(action, Restart):
+        logger.info(_TOO_FAR_BEHIND, replica.name, log.log_end_offset, leader, action.offset)
+    elif action.offset < log.high_watermark:
+        logger.warning(_GIVES_UP, replica.name, leader, action.offset, log.log_end_offset, log.high_watermark)
+    else:
+        logger.info(_DIVERGES, replica.name, log.log_end_offset, leader, action.offset)
+
 
 class Truncated(NamedTuple):
     """The offsets of a log before an append truncated it."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.isr_log import election_summary, unclean_elections, unclean_summary
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.workers import Workers
@@ -136,7 +137,9 @@ class Controller:
             raise ProtocolError(ErrorCode.NOT_CONTROLLER, f"broker {self._node_id} is not the controller")
         try:
             async with self._writing:
-                await self._workers.write_store(self._elect_now, self._cache.image, claim, partitions, unclean)
+                image = self._cache.image
+                done = await self._workers.write_store(self._elect_now, image, claim, partitions, unclean)
+            self._warn_of_unclean(image, done)
             await self._loader.refresh()
         except StoreError as error:
             raise cannot_write("metadata", error) from error
@@ -183,7 +186,9 @@ class Controller:
             if not writes:
                 return
             done = await self._workers.write_store(self._write, claim, writes)
-        self._logger.info("changed the leader or the in-sync replicas of %d partitions", len(done))
+        if done:
+            self._logger.info("%s", election_summary(image, done))
+        self._warn_of_unclean(image, done)
         await self._loader.refresh()
 
     def _see(self, image: MetadataImage) -> None:
@@ -202,6 +207,10 @@ class Controller:
         await asyncio.sleep(self._config.static.broker_session_timeout_ms / 1000)
         self._seen = self._touched = None
         self._wake.set()
+
+    def _warn_of_unclean(self, before: MetadataImage, done: Sequence[StateWrite]) -> None:
+        if elections := unclean_elections(before, done):
+            self._logger.warning("%s", unclean_summary(elections))
 
     async def _balance(self) -> None:
         """Let brokers lead their preferred partitions again, at each `leader.imbalance.check.interval.seconds`."""
@@ -281,11 +290,11 @@ class Controller:
 
     def _elect_now(
         self, image: MetadataImage, claim: Claim, partitions: Collection[tuple[str, int]], unclean: bool
-    ) -> None:
+    ) -> list[StateWrite]:
         view = self._view(image, claim, _known(image, partitions, lambda _: unclean))
         if unclean:
             view = replace(view, seen=None)
-        self._write(claim, reconcile(view, () if unclean else partitions))
+        return self._write(claim, reconcile(view, () if unclean else partitions))
 
     def _view(self, image: MetadataImage, claim: Claim, partitions: Iterable[Partition]) -> ClusterView:
         return ClusterView(claim.epoch, claim.version, image.brokers, tuple(partitions), self._seen)

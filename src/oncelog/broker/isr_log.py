@@ -1,0 +1,102 @@
+"""Log changes of the in-sync replicas and leaders: one line for an event, not one for each partition. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from typing import NamedTuple
+
+from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.state_writes import StateWrite
+from oncelog.cluster.topics import NO_LEADER
+
+NAMED = 3
+"""The partitions that one line names."""
+
+
+class IsrChange(NamedTuple):
+    """The in-sync replicas of a partition before and after a change."""
+
+    partition: str
+    before: frozenset[int]
+    after: frozenset[int]
+
+
+class Uncleanly(NamedTuple):
+    """A partition whose new leader was not in sync."""
+
+    partition: str
+    leader: int
+    former_isr: tuple[int, ...]
+
+
+def isr_summary(changes: Iterable[IsrChange]) -> str:
+    """Return how many partitions each broker has left or joined, and which partitions have the fewest replicas now."""
+    left: Counter[int] = Counter()
+    joined: Counter[int] = Counter()
+    newest: dict[str, frozenset[int]] = {}
+    for partition, before, after in changes:
+        left.update(before - after)
+        joined.update(after - before)
+        newest[partition] = after
+    parts = [f"broker {broker} has left those of {_count(left[broker])}" for broker in sorted(left)]
+    parts += [f"broker {broker} has joined those of {_count(joined[broker])}" for broker in sorted(joined)]
+    fewest = nsmallest(NAMED, newest.items(), key=lambda item: len(item[1]))
+    named = "; ".join(f"{partition}: {_brokers(isr)}" for partition, isr in fewest)
+    more = f"; and {len(newest) - NAMED} more" if len(newest) > NAMED else ""
+    return f"{'; '.join(parts) or 'no broker has left or joined'}. They are now: {named}{more}"
+
+
+def unclean_elections(before: MetadataImage, writes: Iterable[StateWrite]) -> list[Uncleanly]:
+    """Return the writes that elect a leader outside the former in-sync replicas. `before` is the image they change."""
+    found = []
+    for write in writes:
+        info = before.partition(write.topic, write.partition)
+        if info is not None and write.state.leader not in (NO_LEADER, *info.isr):
+            found.append(Uncleanly(f"{write.topic}-{write.partition}", write.state.leader, info.isr))
+    return found
+
+
+def unclean_summary(elections: Sequence[Uncleanly]) -> str:
+    """Return a warning about elections that may have lost acknowledged records."""
+    named = "; ".join(
+        f"{partition}: broker {leader} (in sync before: {_brokers(isr)})"
+        for partition, leader, isr in elections[:NAMED]
+    )
+    more = f"; and {len(elections) - NAMED} more" if len(elections) > NAMED else ""
+    return (
+        f"unclean election of leaders for {_count(len(elections))}: acknowledged records that the new leader lacks are "
+        f"lost. {named}{more}"
+    )
+
+
+def election_summary(before: MetadataImage, writes: Iterable[StateWrite]) -> str:
+    """Return what writes of the controller have changed, in one line."""
+    leaders: Counter[int] = Counter()
+    leaderless, others = [], 0
+    for write in writes:
+        info = before.partition(write.topic, write.partition)
+        state: PartitionState = write.state
+        if state.leader == NO_LEADER:
+            leaderless.append(f"{write.topic}-{write.partition}")
+        elif info is None or info.leader_epoch != state.leader_epoch:
+            leaders[state.leader] += 1
+        else:
+            others += 1
+    parts = [f"broker {broker} leads {_count(leaders[broker])}" for broker in sorted(leaders)]
+    if leaderless:
+        more = ", ..." if len(leaderless) > NAMED else ""
+        parts.append(f"{_count(len(leaderless))} without a leader ({', '.join(leaderless[:NAMED])}{more})")
+    if others:
+        parts.append(f"only the in-sync replicas of {_count(others)} have changed")
+    return "elected leaders: " + "; ".join(parts)
+
+
+def _count(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
+
+
+def _brokers(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(brokers))) or "none"
