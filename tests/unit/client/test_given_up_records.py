@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
+from oncelog import aio
 from oncelog.client.producer.core import ProducerCore
 from support.model_cluster import FINE, SLOW, ModelCluster
 from support.producer_core import values, with_core
@@ -44,6 +46,22 @@ def test_abort_does_not_overtake_a_request_whose_records_are_given_up(
 
     timeouts = {"delivery_timeout_ms": 12, "request_timeout_ms": 12} if given_up == "expired" else {}
     with_core(body, cluster, transactional_id="id", linger_ms=0, **timeouts)
+
+
+def test_records_that_are_unsent_when_the_loop_ends_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        producer = aio.Producer("localhost:1")
+        await producer.start()
+        producer._core.counts["t"] = 1
+        for _ in range(3):
+            await producer.send("t", b"x")
+
+    asyncio.run(body())
+    gc.collect()
+    (said,) = caplog.messages
+    assert said.startswith(
+        "the event loop ended before 3 records were acknowledged, so they may be lost; await close()"
+    )
 
 
 def test_close_raises_no_error_of_purged_parts_of_a_split_batch() -> None:

@@ -84,9 +84,10 @@ class ProducerBase(OtherNames):
             return False
         return manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR)
 
-    def _is_prepared(self) -> bool:
+    def _commits_at_end(self) -> bool:
+        """Return whether the end of a block commits: not if the block has prepared or ended the transaction."""
         manager = self._core.manager
-        return manager is not None and manager.state is ManagerState.PREPARED
+        return manager is not None and manager.state not in (ManagerState.PREPARED, ManagerState.READY)
 
     def _no_room(self) -> errors.TimedOutError:
         self._core.sends.exhausted += 1

@@ -184,7 +184,7 @@ class Producer(ProducerBase):
         self.begin_transaction()
         try:
             yield self
-            if not self._is_prepared():
+            if self._commits_at_end():
                 await self.commit_transaction()
         except BaseException as error:
             await self._abort_after(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import time
@@ -27,8 +26,6 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
 
 _MADE_HERE: WeakSet[Producer] = WeakSet()
 """The producers that this process has created."""
-_AT_WORK: WeakSet[ProducerCore] = WeakSet()
-"""Producers that may have unsent records. A producer sends them even if its user holds no reference to it any more."""
 
 log = logging.getLogger("oncelog.client.producer")
 
@@ -58,7 +55,6 @@ class Producer(ProducerBase, Blocking[Awaited]):
         self._append: Callable[..., RecordFuture | None] = self._core.buffer.append
         self._serializers = self._core.serializers
         _MADE_HERE.add(self)
-        _AT_WORK.add(self._started)
         if self.options["transactional_id"] is not None:
             try:
                 self._thread.run(self._core.init_transactions())
@@ -199,13 +195,14 @@ class Producer(ProducerBase, Blocking[Awaited]):
     def transaction(self) -> Iterator[Transaction]:
         """Run a `with` block in a transaction. Commit at its end, or abort if the block raises or the commit fails.
 
-        If the block has called `prepare`, the transaction stays open. To continue after an abort, call
+        If the block has called `prepare`, the transaction stays open. The block may also call `commit_transaction` or
+        `abort_transaction`, after which it cannot send. To continue after an abort, call
         `consumer.seek_to_committed()` on the consumer whose records the block has processed.
         """
         self.begin_transaction()
         try:
             yield Transaction(self)
-            if not self._is_prepared():
+            if self._commits_at_end():
                 self.commit_transaction()
         except BaseException as error:
             self._abort_after(error)
@@ -258,25 +255,13 @@ def _forked() -> None:
     for producer in _MADE_HERE:
         producer._append = _refuse
     _MADE_HERE.clear()
-    _AT_WORK.clear()
 
 
 def _refuse(*_: object) -> RecordFuture | None:
     raise errors.UsageError(FORKED)
 
 
-def _warn_of_unsent() -> None:
-    """At the end of the process, log a warning if records are not acknowledged."""
-    count = sum(batch.count for core in _AT_WORK if not core.closed for batch in core.accumulator.incomplete())
-    if count:
-        log.warning(
-            "the process ends before %d records are acknowledged, so they may be lost; call close() on the producer",
-            count,
-        )
-
-
 os.register_at_fork(after_in_child=_forked)
-atexit.register(_warn_of_unsent)
 
 if TYPE_CHECKING:
     from oncelog.client.producer.tables import TableFuture

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
+import os
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from sys import is_finalizing
 from typing import Any
+from weakref import WeakSet
 
 from oncelog import errors
 from oncelog.client.calls import Calls, ends_when_closed
@@ -54,12 +58,19 @@ def _make_accumulator(options: Mapping[str, Any], failures: Failures, loop: asyn
     )
 
 
+_AT_WORK: WeakSet[ProducerCore] = WeakSet()
+"""Producers that may have unsent records. A producer sends them even if its user holds no reference to it any more."""
+
+
 class ProducerCore:
     """A producer on the event loop `loop`. Any thread may create it.
 
     `clock` (monotonic ms, callable from any thread that adds records) times lingering and expiry. Records go to
     `buffer`.
     """
+
+    _watched = False
+    """Whether records without an outcome are worth a warning when the producer or the process ends."""
 
     def __init__(
         self,
@@ -114,9 +125,27 @@ class ProducerCore:
             sends=self.sends,
             troubles=self._troubles,
         )
+        self._watched = True
+        _AT_WORK.add(self)
         self._ending = 0
         """How many calls wait for the end of a transaction."""
         start_statistics(options, loop, lambda: self.closed, self.metrics)
+
+    def __del__(self) -> None:
+        """Log a warning if records are lost: no event loop refers to this producer any more, so nothing sends them."""
+        if self._watched and (count := self._unacknowledged()):
+            log.warning(
+                "the event loop ended before %d records were acknowledged, so they may be lost; await close() on the "
+                "producer, or use `async with`",
+                count,
+            )
+
+    def _unacknowledged(self) -> int:
+        """Return how many records have no outcome. Count them once."""
+        self._watched = False
+        if self.closed or self.cluster.calls.forked or is_finalizing():
+            return 0
+        return sum(batch.count for batch in self.accumulator.incomplete())
 
     def _make_coordinator(self, manager: TransactionManager) -> CoordinatorDriver:
         return CoordinatorDriver(
@@ -338,3 +367,17 @@ class ProducerCore:
         failure = None if transactional else self._failures.first_unseen()
         if failure is not None:
             raise failure
+
+
+def _warn_of_unsent() -> None:
+    """At the end of the process, log a warning if records are not acknowledged."""
+    count = sum(core._unacknowledged() for core in _AT_WORK)
+    if count:
+        log.warning(
+            "the process ends before %d records are acknowledged, so they may be lost; call close() on the producer",
+            count,
+        )
+
+
+os.register_at_fork(after_in_child=_AT_WORK.clear)
+atexit.register(_warn_of_unsent)
