@@ -12,9 +12,16 @@ from pyspark.errors import AnalysisException
 import oncelog.spark
 
 
+class Session(SimpleNamespace):
+    """A session, which is compared by identity, as Spark's."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
 def session(master: str | None) -> Any:
     """Return a session with what `register` uses. None: a session of Spark Connect, which has no context."""
-    made = SimpleNamespace(dataSource=SimpleNamespace(register=lambda source: None))
+    made = Session(dataSource=SimpleNamespace(register=lambda source: None))
     if master is not None:
         made._sc = SimpleNamespace(master=master, pythonExec="python3")
     return made
@@ -61,7 +68,7 @@ def failing(condition: str) -> Any:
     def reject(source: object) -> None:
         raise RegistrationError(condition)
 
-    return SimpleNamespace(dataSource=SimpleNamespace(register=reject))
+    return Session(dataSource=SimpleNamespace(register=reject))
 
 
 def test_source_that_spark_has_found_is_kept() -> None:
@@ -69,3 +76,15 @@ def test_source_that_spark_has_found_is_kept() -> None:
     oncelog.spark.register(failing("DATA_SOURCE_ALREADY_EXISTS"))
     with pytest.raises(RegistrationError, match="ANOTHER"):
         oncelog.spark.register(failing("ANOTHER"))
+
+
+def test_source_is_registered_once_in_each_session() -> None:
+    """Spark warns that the second registration replaces the first."""
+    seen: list[object] = []
+    first, second = session(None), session(None)
+    for spark in (first, second):
+        spark.dataSource.register = seen.append
+    for _ in range(2):
+        oncelog.spark.register(first)
+    oncelog.spark.register(second)
+    assert seen == [oncelog.spark.OncelogDataSource] * 2

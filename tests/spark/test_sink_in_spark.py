@@ -71,6 +71,13 @@ def test_rows_select_topic_partition_and_headers(pipeline: Pipeline) -> None:
     assert not open_producers(pipeline.bootstrap, pipeline.out, other, f"{pipeline.prefix}-commits")
 
 
+def test_columns_have_any_case_and_collation_and_others_are_ignored(pipeline: Pipeline) -> None:
+    rows = pipeline.spark.sql("select 1 id, 'v' VALUE, 'k' collate UTF8_LCASE as Key, 0 offset")
+    pipeline.write(rows, pipeline.out, pipeline.prefix)
+    (row,) = pipeline.read(pipeline.out).collect()
+    assert (bytes(row.key), bytes(row.value)) == (b"k", b"v")
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

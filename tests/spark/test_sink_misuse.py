@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
-from oncelog import Admin, Producer
+from oncelog import Admin, Consumer, Producer
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.datasource import OncelogDataSource
+from oncelog.spark.options import warn_once
+from oncelog.spark.writing.sink import columns_of
 from spark import micro_batches
 from spark.judges import create, open_producers
 from spark.micro_batches import Query
@@ -76,3 +79,68 @@ def test_commit_looks_for_a_broker_for_the_bootstrap_timeout(query: Query) -> No
         with pytest.raises(SinkError, match=expected):
             writer.abort([message, None], 0)
     query.commit([message], 0)
+
+
+def test_columns_have_any_case_and_others_are_ignored_with_one_warning(
+    query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = [
+        StructField("id", IntegerType()),
+        StructField("VALUE", StringType()),
+        StructField("Key", StringType()),
+        StructField("offset", IntegerType()),
+    ]
+    monkeypatch.setattr(micro_batches, "SCHEMA", StructType(fields))
+    warn_once.cache_clear()
+    plan = query.plan()
+    rows = pa.RecordBatch.from_pydict({"id": [1], "VALUE": ["v"], "Key": ["k"], "offset": [7]})
+    query.commit([query.attempt(plan, 0, 0, iter([rows]))], 0)
+    (said,) = [record.getMessage() for record in caplog.records if "does not write" in record.getMessage()]
+    assert said.startswith("the sink does not write the columns id, offset; its columns are key, value")
+    with Consumer(query.bootstrap) as consumer:
+        consumer.assign([(query.topic, 0)])
+        consumer.seek_to_beginning()
+        (record,) = consumer.poll(30)
+    assert (record.key, record.value) == (b"k", b"v")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([("value", StringType()), ("Value", StringType())], "columns value and Value: drop or rename one of them"),
+        ([("Value", IntegerType())], "column value: its type must be string or binary, not int"),
+        ([("values", StringType())], "column value is missing"),
+    ],
+)
+def test_wrong_columns_are_rejected(fields: list[tuple[str, DataType]], said: str) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in fields])
+    with pytest.raises(MisuseError, match=said):
+        columns_of(schema, "out")
+
+
+def test_strings_may_have_a_collation() -> None:
+    key = SimpleNamespace(name="KEY", dataType=SimpleNamespace(simpleString=lambda: "string collate UTF8_LCASE"))
+    value = SimpleNamespace(name="value", dataType=BinaryType())
+    assert columns_of(SimpleNamespace(fields=[value, key]), "out") == {"value": 0, "key": 1}
+
+
+def test_row_above_the_largest_request_is_rejected_before_it_is_written(query: Query) -> None:
+    """The codec does not matter, as in Kafka's producer."""
+    query.options |= {"kafka.max.request.size": "5000", "kafka.compression.type": "gzip"}
+    plan = query.plan()
+    with pytest.raises(MisuseError, match=r"option kafka.max.request.size=5000: a row has about 5\d\d\d bytes"):
+        query.task(plan, 0, 0, ["fits", "x" * 2_500])
+    assert open_producers(query.bootstrap, query.topic) == []
+    query.commit([query.task(query.plan(), 0, 0, ["fits", "x" * 2_300])], 0)
+
+
+def test_header_without_a_key_names_its_column(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    schema = StructType([StructField("value", StringType()), StructField("headers", ArrayType(pair))])
+    monkeypatch.setattr(micro_batches, "SCHEMA", schema)
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array(["a", "b"]), pa.array([[], [{"key": None, "value": b"x"}]], kind)], ["value", "headers"]
+    )
+    with pytest.raises(MisuseError, match="column headers: a header of row 1 has no key"):
+        query.attempt(query.plan(), 0, 0, iter([rows]))

@@ -18,13 +18,22 @@ from oncelog.client.other_options import OTHER_OPTIONS, OTHER_PREFIXES, Advice
 from oncelog.errors import AuthenticationError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.options import _warn
+from oncelog.spark.options import warn_once
 from oncelog.spark.reading.batch import BatchSource
 from oncelog.spark.reading.offsets import Range, flattened, limited, nested, split
-from oncelog.spark.reading.options import Patience, Position, Subscription, Trigger, check_options, source_options
+from oncelog.spark.reading.options import (
+    EARLIEST,
+    Patience,
+    Position,
+    Subscription,
+    Trigger,
+    check_options,
+    source_options,
+)
 from oncelog.spark.reading.stream import StreamSource
 from oncelog.spark.spelling import in_spark
 from oncelog.spark.user_errors import translate_errors
+from oncelog.spark.writing.options import sink_options
 from oncelog.spark.writing.sink import StreamSink
 from support.certificates import authority
 
@@ -149,7 +158,7 @@ def test_defaults_equal_those_of_the_kafka_connector() -> None:
             True,
             "startingOffsetsByTimestamp: each partition needs a number of at least 0",
         ),
-        ({"startingOffsetsByTimestampStrategy": "skip"}, True, "Strategy='skip': it must be error or latest"),
+        ({"startingOffsetsByTimestampStrategy": "skip"}, True, "Strategy='skip': it must be one of error, latest"),
         ({"endingTimestamp": "5"}, True, "endingTimestamp is for batch reads"),
         ({"endingOffsetsByTimestamp": '{"t":{"0":1}}'}, True, "endingOffsetsByTimestamp is for batch reads"),
         ({"startingTimestamp": "6", "endingTimestamp": "5"}, False, "startingTimestamp=6 is after endingTimestamp=5"),
@@ -265,6 +274,29 @@ def test_triggers_and_retries_have_the_connectors_defaults() -> None:
     assert source_options({**GIVEN, "maxTriggerDelay": "250"}, streaming=True).trigger.delay_ms == 250
 
 
+@pytest.mark.parametrize("spell", [str.upper, str.title, " {} ".format])
+def test_words_of_options_may_have_any_case_and_spaces(spell: Callable[[str], str]) -> None:
+    given = {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "subscribe": "a",
+        "kafka.isolation.level": spell("read_uncommitted"),
+        "failOnDataLoss": spell("false"),
+        "includeHeaders": spell("true"),
+        "startingOffsets": spell("earliest"),
+        "startingOffsetsByTimestampStrategy": spell("latest"),
+        "transactionalIdPrefix": "p",
+        "takeOver": spell("true"),
+        "kafka.compression.type": spell("zstd"),
+        "kafka.acks": spell("all"),
+        "kafka.enable.idempotence": spell("true"),
+    }
+    read = source_options(given, streaming=True)
+    assert (read.committed, read.fail_on_data_loss, read.include_headers) == (False, False, True)
+    assert read.starting.everywhere == EARLIEST
+    written = sink_options(given, streaming=True)
+    assert (written.permission.take_over, written.compression) == (True, "zstd")
+
+
 def test_options_are_case_insensitive_and_foreign_ones_are_ignored() -> None:
     given = {"Kafka.Bootstrap.Servers": "b:1", "SUBSCRIBE": "t, u", "path": "/x", "checkpointlocation": "/y"}
     options = source_options({**given, "startingoffsets": "EARLIEST"}, streaming=True)
@@ -306,11 +338,11 @@ ALL = {
 def test_options_of_the_other_direction_are_named_once(
     make: Callable[[dict[str, str]], object], idle: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _warn.cache_clear()
+    warn_once.cache_clear()
     for _ in range(2):
         make(ALL)
     assert [record.getMessage() for record in caplog.records] == [f"options without effect on {idle}"]
     caplog.clear()
-    _warn.cache_clear()
+    warn_once.cache_clear()
     make({name: value for name, value in ALL.items() if name.lower() not in idle.lower()})
     assert not caplog.records

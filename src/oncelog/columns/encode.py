@@ -226,7 +226,8 @@ class _Headers:
             _Column(fields[pairs.get_field_index(name)], f"headers.{name}") for name in ("key", "value")
         )
         if not self.names.valid.all():
-            raise ValueError("a header has no key")
+            row = int(np.searchsorted(self.rows, np.argmin(self.names.valid), "right")) - 1
+            raise ValueError(f"column headers: a header of row {row} has no key")
 
 
 def _single_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
@@ -79,6 +80,9 @@ class OncelogDataSource(DataSource):
         return StreamSink(dict(self.options), schema, overwrite)
 
 
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
 def register(spark: SparkSession) -> None:
     """Register the data source with a Spark session, so that `format("oncelog")` works for reads and writes.
 
@@ -86,8 +90,11 @@ def register(spark: SparkSession) -> None:
     Otherwise, Spark would start the first `python3` of PATH, which may lack oncelog.
     """
     _give_workers_this_python(spark)
+    if spark in _registered:
+        return  # Spark warns of each replacement
     try:
         spark.dataSource.register(OncelogDataSource)
+        _registered.add(spark)
     except AnalysisException as error:  # PySpark 4.0 does not replace a source that it has found: pyspark_oncelog
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise

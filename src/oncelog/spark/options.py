@@ -333,17 +333,17 @@ class Options:
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return the value of an option that is true or false."""
-        value = (self.text(name) or str(default)).lower()
+        value = (self.text(name) or str(default)).strip().lower()
         if value not in ("true", "false"):
             raise MisuseError(f"option {name}={value!r}: it must be true or false")
         return value == "true"
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
         """Return the value of an option that is one of these words, in any case."""
-        value = self.text(name) or default
-        if value.lower() not in allowed:
-            raise MisuseError(f"option {name}={value!r}: it must be one of {', '.join(allowed)}")
-        return value.lower()
+        value = (self.text(name) or default).strip().lower()
+        if value not in allowed:
+            raise MisuseError(f"option {name}={self.text(name)!r}: it must be one of {', '.join(allowed)}")
+        return value
 
     def number(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_LONG) -> int | None:
         """Return the value of an option that is a whole number."""
@@ -420,11 +420,12 @@ def warn_of_unused(given: Mapping[str, str], *users: str) -> None:
     small = {name.lower() for name in given}
     unused = [name for name, user in USED_BY.items() if name.lower() in small and user not in users]
     if unused:
-        _warn(f"options without effect on {users[0]}: {', '.join(unused)}")
+        warn_once(f"options without effect on {users[0]}: {', '.join(unused)}")
 
 
 @cache
-def _warn(what: str) -> None:
+def warn_once(what: str) -> None:
+    """Log a warning, once per process."""
     log.warning("%s", what)
 
 

@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no name": (
         {"value": ["v"], "headers": pa.array([[{"key": None, "value": b"x"}]], HEADERS)},
         {},
-        "a header has no key",
+        "column headers: a header of row 0 has no key",
     ),
     "key in its format": (
         {"key": ["x"], "value": ["v"]},

@@ -266,8 +266,8 @@ def test_timestamps_and_rows_out_of_range_are_rejected(timestamps: object, rows:
 
 def test_headers_without_a_key_are_rejected() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    with pytest.raises(ValueError, match="a header has no key"):
-        encode_partition(None, pa.array([b"a"]), pa.array([[None]], kind))
+    with pytest.raises(ValueError, match="column headers: a header of row 1 has no key"):
+        encode_partition(None, pa.array([b"a", b"b"]), pa.array([[], [None]], kind))
 
 
 def test_topic_without_partitions_is_rejected() -> None:

@@ -32,9 +32,7 @@ class Position:
 
 def position(options: Options, word: str, default: int) -> Position:
     """Return the first given of {word}Timestamp, {word}OffsetsByTimestamp, {word}Offsets ("starting" or "ending")."""
-    strategy = (options.text("startingOffsetsByTimestampStrategy") or "error").lower()
-    if strategy not in ("error", "latest"):
-        raise MisuseError(f"option startingOffsetsByTimestampStrategy={strategy!r}: it must be error or latest")
+    strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     latest = word == "ending" or strategy == "latest"
     names = f"{word}Timestamp", f"{word}OffsetsByTimestamp", f"{word}Offsets"
     timestamp = options.number(names[0], least=0)
@@ -197,9 +195,7 @@ def check_options(given: Mapping[str, str]) -> SourceOptions:
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Return the checked options. Raises MisuseError. Checks that depend on the kind of read are the last ones."""
     options = Options(given, SOURCE_OPTIONS)
-    isolation = options.text("kafka.isolation.level", "read_committed")
-    if isolation not in ("read_committed", "read_uncommitted"):
-        raise MisuseError(f"option kafka.isolation.level={isolation!r}: it must be read_committed or read_uncommitted")
+    isolation = options.choice("kafka.isolation.level", ("read_committed", "read_uncommitted"), "read_committed")
     made = SourceOptions(
         subscription=subscription(options),
         starting=position(options, "starting", LATEST if streaming else EARLIEST),

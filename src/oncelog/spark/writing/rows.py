@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
-from oncelog.columns.encode import EncodedBatch, encode_partition, partition_of
+from oncelog.client.producer.batch import RECORD_OVERHEAD
+from oncelog.columns.encode import EncodedBatch, Rows, partition_of
 from oncelog.protocol.compression import Codec
-from oncelog.protocol.records import next_sequence, stamp
+from oncelog.protocol.records import HEADER_SIZE, next_sequence, stamp
 from oncelog.spark.cluster import partitions
 from oncelog.spark.cluster.transactions import outcome_of
 from oncelog.spark.commit import operations as op
@@ -69,7 +70,8 @@ class RowWriter:
         return op.Rows(op.RequestOutcome.DONE, count, tuple(self._spans[at] for at in sorted(self._spans)))
 
     def _write(self, owner: Owner, batch: pa.RecordBatch) -> op.RequestOutcome:
-        queues = {at: deque(self._encode(batch, rows)) for at, rows in self._divide(batch)}
+        made = self._rows_of(batch)
+        queues = {at: deque(self._encode(made, rows)) for at, rows in self._divide(batch)}
         # Batches of one partition go one after the other, those of different partitions at the same time.
         while queues:
             outcome = self._send(owner, {at: queue.popleft() for at, queue in queues.items()})
@@ -95,16 +97,24 @@ class RowWriter:
             self._spans[at] = Span(at, first if known is None else known.first, first + encoded.count - 1)
         return op.RequestOutcome.DONE
 
-    def _encode(self, batch: pa.RecordBatch, rows: Any) -> list[EncodedBatch]:
-        return encode_partition(
-            _column(batch, "key"),
-            batch.column("value"),
-            _column(batch, "headers"),
-            int(time.time() * 1000),
-            rows=rows,
-            max_batch_bytes=self.options.max_request_size - OVERHEAD_BYTES,
-            codec=self._codec,
-        )
+    def _rows_of(self, batch: pa.RecordBatch) -> Rows:
+        """Return the rows, ready to be encoded. Raises MisuseError, before anything of the Arrow batch is written."""
+        now_ms = int(time.time() * 1000)
+        try:
+            made = Rows(_column(batch, "key"), batch.column("value"), _column(batch, "headers"), now_ms)
+        except ValueError as error:
+            raise MisuseError(str(error)) from error
+        limit, longest = self.options.max_request_size, made.longest() + HEADER_SIZE + RECORD_OVERHEAD
+        if longest > limit:
+            raise MisuseError(
+                f"option kafka.max.request.size={limit}: a row has about {longest} bytes of key, value and headers; "
+                "raise the option, and max.message.bytes of the topic if necessary"
+            )
+        return made
+
+    def _encode(self, made: Rows, rows: Any) -> list[EncodedBatch]:
+        limit = self.options.max_request_size - OVERHEAD_BYTES
+        return list(made.batches(rows, max_batch_bytes=limit, codec=self._codec))
 
     def _divide(self, batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, Any]]:
         """Yield (partition, numbers of its rows)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from oncelog.spark.commit.plan import Carried
 from oncelog.spark.commit.record import APP, EACH, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
-from oncelog.spark.options import SINK, reach, warn_of_unused
+from oncelog.spark.options import SINK, reach, warn_of_unused, warn_once
 from oncelog.spark.user_errors import translate_errors
 from oncelog.spark.versions import StreamArrowWriter
 from oncelog.spark.writing.checkpoint import Planned, planned, query_id
@@ -39,6 +40,8 @@ COLUMNS = {
     "partition": ("int",),
 }
 """Columns that may be written, and their types, as in Spark's Kafka connector."""
+
+_COLLATION = re.compile(r" collate \w+")
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -59,21 +62,38 @@ class SinkMessage(WriterCommitMessage):
     message: TaskMessage
 
 
-def check_schema(schema: Any, topic: str | None) -> None:
-    """Raise MisuseError if these columns cannot be written."""
-    for column in schema.fields:
-        allowed = COLUMNS.get(column.name)
+def columns_of(schema: Any, topic: str | None) -> dict[str, int]:
+    """Return the sink's columns in a schema: name -> place. Raises MisuseError if they cannot be written.
+
+    As in Spark's Kafka connector, names are compared without their case, and other columns are ignored. Strings may
+    have any collation.
+    """
+    found: dict[str, int] = {}
+    ignored = []
+    for place, column in enumerate(schema.fields):
+        name = column.name.lower()
+        allowed = COLUMNS.get(name)
         if allowed is None:
-            raise MisuseError(f"column {column.name!r} cannot be written; the sink's columns are {', '.join(COLUMNS)}")
-        if column.dataType.simpleString() not in allowed:
+            ignored.append(column.name)
+            continue
+        if name in found:
             raise MisuseError(
-                f"column {column.name}: its type must be {' or '.join(allowed)}, not {column.dataType.simpleString()}"
+                f"columns {schema.fields[found[name]].name} and {column.name}: drop or rename one of them"
             )
-    names = {column.name for column in schema.fields}
-    if "value" not in names:
+        kind = _COLLATION.sub("", column.dataType.simpleString())
+        if kind not in allowed:
+            raise MisuseError(f"column {name}: its type must be {' or '.join(allowed)}, not {kind}")
+        found[name] = place
+    if "value" not in found:
         raise MisuseError("column value is missing; add it to the query")
-    if topic is None and "topic" not in names:
+    if topic is None and "topic" not in found:
         raise MisuseError("the sink has no topic; set option topic, or add a column topic to the query")
+    if ignored:
+        warn_once(
+            f"the sink does not write the columns {', '.join(ignored)}; its columns are {', '.join(COLUMNS)}. To write "
+            "more than one column, put them into value, for example with to_json(struct(...))"
+        )
+    return found
 
 
 class Writer:
@@ -86,8 +106,7 @@ class Writer:
             raise MisuseError("the sink can only append to a topic; use mode('append') or outputMode('append')")
         self.options = sink_options(given, streaming=self.streaming)
         warn_of_unused(given, SINK)
-        check_schema(schema, self.options.topic)
-        self.names = [column.name for column in schema.fields]
+        self.columns = columns_of(schema, self.options.topic)
         self.sink: Sink | None = None
         self.carried: Carried | None = None
         self.planned = Planned()
@@ -120,7 +139,8 @@ class Writer:
             # One task has few rows, so tasks of one batch, and batches, each begin at the next partition.
             turn = attempt.slot + self.carried.record.plan
             new_protocol = brokers.transactions.new_protocol
-            brokers.rows = RowWriter(cluster, self.options, iterator, new_protocol=new_protocol, first_turn=turn)
+            rows = (_select(batch, self.columns) for batch in iterator)
+            brokers.rows = RowWriter(cluster, self.options, rows, new_protocol=new_protocol, first_turn=turn)
             try:
                 done = run(steps.run(task.TASK, tasking), brokers)
             except BaseException:
@@ -161,6 +181,11 @@ class Writer:
         with BlockingCluster(**self.options.client) as cluster:
             reach(cluster, self.options.client["bootstrap_servers"], self.options.bootstrap_ms)
             yield cluster
+
+
+def _select(batch: pa.RecordBatch, columns: dict[str, int]) -> pa.RecordBatch:
+    """Return only the sink's columns, under the sink's names."""
+    return batch.select(list(columns.values())).rename_columns(list(columns))
 
 
 def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
