@@ -1,4 +1,4 @@
-"""All three brokers stop, and one of them comes back with a damaged disk. The complete replicas must not lose a record.
+"""All three brokers stop, and one comes back with a damaged disk, or with an old copy. The others must lose no record.
 
 The matrix has each kind of damage, the broker that starts first, and how the brokers stopped.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from oncelog.protocol.errors import ErrorCode
+from oncelog.sim.disk import Content
 from support.replica_cluster import ReplicaCluster
 
 ALL = 1, 2, 3
@@ -97,5 +98,100 @@ def test_damaged_replica_takes_no_records_of_the_others(damage: str, first: str,
             if first == "damaged alone for long" and number == 3:
                 await asyncio.sleep(60)
         await check_complete(cluster, ALL if damage != "flipped bit" or not clean else (1, 2))
+
+    ReplicaCluster.run(scenario)
+
+
+def copy(cluster: ReplicaCluster, number: int, prefix: str) -> dict[str, bytes]:
+    """Copy the files of a broker in one directory."""
+    files = cluster.world.brokers[number].disk.files
+    return {path: bytes(content.data) for path, content in files.items() if path.startswith(f"{prefix}/")}
+
+
+def put_back(cluster: ReplicaCluster, number: int, prefix: str, copied: dict[str, bytes]) -> None:
+    """Replace a directory by a copy."""
+    files = cluster.world.brokers[number].disk.files
+    for path in [path for path in files if path.startswith(f"{prefix}/") and path not in copied]:
+        del files[path]
+    for path, data in copied.items():
+        files[path] = Content(bytearray(data), data, durable=True)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
+@pytest.mark.parametrize("copied", ["after a clean stop", "after kill -9", "while it ran"])
+@pytest.mark.parametrize("log_dirs", [("data",), ("data", "more")], ids=["one directory", "one of two directories"])
+def test_old_copy_takes_no_records_of_the_others(log_dirs: tuple[str, ...], copied: str, clean: bool) -> None:
+    """Each start, each stop, and each checkpoint of new high watermarks makes former copies old."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        machine = cluster.world.brokers[3]
+        await cluster.create("t", ALL, least=2, **SMALL)
+        for value in WRITTEN[:4]:
+            assert await cluster.append(1, "t", value) is ErrorCode.NONE
+        await cluster.agree("t", ALL)
+        await asyncio.sleep(6)
+        prefix = next(path for path in machine.disk.files if "/t-0/" in path).split("/")[0]
+        if copied == "while it ran":
+            old = copy(cluster, 3, prefix)
+        else:
+            await end(cluster, 3, clean=copied == "after a clean stop")
+            old = copy(cluster, 3, prefix)
+            await asyncio.sleep(10)
+            await machine.start()
+            await cluster.eventually(lambda: set(cluster.state("t").isr) == set(ALL))
+        leader = cluster.state("t").leader
+        for value in WRITTEN[4:]:
+            assert await cluster.append(leader, "t", value) is ErrorCode.NONE
+        await cluster.agree("t", ALL)
+        await asyncio.sleep(11)
+        for number in ALL:
+            await end(cluster, number, clean=clean)
+        put_back(cluster, 3, prefix, old)
+        await asyncio.sleep(10)  # until the sessions have ended
+        await machine.start()
+        await asyncio.sleep(60)
+        for number in (1, 2):
+            await cluster.world.brokers[number].start()
+        await check_complete(cluster)
+
+    ReplicaCluster.run(scenario, log_dirs=log_dirs)
+
+
+def test_copy_of_a_whole_broker_that_is_not_old_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    """A disk was replaced by a copy that was made after the last stop."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await fill(cluster)
+        for number in ALL:
+            await end(cluster, number, clean=True)
+        put_back(cluster, 3, "data", copy(cluster, 3, "data"))
+        await asyncio.sleep(10)
+        await cluster.world.brokers[3].start()
+        await cluster.eventually(lambda: cluster.state("t").leader == 3)
+        for number in (1, 2):
+            await cluster.world.brokers[number].start()
+        await check_complete(cluster)
+
+    ReplicaCluster.run(scenario)
+    assert "older copy" not in caplog.text
+
+
+def test_old_copy_of_a_partition_without_other_replicas_is_used_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: ReplicaCluster) -> None:
+        machine = cluster.world.brokers[3]
+        await cluster.create("t", (3,))
+        assert await cluster.append(3, "t", b"old") is ErrorCode.NONE
+        await machine.stop()
+        old = copy(cluster, 3, "data")
+        await machine.start()
+        await cluster.eventually(lambda: cluster.broker(3).partitions.leads("t", 0))
+        assert await cluster.append(3, "t", b"new") is ErrorCode.NONE
+        await machine.stop()
+        put_back(cluster, 3, "data", old)
+        assert "is an older copy" not in caplog.text
+        await machine.start()
+        await cluster.eventually(lambda: cluster.replica(3, "t") is not None)
+        assert cluster.records(3) == [b"old"]
+        assert "log directory data is an older copy: it has generation 2, but this broker has written 4" in caplog.text
 
     ReplicaCluster.run(scenario)

@@ -272,6 +272,8 @@ class Broker:
         self.registration.incomplete = lambda: self.partitions.incomplete.keys
         self.registration.failed = self.directories.failed_in_use
         self.registration.intact = self.directories.intact
+        self.registration.begin_generations = self.directories.begin_generations
+        self.registration.generations = self.directories.generations
         self.partitions.incomplete.on_records_missing = lambda directory: self.registration.records_missing(
             str(directory.directory_id)
         )
@@ -340,6 +342,7 @@ class Broker:
             self.retention,
             self.flusher,
             self.workers,
+            note_generations=self.registration.note_generations,
             now_ms=self.now_ms,
             logger=self.log,
         ).start(self.config.current)
@@ -410,6 +413,7 @@ class Broker:
         self.unlinker.close()
         clean = await self.partitions.close()
         written = await self.checkpoints.write()
+        self.directories.end_generations(clean)
         await self.registration.note_failure()
         if self._stalls is not None:
             self._stalls.close()

@@ -10,6 +10,7 @@ from oncelog.broker.storage.losses import DirectoryState, LossNode, lost_directo
 
 NOTED = LossNode({"a": "boot 1", "b": "boot 1"})
 DAMAGED = LossNode(NOTED.boots, ["a"])
+OLD = LossNode(NOTED.boots, generations={"a": 5, "b": 5})
 
 
 def directory(
@@ -32,6 +33,9 @@ NEW = directory("c", is_identified=False, is_new=True)
         (NOTED, [A, B], "boot 2", "ab"),
         (NOTED, [A, B], "", "ab"),
         (LossNode({"a": "", "b": ""}), [A, B], "", "ab"),
+        (OLD, [CLEAN_A._replace(generation=4), B._replace(generation=5)], "boot 1", "a"),
+        (OLD, [CLEAN_A._replace(generation=5), B._replace(generation=6)], "boot 1", ""),
+        (OLD, [DEAD_A, B._replace(generation=5)], "boot 1", ""),
         (NOTED, [CLEAN_A, CLEAN_B], "boot 2", ""),
         (NOTED, [CLEAN_A, B], "boot 2", "b"),
         (NOTED, [DEAD_A, CLEAN_B], "boot 2", "a"),  # it may have been in use

@@ -72,6 +72,10 @@ class Registration:
         """Returns the log directories that have failed while they were in use. It may run in a worker thread."""
         self.intact: Callable[[MetadataImage, int, frozenset[str]], frozenset[tuple[str, int]]] = _none
         """Returns the partitions of this broker that were in none of the given log directories. Blocks."""
+        self.begin_generations: Callable[[Mapping[str, int]], None] = _no_generations
+        """Writes the next generation of each log directory, greater than the given ones. Blocks."""
+        self.generations: Callable[[], dict[str, int]] = dict
+        """Returns the generation of each log directory by its id. It may run in a worker thread."""
         self.unpublished: AbstractAsyncContextManager[object] = nullcontext()
         """While it is entered, the image of this broker does not change."""
         self.when_lost: list[Callable[[], None]] = []
@@ -206,7 +210,9 @@ class Registration:
             await self.update()
 
     async def note_failure(self) -> None:
-        """Note for the next start that a log directory has failed, if `update` could not. Call this after `close`.
+        """Note for the next start that a log directory has failed, if `update` could not, and the last generations.
+
+        Call this after `close`.
 
         A failed sync may have dropped records that others have seen, although the machine runs on. If the tree cannot
         be written before the process ends, the next start in the same boot does not know about the failure. Then the
@@ -217,6 +223,8 @@ class Registration:
             try:
                 await self._workers.write_store(self._store.multi, [self._note(node)])
             except StoreError as error:
+                if node.lost == self._noted.lost:
+                    return  # a generation in the store may be lower than in the directory
                 self._logger.error(
                     "cannot note that a log directory has failed: %r. The next start may count its records as "
                     "complete. If its partitions have other replicas, restart the machine before this broker", error,
@@ -224,10 +232,21 @@ class Registration:
 
     def _node(self, boots: dict[str, str], lost: frozenset[str], info: BrokerInfo) -> LossNode:
         """Return the node that the next start reads. It lists `lost` and the directories that have failed."""
-        return LossNode(boots, sorted(lost | self.failed()), info.intact if info.lost_unsynced else None)
+        generations = {**self._noted.generations, **self.generations()}
+        return LossNode(boots, sorted(lost | self.failed()), info.intact if info.lost_unsynced else None, generations)
 
     def _note(self, node: LossNode) -> Operation:
         return Set(f"{BOOTS}/{self._identity.node_id}", encode(node, self._identity.boot_id))
+
+    async def note_generations(self) -> None:
+        """Write the generations of the log directories to the store. If that fails, the next call has newer ones."""
+        async with self._updating:
+            node = LossNode(self._noted.boots, self._noted.lost, self._noted.intact, self.generations())
+            if self.epoch >= 0 and node.generations.items() - self._noted.generations.items():
+                node = LossNode(node.boots, node.lost, node.intact, {**self._noted.generations, **node.generations})
+                with suppress(StoreError):
+                    await self._workers.write_store(self._store.multi, [self._note(node)])
+                    self._noted = node
 
     async def close(self) -> None:
         """End the session, and with it the registration."""
@@ -263,6 +282,9 @@ class Registration:
             if found is not None and found.intact is not None:
                 intact &= found.intact
             info = replace(info, lost_unsynced=bool(lost), intact=intact)
+            before = found.generations if found is not None else {}
+            self.begin_generations(before)
+            self._noted = LossNode(self._noted.boots, generations=before)
         node = self._node(boots, lost, info)
         operations.append(self._note(node))
         info = replace(info, epoch=epoch)
@@ -400,6 +422,10 @@ class Registration:
                 await self._workers.write_store(lambda: self._changes.write(operations, path, session=self.session))
                 self._noted = node
         self.info, self._lost = replace(info, epoch=self.epoch), lost
+
+
+def _no_generations(_: Mapping[str, int]) -> None:
+    """Write nothing."""
 
 
 def _none(*_arguments: object) -> frozenset[tuple[str, int]]:

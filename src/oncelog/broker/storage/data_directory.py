@@ -30,6 +30,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+GENERATION = "oncelog-generation"
+"""A file with a number that only grows. The metadata store has it too, so that an older copy is noticed."""
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 
@@ -78,6 +80,8 @@ class DataDirectory:
         """Whether the last broker process that used the directory closed all its logs. Set by `open`."""
         self.is_new = False
         """Whether no broker has used the directory before: it had neither an identity nor logs. Set by `open`."""
+        self.generation = 0
+        """See `GENERATION`. 0 if the directory has none. Set by `open`."""
         self.is_identified = False
         """Whether `meta.properties` had a directory id. Set by `open`."""
         self._is_opened = False
@@ -182,6 +186,8 @@ class DataDirectory:
         self._high_watermarks_in_place = self.high_watermarks.copy()
         self._cleaned = self._read(CLEANER_OFFSETS)
         self._cleaned_in_place = self._cleaned.copy()
+        number = read_if_exists(self.disk, self._file(GENERATION)) or b""
+        self.generation = int(number) if number.strip().isdigit() else 0
         self._is_opened = True
 
     def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> bool:
@@ -341,6 +347,20 @@ class DataDirectory:
     def _are_in_place(self, checkpoints: dict[str, Offsets]) -> None:
         self._cleaned_in_place = checkpoints.get(CLEANER_OFFSETS, self._cleaned_in_place)
         self._high_watermarks_in_place = checkpoints.get(HIGH_WATERMARKS, self._high_watermarks_in_place)
+
+    @property
+    def written_marks(self) -> Offsets:
+        """Return the high watermarks in the checkpoint: another object after each change."""
+        return self._high_watermarks_in_place
+
+    def grow(self, least: int = 0, *, sync: bool = False) -> None:
+        """Write the next generation, which is more than `least`. Raises OSError.
+
+        Without `sync`, a crash of the machine may undo it. Then the directory counts as lost anyway.
+        """
+        generation = max(self.generation, least) + 1
+        self.disk.atomic_write(self._file(GENERATION), b"%d\n" % generation, sync=sync)
+        self.generation = generation
 
     def mark_clean(self, at_stop: CleanEnds) -> None:
         """Write the clean-shutdown mark, so that the next start recovers only logs that differ. Raises OSError."""

@@ -37,6 +37,7 @@ class Housekeeping:
         flusher: Flusher,
         workers: Workers,
         *,
+        note_generations: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
@@ -46,6 +47,7 @@ class Housekeeping:
         self._retention = retention
         self._flusher = flusher
         self._workers = workers
+        self._note_generations = note_generations
         self._now_ms = now_ms
         self._logger = logger
 
@@ -83,12 +85,20 @@ class Housekeeping:
         await on_each(tuple(self._partitions.opened()), self._expire, self._logger)
 
     async def _checkpoint_high_watermarks(self, interval_ms: int, directory: DataDirectory) -> None:
-        """Write the high watermarks, if any partition has followers. A start needs them only for such partitions."""
+        """Write the high watermarks, if any partition has followers. A start needs them only for such partitions.
+
+        If they have changed, a copy of the directory that was made before is an old one, so write its next generation.
+        """
+        marks = directory.written_marks
         while True:
             await asyncio.sleep(interval_ms / 1000)
             if any(map(_is_replicated, self._partitions.opened(directory))):
                 try:
                     await self._checkpoints.write_high_watermarks(directory)
+                    if directory.online and directory.written_marks is not marks:
+                        marks = directory.written_marks
+                        await self._workers.on_disk(directory.disk, directory.grow)
+                        await self._note_generations()
                 except Exception:
                     self._logger.exception("cannot write the high watermarks of %s", directory.path)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -69,10 +69,36 @@ class LogDirectories:
                 is_clean=each.online and each.clean,
                 is_identified=each.online and each.is_identified,
                 is_new=each.is_new,
+                generation=each.generation,
             )
             for each in self._all
             if each.directory_id is not None
         ]
+
+    def generations(self) -> dict[str, int]:
+        """Return the generation of each directory by id, without those that have none."""
+        return {str(each.directory_id): each.generation for each in self._all if each.generation}
+
+    def begin_generations(self, noted: Mapping[str, int]) -> None:
+        """Write the next generation of each directory, and say which ones are older than noted in the store. Blocks."""
+        for each in self.online:
+            expected = noted.get(str(each.directory_id), 0)
+            if each.generation < expected:
+                self._logger.error(
+                    "log directory %s is an older copy: it has generation %d, but this broker has written %d. "
+                    "It lacks what was written since then. This broker leaves the ISRs of its partitions and copies "
+                    "them from the leaders. Partitions without another replica continue with what is left",
+                    each.path, each.generation, expected,
+                )  # fmt: skip
+            with suppress(OSError):  # the directory goes offline
+                each.grow(expected)
+
+    @staticmethod
+    def end_generations(stopped: Iterable[DataDirectory]) -> None:
+        """Write the next generation of directories whose logs are closed. A copy from before is an old one. Blocks."""
+        for each in stopped:
+            with suppress(OSError):  # the directory goes offline
+                each.grow(sync=True)
 
     def failed_in_use(self) -> frozenset[str]:
         """Return the ids of the directories that have failed since `open`."""

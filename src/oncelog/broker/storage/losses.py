@@ -3,6 +3,8 @@
 A log directory has lost nothing if the last process that opened it has closed it cleanly, or if the machine has not
 restarted since it was opened: the page cache survives `kill -9`. A failed disk counts as a loss. So does a recovery
 that ends below the high watermark.
+A directory that was replaced by an older copy counts as lost, too. So each directory has a generation, a number that
+only grows. The broker writes it into the directory, and then into the tree.
 The broker notes a loss until it has left the ISRs of all partitions that may have been in that directory. A directory
 whose state is unknown counts as lost. Kafka (KIP-966) counts losses by broker: it expects the same broker epoch in the
 clean-shutdown marks of all log directories.
@@ -28,6 +30,8 @@ class LossNode(msgspec.Struct, frozen=True):
 
     The next start cannot find this out: by then, a checkpoint also names a log that was moved from a lost directory.
     """
+    generations: dict[str, int] = {}
+    """The generation of each directory, or an earlier one. A directory with an earlier one than this is an old copy."""
 
 
 class _StoredNode(msgspec.Struct):
@@ -38,6 +42,7 @@ class _StoredNode(msgspec.Struct):
     boots: dict[str, str] | None = None
     lost_directories: list[str] = []
     intact: list[tuple[str, int]] | None = None
+    generations: dict[str, int] = {}
 
 
 class DirectoryState(NamedTuple):
@@ -51,12 +56,14 @@ class DirectoryState(NamedTuple):
     """Whether it had the id. Otherwise, the id is that of its path. False if it is offline."""
     is_new: bool
     """Whether no broker has used it before."""
+    generation: int = 0
+    """A number that grows at each start and stop, and while records are committed. 0 if the directory has none."""
 
 
 def encode(node: LossNode, boot: str) -> bytes:
     """Encode a node. `boot` is the present boot of the machine."""
     intact = None if node.intact is None else sorted(node.intact)
-    return msgspec.json.encode(_StoredNode(boot, bool(node.lost), node.boots, node.lost, intact))
+    return msgspec.json.encode(_StoredNode(boot, bool(node.lost), node.boots, node.lost, intact, node.generations))
 
 
 def decode(data: bytes, directories: Iterable[DirectoryState]) -> LossNode:
@@ -64,7 +71,7 @@ def decode(data: bytes, directories: Iterable[DirectoryState]) -> LossNode:
     stored = msgspec.json.decode(data, type=_StoredNode)
     if stored.boots is not None:
         intact = None if stored.intact is None else frozenset(stored.intact)
-        return LossNode(stored.boots, stored.lost_directories, intact)
+        return LossNode(stored.boots, stored.lost_directories, intact, stored.generations)
     ids = sorted(each.id for each in directories)
     return LossNode(dict.fromkeys(ids, stored.boot), ids if stored.lost else [])
 
@@ -84,10 +91,15 @@ def lost_directories(found: LossNode | None, directories: Sequence[DirectoryStat
 
 def _is_kept(found: LossNode, directory: DirectoryState, boot: str) -> bool:
     """Return whether a directory lacks nothing that it had when a process last opened it."""
-    if directory.online and not directory.is_identified:
+    if directory.online and (not directory.is_identified or is_old_copy(found, directory)):
         return False
     before = found.boots.get(directory.id)
     return before is not None and (directory.is_clean or (boot != "" and boot == before))
+
+
+def is_old_copy(found: LossNode, directory: DirectoryState) -> bool:
+    """Return whether a directory was replaced by a copy that lacks what was written since then."""
+    return directory.online and directory.generation < found.generations.get(directory.id, 0)
 
 
 def opened(found: LossNode | None, directories: Iterable[DirectoryState], boot: str) -> dict[str, str]:
