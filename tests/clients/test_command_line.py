@@ -43,7 +43,7 @@ def test_topics(tool: Tool, name: str) -> None:
     done = tool.json("topic", "alter", name, "-p", "3", "--config", "flush.ms=8", "--dry-run")
     assert (done["partitions"], done["altered"]) == (3, False)
     assert tool.json("topic", "alter", name, "--config", "flush.ms=8", "--unset", "retention.ms")["altered"]
-    missing = tool.fails(1, "topic", "delete", name, f"{name}-missing")
+    missing = tool.fails(1, "topic", "delete", name, f"{name}-missing", "--yes")
     assert f"topic '{name}-missing' does not exist; `oncelog topic list`" in missing
     wait_until(lambda: name not in {item["name"] for item in tool.json("topic", "list")}, "the other topic is deleted")
 
@@ -58,13 +58,15 @@ def test_unset_rejects_unknown_settings(tool: Tool, name: str) -> None:
 def test_records_are_deleted(tool: Tool, name: str) -> None:
     tool("topic", "create", name, "-p", "2")
     tool("topic", "produce", name, "-p", "0", stdin="1\n2\n3\n")
-    gone = tool.json("topic", "delete-records", name, "-p", "0", "--before", "2")
+    gone = tool.json("topic", "delete-records", name, "-p", "0", "--before", "2", "--yes")
     assert gone == [{"topic": name, "partition": 0, "start": 2}]
     assert consumed(tool, name) == ["3"]
-    assert [item["start"] for item in tool.json("topic", "delete-records", name, "--all")] == [3, 0]
+    assert [item["start"] for item in tool.json("topic", "delete-records", name, "--all", "--yes")] == [3, 0]
     assert "give either --before OFFSET or --all" in tool.fails(2, "topic", "delete-records", name)
-    assert "(OFFSET_OUT_OF_RANGE)" in tool.fails(1, "topic", "delete-records", name, "-p", "0", "--before", "9")
-    assert "partitions 0 to 1, not 7" in tool.fails(1, "topic", "delete-records", name, "-p", "7", "--all")
+    assert "(OFFSET_OUT_OF_RANGE)" in tool.fails(
+        1, "topic", "delete-records", name, "-p", "0", "--before", "9", "--yes"
+    )
+    assert "partitions 0 to 1, not 7" in tool.fails(1, "topic", "delete-records", name, "-p", "7", "--all", "--yes")
 
 
 # -- produce and consume --------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ def test_groups(tool: Tool, server: Server, name: str) -> None:
     assert (step["committed"], step["target"]) == (2, 0)
     last = json.loads(tool("group", "log", name).splitlines()[-1])
     assert last["value"]["data"]["offset"] == 0
-    assert tool.json("group", "delete", name) == [{"group": name, "deleted": "all"}]
+    assert tool.json("group", "delete", name, "--yes") == [{"group": name, "deleted": "all"}]
     for words in (["describe"], ["log"], ["log", "--groups"]):
         said = tool.fails(1, "group", *words, f"{name}-missing")
         assert re.search(f"'{name}-missing'.*; `oncelog group list` lists all groups", said)
@@ -329,7 +331,7 @@ def test_partitions_under_min_isr_are_described(tool: Tool, name: str) -> None:
     lines = tool("cluster", "describe").splitlines()
     assert lines[-22].startswith("TOPIC")
     assert f"and {found['partitions']['with_problems'] - 20} more; `oncelog topic describe --under-min-isr" in lines[-1]
-    tool("topic", "delete", name)
+    tool("topic", "delete", name, "--yes")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,17 @@ from difflib import get_close_matches
 
 import click
 
-from oncelog.cli.common import Command, assignments, connected, existing, formatted, open_admin, show
+from oncelog.cli.common import (
+    Command,
+    assignments,
+    confirm,
+    confirmed,
+    connected,
+    existing,
+    formatted,
+    open_admin,
+    show,
+)
 from oncelog.cli.lazy import examples
 
 
@@ -97,7 +107,7 @@ def _require_known(names: Iterable[str], known: Mapping[str, object], of: str) -
             raise click.ClickException(f"--unset {name}: {of} has no such setting{hint}")
 
 
-@click.command("delete-records", epilog=examples("oncelog topic delete-records orders -p 0 --before 1000"))
+@click.command("delete-records", epilog=examples("oncelog topic delete-records orders -p 0 --before 1000 --yes"))
 @click.argument("name")
 @click.option(
     *("-p", "--partition", "partitions"),
@@ -107,6 +117,7 @@ def _require_known(names: Iterable[str], known: Mapping[str, object], of: str) -
 )
 @click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Delete the records before this offset.")
 @click.option("--all", "everything", is_flag=True, help="Delete all current records.")
+@confirmed
 @connected
 @formatted
 def delete_records(
@@ -114,12 +125,16 @@ def delete_records(
     partitions: tuple[int, ...],
     before: int | None,
     everything: bool,
+    yes: bool,
     bootstrap: str,
     form: str,
 ) -> None:
     """Delete the records of the topic NAME before an offset. They cannot be restored."""
     if (before is None) != everything:
         raise click.UsageError("give either --before OFFSET or --all")
+    which = "all records" if before is None else f"the records before offset {before}"
+    where = f" in {'partition' if len(partitions) == 1 else 'partitions'} {', '.join(map(str, partitions))}"
+    confirm(f"this deletes {which} of topic {name!r}{where if partitions else ''}", yes=yes)
     with open_admin(bootstrap) as admin, existing(name):
         (known,) = admin.describe_topics(name)
         numbers = [item.partition for item in known.partitions]

@@ -6,9 +6,11 @@ import json
 import logging
 import queue
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -173,6 +175,27 @@ def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
             raise click.UsageError(f"{option} takes KEY=VALUE, not {text!r}")
         found[key.strip()] = value.strip()
     return found
+
+
+confirmed = click.option("--yes", is_flag=True, help="Confirm, instead of answering the question on a terminal.")
+"""The option of each command that destroys something. `confirm` evaluates it."""
+
+
+def confirm(what: str, *, yes: bool, advice: str = "") -> None:
+    """Return if the user confirms `what`, which cannot be undone: by --yes, or by an answer on a terminal.
+
+    Raises UsageError if there is no terminal, and Abort if the answer is no.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError(f"{what}; add --yes to confirm{advice}")
+    click.confirm(f"{what}{advice}. Continue?", abort=True, err=True)
+
+
+def moment(ms: int) -> str:
+    """Return a time in ms since the epoch as ISO 8601 text, as in all output for people. JSON has the number."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def note(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import connected, existing, formatted, note, open_admin, show
+from oncelog.cli.common import confirm, confirmed, connected, existing, formatted, open_admin, show
 from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
@@ -92,22 +92,28 @@ def seek(
         wanted = _partitions(admin, topics) if topics else None
         steps = admin.seek_group(name, target, wanted, dry_run=not execute)
     if not steps:
-        note(f"group {name!r} has no committed offsets; name topics with --topic to set some")
+        raise click.ClickException(
+            f"group {name!r} has no committed offsets, so nothing was changed; name topics with --topic to set some, "
+            "or run `oncelog group list` to list all groups"
+        )
     show([step._asdict() for step in steps], form, COLUMNS)
-    if steps and not execute:
+    if not execute:
         click.echo("nothing was changed; add --execute to set these offsets", err=True)
 
 
-@click.command(epilog=examples("oncelog group delete etl", "oncelog group delete etl -t orders"))
+@click.command(epilog=examples("oncelog group delete etl --yes", "oncelog group delete etl -t orders --yes"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @topics_option
+@confirmed
 @connected
 @formatted
-def delete(names: tuple[str, ...], topics: tuple[str, ...], bootstrap: str, form: str) -> None:
+def delete(names: tuple[str, ...], topics: tuple[str, ...], yes: bool, bootstrap: str, form: str) -> None:
     """Delete groups without members, and all their offsets.
 
     With --topic, keep the groups and delete only their offsets of these topics. No member may be subscribed to them.
     """
+    which = f"the offsets of {', '.join(topics)}" if topics else "all offsets"
+    confirm(f"this deletes {which} of {', '.join(map(repr, dict.fromkeys(names)))}", yes=yes)
     with open_admin(bootstrap) as admin:
         if topics:
             wanted = _partitions(admin, topics)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
+from oncelog.cli.common import moment
 from oncelog.cli.txn import FINISHED, sink_prefix
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def sentence(topic: str, partition: int, lso: int, holder: Holder) -> str:
         )
     since = ""
     if holder["since_ms"] is not None:
-        since = f" since {datetime.fromtimestamp(holder['since_ms'] / 1000, UTC).isoformat(timespec='seconds')}"
+        since = f" since {moment(holder['since_ms'])}"
     return (
         f"{where}the transaction of {transactional_id!r} (producer id {producer_id}, {holder['state']}{since}); "
         f"see `oncelog txn describe {transactional_id}`{_advice(transactional_id)}"

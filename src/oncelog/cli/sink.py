@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli.common import connected, formatted, open_admin
+from oncelog.cli.common import confirm, confirmed, connected, formatted, open_admin
 from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def settle(prefix: str, bootstrap: str, topic: str | None, decision_topic: str |
 
 @sink.command(epilog=examples("oncelog sink abort etl --yes"))
 @_common_options
-@click.option("--yes", is_flag=True, help="Confirm that a decided batch is to be aborted.")
+@confirmed
 @click.option("--accept-loss", is_flag=True, help="Abort even if part of the batch is visible already.")
 def abort(
     prefix: str,
@@ -104,14 +104,17 @@ def abort(
     if not yes:
         record, *_ = look(options)
         if record.settled:
-            raise click.UsageError(
-                f"the last batch of {prefix!r} is settled, so `oncelog sink settle {prefix}` aborts the other open "
-                "transactions; add --yes to abort them here, and to revoke a batch that is decided meanwhile"
+            confirm(
+                f"this aborts all open transactions of {prefix!r}, and revokes a batch that is decided meanwhile",
+                yes=yes,
+                advice=f". The last batch is settled, so `oncelog sink settle {prefix}` is enough",
             )
-        raise click.UsageError(
-            f"this revokes the decided batch {record.source.batch} of {prefix!r}; add --yes to confirm, or run "
-            f"`oncelog sink settle {prefix}` to commit it"
-        )
+        else:
+            confirm(
+                f"this revokes the decided batch {record.source.batch} of {prefix!r}",
+                yes=yes,
+                advice=f", or run `oncelog sink settle {prefix}` to commit it",
+            )
     done = undo_decision(options, accept_loss=accept_loss)
     _print(_result(prefix, done), form)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog import errors
-from oncelog.cli.common import assignments, connected, existing, formatted, open_admin, show
+from oncelog.cli.common import assignments, confirm, confirmed, connected, existing, formatted, open_admin, show
 from oncelog.cli.lazy import LazyGroup, examples
 
 if TYPE_CHECKING:
@@ -206,12 +206,14 @@ def _known(offset: int) -> int | None:
     return None if offset < 0 else offset
 
 
-@click.command()
+@click.command(epilog=examples("oncelog topic delete orders --yes"))
 @click.argument("names", nargs=-1, required=True)
+@confirmed
 @connected
 @formatted
-def delete(names: tuple[str, ...], bootstrap: str, form: str) -> None:
+def delete(names: tuple[str, ...], yes: bool, bootstrap: str, form: str) -> None:
     """Delete the topics NAMES and their data. If one fails, delete the others nevertheless."""
+    confirm(f"this deletes all records of {', '.join(map(repr, dict.fromkeys(names)))}", yes=yes)
     rows = []
     failure: Exception | None = None
     with open_admin(bootstrap) as admin:

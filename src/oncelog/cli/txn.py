@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from oncelog import errors
-from oncelog.cli.common import connected, existing, formatted, open_admin, require_all_answers, show, usage
+from oncelog.cli.common import (
+    confirm,
+    confirmed,
+    connected,
+    existing,
+    formatted,
+    moment,
+    open_admin,
+    require_all_answers,
+    show,
+    usage,
+)
 from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.protocol.errors import ErrorCode
 
@@ -35,6 +46,10 @@ txn = LazyGroup(
 COLUMNS = ("transactional_id", "coordinator", "producer_id", "state")
 FINISHED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 """States of a transactional id that has no open transaction."""
+TRANSACTION_COLUMNS = (
+    *("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "timeout_ms"),
+    *("started", "duration_ms", "partitions"),
+)
 PRODUCER_COLUMNS = (
     *("producer_id", "producer_epoch", "latest_coordinator_epoch", "last_sequence"),
     *("last_timestamp", "current_transaction_start_offset"),
@@ -104,7 +119,7 @@ def describe(transactional_id: str, bootstrap: str, form: str) -> None:
     with open_admin(bootstrap) as admin, known_id():
         found = admin.describe_transaction(transactional_id)
     started = found.start_time if found.start_time >= 0 else None
-    row = {
+    row: dict[str, object] = {
         "coordinator": found.coordinator,
         "transactional_id": transactional_id,
         "producer_id": found.producer_id,
@@ -115,7 +130,10 @@ def describe(transactional_id: str, bootstrap: str, form: str) -> None:
         "duration_ms": None if started is None else int(time.time() * 1000) - started,
         "partitions": [f"{topic}-{number}" for topic, number in found.partitions],
     }
-    show([row] if form == "text" else row, form)
+    if form == "text":
+        show([{**row, "started": None if started is None else moment(started)}], form, TRANSACTION_COLUMNS)
+    else:
+        show(row, form)
 
 
 def sink_prefix(transactional_id: str) -> str | None:
@@ -151,19 +169,19 @@ def _sink_advice(transactional_id: str) -> str:
 
 @click.command()
 @click.argument("transactional_id")
-@click.option("--yes", is_flag=True, help="Confirm that the records of the open transaction are to be discarded.")
+@confirmed
 @connected
 @formatted
 def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> None:
     """Abort the open transaction of TRANSACTIONAL_ID in all its partitions, and fence its producer."""
     with open_admin(bootstrap) as admin, known_id():
         found = admin.describe_transaction(transactional_id)
-        if not yes:
-            raise click.UsageError(
-                f"this fences the producer of {transactional_id!r} ({found.state}, partitions: "
-                f"{len(found.partitions)}) and discards its records since its last commit; add --yes to confirm"
-                + _sink_advice(transactional_id)
-            )
+        confirm(
+            f"this fences the producer of {transactional_id!r} ({found.state}, partitions: {len(found.partitions)}) "
+            "and discards its records since its last commit",
+            yes=yes,
+            advice=_sink_advice(transactional_id),
+        )
         admin.terminate_transaction(transactional_id)
     row = {"transactional_id": transactional_id, "producer_id": found.producer_id, "terminated": True}
     show([row] if form == "text" else row, form)
@@ -188,7 +206,7 @@ def producers(topic: str, partition: int, broker: int | None, bootstrap: str, fo
             "producer_epoch": item.producer_epoch,
             "latest_coordinator_epoch": item.coordinator_epoch,
             "last_sequence": item.last_sequence,
-            "last_timestamp": item.last_timestamp,
+            "last_timestamp": item.last_timestamp if form == "json" else moment(item.last_timestamp),
             "current_transaction_start_offset": item.transaction_start if item.transaction_start >= 0 else None,
         }
         for item in found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import connected, existing, formatted, open_admin, show
+from oncelog.cli.common import connected, existing, formatted, moment, open_admin, show
 from oncelog.cli.lazy import examples
 from oncelog.cli.txn import require_broker
 
@@ -67,7 +67,7 @@ def find_hanging(
             "producer_epoch": item.producer.producer_epoch,
             "coordinator_epoch": item.producer.coordinator_epoch,
             "start_offset": item.producer.transaction_start,
-            "last_timestamp": item.producer.last_timestamp,
+            "last_timestamp": item.producer.last_timestamp if form == "json" else moment(item.producer.last_timestamp),
             "duration_min": (now_ms - item.producer.last_timestamp) // 60_000,
         }
         for item in found

@@ -124,9 +124,9 @@ def test_invalid_seeks_are_reported(tool: Tool, server: Server, wire: Wire, grou
     for text in ("P", "P1DT", "-PT1H", "1h"):
         assert "is not an ISO 8601 duration" in tool.fails(2, "group", "seek", group, f"--by-duration={text}")
     assert "no-such-topic" in tool.fails(1, "group", "seek", group, "-t", "no-such-topic", "--to-latest")
-    nothing = tool.run("group", "seek", f"{group}-none", "--to-latest")
-    assert "has no committed offsets" in nothing.stderr
-    assert "--execute" not in nothing.stderr  # there is nothing to set
+    nothing = tool.fails(1, "group", "seek", f"{group}-none", "--to-latest")
+    assert "has no committed offsets" in nothing
+    assert "--execute" not in nothing  # there is nothing to set
     (member,) = stable(server.bootstrap, group)
     busy = tool.fails(1, "group", "seek", group, "--to-latest", "--execute")
     assert "its state is Stable); stop them first" in busy
@@ -135,17 +135,19 @@ def test_invalid_seeks_are_reported(tool: Tool, server: Server, wire: Wire, grou
 
 def test_groups_and_offsets_are_deleted(tool: Tool, server: Server, wire: Wire, group: str) -> None:
     (member,) = stable(server.bootstrap, group)
-    assert "NON_EMPTY_GROUP" in tool.fails(1, "group", "delete", group)
+    assert "NON_EMPTY_GROUP" in tool.fails(1, "group", "delete", group, "--yes")
     assert not any(
         commit(wire, group, {1: 1}, group_id=group, member_id=member.member_id, generation_id_or_member_epoch=1)
     )
     # The member reads another topic than its group's name.
-    assert tool.json("group", "delete", group, "-t", f"{group}:1") == [{"group": group, "deleted": [f"{group}-1"]}]
+    assert tool.json("group", "delete", group, "-t", f"{group}:1", "--yes") == [
+        {"group": group, "deleted": [f"{group}-1"]}
+    ]
     assert offsets_of(wire, group) == {(group, 0): 5}
     member.leave()
-    assert tool.json("group", "delete", group) == [{"group": group, "deleted": "all"}]
-    for verb in ("delete", "describe"):
-        message = tool.fails(1, "group", verb, group)
+    assert tool.json("group", "delete", group, "--yes") == [{"group": group, "deleted": "all"}]
+    for verb in (["delete", "--yes"], ["describe"]):
+        message = tool.fails(1, "group", *verb, group)
         assert "does not exist" in message
         assert "(GROUP_ID_NOT_FOUND)" in message
 
@@ -182,7 +184,7 @@ def test_group_log_prints_offset_records_of_all_versions(tool: Tool, server: Ser
 def test_group_log_prints_generations_and_tombstones(tool: Tool, server: Server, wire: Wire, group: str) -> None:
     (member,) = stable(server.bootstrap, group)
     member.leave()
-    tool("group", "delete", group)
+    tool("group", "delete", group, "--yes")
     values = [json.loads(line)["value"] for line in tool("group", "log", group, "--groups").splitlines()]
     assert values[-1] is None
     generations = [value["data"] for value in values if value is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 
@@ -103,7 +104,9 @@ def test_describe_has_the_columns_of_kafkas_tool(tool: Tool, wire: Wire, name: s
         "duration_ms": 0,
         "partitions": [f"{name}-1"],
     }
-    assert f"{name}-1" in tool("txn", "describe", name).splitlines()[1].split()
+    shown = tool("txn", "describe", name).splitlines()[1].split()
+    assert f"{name}-1" in shown
+    assert any(re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", text) for text in shown)
     ended(wire, name, who)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
 import signal
 import socket
 import subprocess
@@ -62,7 +64,7 @@ def test_create_list_describe_delete(tool: Tool) -> None:
         "hw": 0,
         "leo": 0,
     }
-    assert tool.json("topic", "delete", name) == [{"name": name, "deleted": True}]
+    assert tool.json("topic", "delete", name, "--yes") == [{"name": name, "deleted": True}]
     assert name not in {item["name"] for item in tool.json("topic", "list")}
 
 
@@ -80,13 +82,57 @@ def test_topic_errors_are_sentences(tool: Tool, topic: str) -> None:
     assert tool.json("topic", "create", topic, "--if-not-exists") == {"name": topic, "created": False}
     assert "(INVALID_CONFIG)" in tool.fails(1, "topic", "create", f"{topic}-2", "-c", "retention.mss=1")
     assert "--config takes KEY=VALUE" in tool.fails(2, "topic", "create", "x", "-c", "retention.ms")
-    for verb in (["describe"], ["delete"], ["alter", "--config", "retention.ms=1"], ["alter", "-p", "3"], ["consume"]):
+    for verb in (
+        ["describe"],
+        ["delete", "--yes"],
+        ["alter", "--config", "retention.ms=1"],
+        ["alter", "-p", "3"],
+        ["consume"],
+    ):
         message = tool.fails(1, "topic", *verb, "no-such-topic")
         assert "no-such-topic" in message
         assert message.count("\n") == 1
         assert ("reate the topic" in message) == (verb == ["consume"]), message
     message = tool.fails(1, "topic", "create", "a/b")
     assert "a retry fails again" not in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["topic", "delete", "a", "b"], "this deletes all records of 'a', 'b'"),
+        (["topic", "delete-records", "a", "--all"], "this deletes all records of topic 'a'"),
+        (
+            ["topic", "delete-records", "a", "-p", "0", "--before", "9"],
+            "this deletes the records before offset 9 of topic 'a' in partition 0",
+        ),
+        (["group", "delete", "a"], "this deletes all offsets of 'a'"),
+        (["group", "delete", "a", "-t", "t:0"], "this deletes the offsets of t:0 of 'a'"),
+    ],
+)
+def test_commands_that_destroy_need_a_confirmation(tool: Tool, arguments: list[str], what: str) -> None:
+    assert f"{what}; add --yes to confirm" in tool.fails(2, *arguments)
+
+
+def test_command_that_destroys_asks_on_a_terminal(tool: Tool, server: Server, topic: str) -> None:
+    def delete(answer: bytes) -> tuple[int, bytes]:
+        ours, theirs = pty.openpty()
+        command = [ONCELOG, "topic", "delete", topic, "-b", server.bootstrap]
+        with subprocess.Popen(command, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+            os.close(theirs)
+            shown = b""
+            while b"Continue?" not in shown:
+                shown += os.read(ours, 1000)
+            os.write(ours, answer)
+            status = process.wait(60)
+        os.close(ours)
+        return status, shown
+
+    status, shown = delete(b"n\n")
+    assert (status, f"this deletes all records of '{topic}'" in shown.decode()) == (130, True)
+    assert topic in tool("topic", "list")
+    assert delete(b"y\n")[0] == 0
+    assert topic not in tool("topic", "list")
 
 
 def test_topic_is_altered(tool: Tool, topic: str) -> None:
@@ -115,7 +161,7 @@ def described(tool: Tool, topic: str) -> tuple[dict[str, str], int]:
 def test_deletion_may_be_forbidden(new_cluster: Callable[..., OncelogCluster]) -> None:
     cluster = new_cluster(settings={"delete.topic.enable": "false"}, arguments=("--topic", "kept"))
     tool = Tool(cluster.bootstrap)
-    assert "delete.topic.enable is false (TOPIC_DELETION_DISABLED)" in tool.fails(1, "topic", "delete", "kept")
+    assert "delete.topic.enable is false (TOPIC_DELETION_DISABLED)" in tool.fails(1, "topic", "delete", "kept", "--yes")
     assert [item["name"] for item in tool.json("topic", "list")] == ["kept"]
 
 
