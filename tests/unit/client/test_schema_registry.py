@@ -98,6 +98,16 @@ def test_next_url_is_used_if_one_does_not_answer(fake: FakeRegistry, closed: str
     assert registry.register("t-value", LONG) == 100
 
 
+def test_urls_may_be_separated_by_commas(fake: FakeRegistry, closed: str) -> None:
+    assert SchemaRegistry(f"{closed}, {fake.url}").register("s", LONG) == 100
+
+
+def test_next_url_is_used_if_one_is_no_registry(fake: FakeRegistry) -> None:
+    with raw_endpoint(b"SSH-2.0\r\n" * 1_000) as (wrong, _):
+        registry = SchemaRegistry([wrong.removesuffix("/token"), fake.url])
+        assert registry.register("s", LONG) == 100
+
+
 def test_url_that_answered_last_is_asked_first(fake: FakeRegistry) -> None:
     """The first URL accepts connections, and never ends its answer. It gets half of the time."""
     with raw_endpoint(b"H", b"", pause_s=0.05) as (silent, sent):

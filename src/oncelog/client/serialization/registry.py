@@ -27,10 +27,10 @@ FIRST_PAUSE_S = 0.1
 class SchemaRegistry:
     """A schema registry with Confluent's REST API (also Karapace, Apicurio's `/apis/ccompat/v7`).
 
-    `url` is one URL, or several of the same registry. The client begins with the one that answered last. If it does not
-    answer within its share of the time, the client tries the next. `username` and `password` are for basic
-    authentication, `token` is a bearer token. `ssl_context` is an `ssl.SSLContext` for https (default: the system's
-    authorities). `timeout` limits a request including its retries, in seconds.
+    `url` is one URL, or several of the same registry: a list, or a string with commas. The client begins with the one
+    that answered last. If it does not answer within its share of the time, the client tries the next. `username` and
+    `password` are for basic authentication, `token` is a bearer token. `ssl_context` is an `ssl.SSLContext` for https
+    (default: the system's authorities). `timeout` limits a request including its retries, in seconds.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class SchemaRegistry:
         ssl_context: ssl.SSLContext | None = None,
         timeout: float = 10.0,
     ) -> None:
-        self._urls = [_checked(each) for each in (url if isinstance(url, list | tuple) else (url,))]
+        given = url if isinstance(url, list | tuple) else (url,)
+        self._urls = [_checked(each) for urls in given for each in _listed(urls)]
         if not self._urls:
             raise ConfigError("url: give at least one URL of the schema registry")
         if (username is None) != (password is None):
@@ -107,11 +108,12 @@ class SchemaRegistry:
                 try:
                     return self._send(url, path, body, share)
                 except RegistryError as error:
-                    if not error.retriable:
-                        raise
+                    if error.status is not None and not error.retriable:
+                        raise  # the registry has answered, and the others would answer the same
                     failures.append(error)
-            if time.monotonic() + pause >= until:
-                raise failures[-1]
+            retriable = [error for error in failures if error.retriable]
+            if not retriable or time.monotonic() + pause >= until:
+                raise (retriable or failures)[-1]
             time.sleep(pause)
             pause *= 2
 
@@ -136,6 +138,11 @@ class SchemaRegistry:
         """Send the next requests to this URL first, because it has answered."""
         if self._urls[0] != url:
             self._urls = [url, *(each for each in self._urls if each != url)]
+
+
+def _listed(urls: object) -> list[object]:
+    """Return the URLs of a list with commas, as Confluent's clients accept it. `_checked` rejects other types."""
+    return [each.strip() for each in urls.split(",")] if isinstance(urls, str) else [urls]
 
 
 def _checked(url: object) -> str:
