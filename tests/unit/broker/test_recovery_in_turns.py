@@ -13,9 +13,11 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
+from oncelog.broker.storage.data_directory import HIGH_WATERMARKS, RECOVERY_POINTS
 from oncelog.broker.storage.partitions import STEPS_A_TURN, STEPS_AT_ONCE, Partitions
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store_memory import MemoryStore
+from oncelog.log.checkpoint import read_offset_checkpoint, write_offset_checkpoint
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import BATCHES_A_STEP
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -165,3 +167,24 @@ def test_worker_checks_the_files_of_logs_before_they_are_opened(storage: BrokerS
     storage.run_broker(lambda broker: fill(broker, "t", 4))
     storage.disk.listed_by.clear()
     storage.run_broker(again)
+
+
+def test_log_is_not_used_before_its_lowered_offsets_are_in_the_checkpoints(tmp_path: Path) -> None:
+    """Otherwise, a second crash would skip new records in recovery, or count them as committed."""
+    store = MemoryStore(lambda: NOW)
+
+    async def write(broker: Broker) -> None:
+        await broker.topics.create("t", partitions=1)
+        append(broker, "t")
+
+    async def look(broker: Broker) -> None:
+        while broker.partitions.hosted("t", 0) is None:
+            await asyncio.sleep(0)
+        found = [read_offset_checkpoint(OsDisk(), str(tmp_path / name)) for name in (RECOVERY_POINTS, HIGH_WATERMARKS)]
+        assert [offsets["t", 0] for offsets in found] == [1, 1]
+        assert append(broker, "t") == 1
+
+    live(tmp_path, store, write, crash=True)
+    for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
+        write_offset_checkpoint(OsDisk(), str(tmp_path / name), {("t", 0): 9})
+    live(tmp_path, store, look)

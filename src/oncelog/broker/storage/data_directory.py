@@ -294,6 +294,14 @@ class DataDirectory:
         stopped = self.at_stop.get((topic, partition))
         return max(self.high_watermarks.get((topic, partition), 0), stopped.files.end if stopped is not None else 0)
 
+    def lower(self, topic: str, partition: int, recovery_point: int, end: int) -> bool:
+        """Limit the checkpointed offsets of a log that ends at `end` after recovery. Return whether one was larger."""
+        limits = ((self.recovery_points, recovery_point), (self.high_watermarks, end))
+        larger = [(offsets, limit) for offsets, limit in limits if offsets.get((topic, partition), 0) > limit]
+        for offsets, limit in larger:
+            offsets[topic, partition] = limit
+        return bool(larger)
+
     def compacted_topics(self) -> set[str]:
         """Return the topics that have a compacted log in this directory. Raises OSError."""
         return {topic for topic, _ in self._read(CLEANER_OFFSETS)}

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import log_config
-from oncelog.broker.storage.checkpoints import Checkpoints
+from oncelog.broker.storage.checkpoints import Checkpoints, Written
 from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets, Offsets
 from oncelog.broker.storage.deletions import Deletion, Deletions
 from oncelog.broker.storage.flusher import Flusher, close_logs
@@ -76,6 +76,8 @@ class Partitions:
         self._deletions = Deletions(self._replicas, directories, logger)
         self._opening: dict[tuple[str, int], Steps[Replica]] = {}
         """The remaining steps of the logs whose opening is in progress."""
+        self._lowering_of: dict[tuple[str, int], asyncio.Task[Written]] = {}
+        """The writes of checkpoints that logs in `_opening` wait for."""
         self._steps_left = STEPS_A_TURN
         """The recovery steps that requests may still wait for in this turn of the event loop."""
         self._stepping = asyncio.Lock()
@@ -153,6 +155,8 @@ class Partitions:
                 if key not in self._opening or self._advance(key) is not None:
                     return
                 await asyncio.sleep(0)
+            if (writing := self._lowering_of.get(key)) is not None:
+                await asyncio.wait([writing])
 
     def _advance(self, key: tuple[str, int]) -> Replica | None:
         """Run one step of opening a log. Return its replica after the last step, else None."""
@@ -202,16 +206,42 @@ class Partitions:
             self.incomplete.refused(key, error)
             raise
         self.incomplete.check(replica)
+        lowered = yield from self._lowering(replica)
         self._replicas[key] = replica
+        info = self._cache.image.topic(topic)
+        if lowered and info is not None:  # settings may have changed in a pause
+            self._reconfigure(info)
         self.truncated(replica)  # recovery may have dropped compacted records
         self.roles.apply(replica)
         if forgotten or self._deletions.is_stale(topic):  # the new log must not get the offsets of the old one
             self.checkpoints.write_now()
             self._deletions.checkpointed()
-        directory = self._directories.holding(replica.log.directory)
-        if replica.log.recovery_point < directory.recovery_points.get(key, 0):
-            self.checkpoints.start([directory])  # the next recovery must not skip records that are appended now
         return replica
+
+    def _lowering(self, replica: Replica) -> Steps[bool]:
+        """If recovery has dropped records, pause until the checkpoints no longer count them as synced or committed.
+
+        Otherwise, after a second crash, recovery would skip records that were appended in their place, or show them to
+        consumers before they are committed. Return whether that was necessary. Raises KAFKA_STORAGE_ERROR.
+        """
+        log, key = replica.log, (replica.topic, replica.partition)
+        directory = self._directories.holding(log.directory)
+        if not directory.lower(log.topic, log.partition, log.recovery_point, log.log_end_offset):
+            return False
+        try:
+            writing = self._lowering_of[key] = self.checkpoints.start([directory])
+            while not (writing.done() and writing.result()):
+                if not directory.online:
+                    raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {directory.path} is offline")
+                if writing.done():  # there was no free file descriptor
+                    writing = self._lowering_of[key] = self.checkpoints.start([directory])
+                yield
+        except BaseException:  # also if the topic is deleted in a pause
+            log.discard()
+            raise
+        finally:
+            self._lowering_of.pop(key, None)
+        return True
 
     def append_marker(
         self,
