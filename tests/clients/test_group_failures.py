@@ -203,3 +203,23 @@ def test_consumer_names_the_member_that_its_group_waits_for(
         silent.close()
         wait_until(lambda: waiting.poll(0.2), "the second member reads")
         assert "the wait for other members is over" in caplog.text
+
+
+@pytest.mark.parametrize("tables", [False, True], ids=["records", "tables"])
+@pytest.mark.parametrize(("policy", "end"), [("latest", RECORDS), ("earliest", 6)])
+def test_position_that_is_not_in_the_log_is_logged_with_its_replacement(
+    server: Server, admin: Admin, topic: str, policy: str, end: int, tables: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, `latest` skipped the records between the committed offset and the end without a log line."""
+    caplog.set_level(logging.WARNING, "oncelog")
+    with Consumer(server.bootstrap, group_id=topic, auto_offset_reset=policy) as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.commit({(topic, 0): 2})
+        admin.delete_records({(topic, 0): 6})
+        if tables:
+            list(consumer.tables(timeout=2))
+        else:
+            wait_until(lambda: consumer.poll(0.2) or "continuing at" in caplog.text, "the position is replaced")
+    assert f"offset 2 is not in the log of {topic}-0" in caplog.text
+    told = f"continuing at offset {end} (auto_offset_reset = {policy}): the records from 2 to {end - 1} are not read"
+    assert told in caplog.text

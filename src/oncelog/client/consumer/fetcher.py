@@ -173,7 +173,7 @@ class Fetcher:
             self._background.fail(error)
             return False
         log.warning("%s; continuing as auto_offset_reset = %s", why, self._options["auto_offset_reset"])
-        state.seek_to_time(timestamp)
+        state.seek_to_time(timestamp)  # records of the old topic are not skipped, but gone
         self._background.notify()
         return False
 
@@ -384,9 +384,12 @@ class Fetcher:
             if self._back_to_leader(tp):
                 return  # a follower may lag behind: only the leader's response counts
             try:
-                why = f"offset {state.position} is not in the log of {tp[0]}-{tp[1]}"
+                why = (
+                    f"offset {state.position} is not in the log of {tp[0]}-{tp[1]} (the records were deleted by "
+                    "retention or DeleteRecords, or the log was truncated)"
+                )
                 # Not `subscription.seek_to_time`: records that a loop still has were in the log when they were read.
-                state.seek_to_time(self._offsets.reset_timestamp(tp, why))
+                state.replace_position(self._offsets.reset_timestamp(tp, why), why)
             except errors.OffsetOutOfRangeError as error:
                 self._background.fail(error)
         elif code in LEADER_MOVED:

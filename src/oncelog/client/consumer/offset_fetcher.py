@@ -88,6 +88,7 @@ class OffsetFetcher:
                 state = unknown[tp]
                 current = self._subscription.is_current(tp, state) and state.reset == resets[tp]
                 if current and state.position is None and offset >= 0:
+                    self._log_replaced(state, offset)
                     state.seek(offset)
 
         now = self._background.loop.time
@@ -128,6 +129,15 @@ class OffsetFetcher:
                 )
         finally:
             settle({tp: item.offset for tp, item in found.items()})
+
+    def _log_replaced(self, state: PartitionState, offset: int) -> None:
+        """Warn that a position was not in the log: the consumer skips records, or reads some again."""
+        if state.invalid is None:
+            return
+        old, why = state.invalid
+        policy = self._options["auto_offset_reset"]
+        what = f"the records from {old} to {offset - 1} are not read" if offset > old else "records may be read again"
+        log.warning("%s; continuing at offset %d (auto_offset_reset = %s): %s", why, offset, policy, what)
 
     def reset_timestamp(self, tp: TopicPartition, why: str) -> int:
         """Return the timestamp for ListOffsets by which auto.offset.reset sets a position.

@@ -29,6 +29,7 @@ class PartitionState:
         "consumed_epoch",
         "epoch",
         "high_watermark",
+        "invalid",
         "last_stable_offset",
         "paused",
         "position",
@@ -57,6 +58,8 @@ class PartitionState:
         """The timestamp for ListOffsets (-2 first, -1 end, else ms); None: the committed offset is the position."""
         self.topic_id: UUID | None = None
         """The id of the topic that `position` is an offset of; None until the first Fetch."""
+        self.invalid: tuple[int, str] | None = None
+        """The position that auto.offset.reset replaces, and why, until the new one is known and logged."""
         self.seeks = 0
         """How often the user, or a truncated log, has moved the position. A loop then drops its older records."""
         self.high_watermark = self.last_stable_offset = -1
@@ -75,7 +78,7 @@ class PartitionState:
         self.position = self.consumed = self.settled = int(offset)
         self.epoch = self.consumed_epoch = OffsetAndMetadata.of(offset).leader_epoch
         self.validated_epoch = -1
-        self.reset = self.topic_id = None
+        self.reset = self.topic_id = self.invalid = None
         self.buffered.clear()
 
     def go_back(self, offset: int) -> None:
@@ -88,8 +91,14 @@ class PartitionState:
         """Continue at the offset that ListOffsets returns for a timestamp."""
         self.position = self.consumed = self.settled = None
         self.epoch = self.consumed_epoch = self.validated_epoch = -1
-        self.reset, self.topic_id = timestamp, None
+        self.reset, self.topic_id, self.invalid = timestamp, None, None
         self.buffered.clear()
+
+    def replace_position(self, timestamp: int, why: str) -> None:
+        """Continue at the offset for a timestamp, because the position is not in the log."""
+        position = self.position
+        self.seek_to_time(timestamp)
+        self.invalid = None if position is None else (position, why)
 
     def seek_to_committed(self) -> None:
         """Continue at the group's committed offset. If there is none, apply auto.offset.reset."""
