@@ -63,7 +63,13 @@ class LoopThread:
         """Return the loop of this process. Start it on the first call, and again in a forked process."""
         with cls._guard:
             if cls._shared is None or cls._shared.process_id != os.getpid():
-                cls._shared = LoopThread()
+                try:
+                    cls._shared = LoopThread()
+                except RuntimeError as error:  # Python starts no thread any more, and loads no module that has one
+                    raise errors.UsageError(
+                        f"a client needs a thread, which Python cannot start while it exits ({error}); create the "
+                        "client before the program ends, for example where you register the atexit function"
+                    ) from error
             return cls._shared
 
     @classmethod

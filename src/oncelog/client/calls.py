@@ -24,8 +24,19 @@ FORKED = (
     "this client was created before a fork and belongs to the parent process; create a new client in the child process"
 )
 
+OTHER_LOOP = (
+    "this client belongs to another event loop, in which it was started or first used; create a client in each "
+    "event loop, and close it there"
+)
+
 _MADE_HERE: WeakSet[Calls] = WeakSet()
 """The `Calls` of all clients that this process has created."""
+
+
+def require_loop(loop: asyncio.AbstractEventLoop | None) -> None:
+    """Raise UsageError inside another event loop than this one (None: any)."""
+    if loop is not None and asyncio._get_running_loop() not in (loop, None):
+        raise errors.UsageError(OTHER_LOOP)
 
 
 class Calls:
@@ -38,6 +49,8 @@ class Calls:
         """Whether the parent of this process created the client and still uses its connections."""
         self._under_way: dict[_Call, None] = {}
         self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the first call."""
         _MADE_HERE.add(self)
 
     def check(self) -> None:
@@ -46,6 +59,11 @@ class Calls:
             raise errors.UsageError(FORKED)
         if self.closed:
             raise errors.ClientClosedError(f"the {self.what} is closed; create a new one")
+
+    def check_loop(self) -> None:
+        """Raise UsageError if another event loop made the first call: its connections belong to that one."""
+        self._loop = self._loop or asyncio.get_running_loop()
+        require_loop(self._loop)
 
     def call(self) -> _Call:
         """Return the context of one call. Entering it checks that the client is open."""
@@ -88,6 +106,7 @@ class _Call:
 
     def __enter__(self) -> Self:
         self._calls.check()
+        self._calls.check_loop()
         task = asyncio.current_task()
         assert task is not None
         self.task = task

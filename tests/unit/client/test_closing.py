@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -150,3 +152,61 @@ def test_closing_producer_accepts_no_records() -> None:
         with pytest.raises(errors.TimedOutError):
             closing.result(WITHIN_S)
     assert isinstance(future.exception(0), errors.TimedOutError)
+
+
+SECOND_LOOP: list[Callable[[Any], Any]] = [
+    lambda clients: clients[0].send("t", b"x"),
+    lambda clients: clients[0].flush(),
+    lambda clients: clients[0].close(),
+    lambda clients: clients[1].poll(0),
+    lambda clients: clients[1].commit(),
+    lambda clients: clients[1].subscribe(["t"]),
+    lambda clients: clients[1].close(),
+    lambda clients: clients[2].list_topics(),
+    lambda clients: clients[2].close(),
+]
+
+
+@pytest.mark.parametrize("call", SECOND_LOOP)
+def test_asyncio_client_in_a_second_loop_raises_a_sentence(call: Callable[[Any], Any]) -> None:
+    """Before, most calls raised asyncio's "Event loop is closed", and a record was accepted that was never sent."""
+
+    async def start() -> tuple[aio.Producer, aio.Consumer, aio.Admin]:
+        producer, admin = aio.Producer(NOWHERE), aio.Admin(NOWHERE)
+        consumer = aio.Consumer(NOWHERE, group_id="g")
+        await producer.start()
+        await consumer.start()
+        consumer.assign([TP])
+        with pytest.raises(errors.ConnectionFailedError):
+            await admin.reach(0.1)
+        return producer, consumer, admin
+
+    async def use() -> None:
+        with pytest.raises(errors.UsageError, match="belongs to another event loop"):
+            await call(clients)
+
+    with asyncio.Runner() as first_loop, asyncio.Runner() as second_loop:
+        clients = first_loop.run(start())
+        second_loop.run(use())
+        for client in clients:
+            first_loop.run(client.close())
+
+
+def test_client_made_while_python_exits_raises_a_sentence() -> None:
+    """Python 3.11 starts a thread in an atexit function, but cannot load uvloop there. Later ones start no thread."""
+    program = """
+import atexit
+from oncelog import Admin, errors
+
+def late():
+    try:
+        with Admin("localhost:1"):
+            print("works")
+    except errors.UsageError as error:
+        print(error)
+
+atexit.register(late)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    sentence = "a client needs a thread, which Python cannot start while it exits"
+    assert done.stdout == "works\n" or sentence in done.stdout, done.stderr

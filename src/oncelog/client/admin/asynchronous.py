@@ -56,6 +56,7 @@ class Admin(AdminBase):
 
     async def close(self) -> None:
         """Close the connections. Calls in progress raise ClientClosedError."""
+        self.cluster.calls.check_loop()
         await self.cluster.close()
 
     async def reach(self, timeout: float) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from oncelog.client.calls import ends_when_closed
+from oncelog.client.calls import ends_when_closed, require_loop
 from oncelog.client.consumer._shared import ConsumerBase
 from oncelog.client.consumer.core import ConsumerCore, call_in_task
 from oncelog.client.consumer.options import consumer_options, isolation_level
@@ -45,14 +45,22 @@ class Consumer(ConsumerBase):
         **options: Any,
     ) -> None:
         self.options = consumer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         """Start the consumer on the running event loop."""
-        self._start(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._start(self._loop)
 
     def _start(self, loop: asyncio.AbstractEventLoop, call_listener: CallListener = call_in_task) -> ConsumerCore:
         self._started = ConsumerCore(self.options, loop, call_listener)
         return self._started
+
+    @property
+    def _core(self) -> ConsumerCore:
+        core = super()._core
+        require_loop(self._loop)
+        return core
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from oncelog import errors
+from oncelog.client.calls import require_loop
 from oncelog.client.producer._shared import ProducerBase, abort_failed, closing_failed
 from oncelog.client.producer.buffer import NoRoomError, NotAddedError
 from oncelog.client.producer.core import ProducerCore
@@ -33,10 +34,11 @@ class Producer(ProducerBase):
         **options: Any,
     ) -> None:
         self.options = producer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         """Start the producer on the running event loop. With a transactional id, fence earlier producers with it."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._started = core = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
         if core.serializers is not None:
             self._in_order = InOrder(core.serializers, core.counts.__contains__, core.learn_topic)
@@ -46,6 +48,12 @@ class Producer(ProducerBase):
             except BaseException:
                 await self._started.close(0)
                 raise
+
+    @property
+    def _core(self) -> ProducerCore:
+        core = super()._core
+        require_loop(self._loop)
+        return core
 
     async def __aenter__(self) -> Self:
         await self.start()
