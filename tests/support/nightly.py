@@ -103,6 +103,8 @@ class Night:
     def __init__(self, parts: dict[str, Part], folder: Path, deadline: float | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.parts, self.deadline = parts, deadline
+        git = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+        self.commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
         self.folder = folder
         self.state = State(folder / "state.json")
         self.covered = {name: Covered(self.state.next_seed(name)) for name in parts}
@@ -182,21 +184,21 @@ def _is_current(python: Path) -> bool:
 
 def report_of(night: Night, began: datetime, ended: str) -> str:
     """Return the report in Markdown."""
-    git = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     where = f"Python {platform.python_version()}, {os.cpu_count()} cores"
     minutes = (datetime.now(UTC) - began).total_seconds() / 60
     lines = [
         "# The last run of scripts/nightly",
         "",
-        f"Commit {commit}, {began:%Y-%m-%d %H:%M} UTC, {minutes:.0f} minutes, {where}. The run {ended}.",
+        f"Commit {night.commit}, {began:%Y-%m-%d %H:%M} UTC, {minutes:.0f} minutes, {where}. The run {ended}.",
         "",
         "| Part | Seeds | Steps | Minutes | Last line of its output |",
         "|---|---|---|---|---|",
     ]
     for name, done in night.covered.items():
         seeds = f"{done.first} to {done.next - 1}" if done.steps else "none"
-        last = done.last.replace("|", "/")[:160] if done.steps else night.skipped.get(name, "no time")
+        last = (
+            done.last.replace("|", "/").partition(", {")[0][:160] if done.steps else night.skipped.get(name, "no time")
+        )
         lines.append(f"| {name} | {seeds} | {done.steps} | {done.seconds / 60:.1f} | {last} |")
     lines += ["", f"Failed steps: {len(night.failures) or 'none'}.", ""]
     for failure in night.failures:
