@@ -18,6 +18,7 @@ from oncelog.client.other_options import OTHER_OPTIONS, OTHER_PREFIXES, Advice
 from oncelog.errors import AuthenticationError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.datasource import OncelogDataSource
 from oncelog.spark.options import warn_once
 from oncelog.spark.reading.batch import BatchSource
 from oncelog.spark.reading.offsets import Range, flattened, limited, nested, split
@@ -346,3 +347,15 @@ def test_options_of_the_other_direction_are_named_once(
     warn_once.cache_clear()
     make({name: value for name, value in ALL.items() if name.lower() not in idle.lower()})
     assert not caplog.records
+
+
+def test_table_in_the_catalog_is_rejected_with_advice() -> None:
+    """With columns, Spark creates the table without a question. Its reads and writes then have no options."""
+    said = "CREATE TEMPORARY VIEW name USING oncelog OPTIONS"
+    created = {**GIVEN, "provider": "oncelog", "option.subscribe": "t", "owner": "me"}
+    with pytest.raises(MisuseError, match=rf"^CREATE TABLE ... USING oncelog: Spark does not pass .*{said}"):
+        OncelogDataSource(created).schema()
+    schema = StructType([StructField("value", StringType())])
+    for use in (lambda made: made.reader(schema), lambda made: made.writer(schema, False)):
+        with pytest.raises(MisuseError, match=rf"^this read or write has no options: .*{said}"):
+            use(OncelogDataSource({}))

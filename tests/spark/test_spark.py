@@ -143,6 +143,18 @@ def test_batch_writes_are_idempotent_with_an_application_and_version(pipeline: P
     assert values(pipeline.bootstrap, pipeline.out) == {"1": 2, "2": 2}
 
 
+def test_sql_reads_a_temporary_view_and_rejects_a_table(pipeline: Pipeline) -> None:
+    from pyspark.errors.exceptions.base import PySparkException
+
+    pipeline.fill(0, 5)
+    name = pipeline.name.replace("-", "_")
+    options = f"OPTIONS ('kafka.bootstrap.servers' = '{pipeline.bootstrap}', 'subscribe' = '{pipeline.name}')"
+    pipeline.spark.sql(f"CREATE TEMPORARY VIEW {name} USING oncelog {options}")
+    assert pipeline.spark.sql(f"SELECT value FROM {name}").count() == 5
+    with pytest.raises(PySparkException, match="run CREATE TEMPORARY VIEW name USING oncelog"):
+        pipeline.spark.sql(f"CREATE TABLE {name}_table USING oncelog {options}")
+
+
 def test_misuse_is_raised_before_rows_are_written(pipeline: Pipeline) -> None:
     from pyspark.errors.exceptions.base import PySparkException
 

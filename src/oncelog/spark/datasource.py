@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
 
+from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.user_errors import translate_errors
 from oncelog.spark.versions import LIMITS
 
@@ -45,6 +47,7 @@ class OncelogDataSource(DataSource):
         """
         from oncelog.spark.reading.source import check_source
 
+        _reject_table(self.options, creating="provider" in self.options)
         return f"{SCHEMA}, {HEADERS}" if check_source(self.options).include_headers else SCHEMA
 
     @translate_errors
@@ -52,6 +55,7 @@ class OncelogDataSource(DataSource):
         """Return the reader of a batch read."""
         from oncelog.spark.reading.batch import BatchSource
 
+        _reject_table(self.options)
         return BatchSource(dict(self.options))
 
     @translate_errors
@@ -70,6 +74,7 @@ class OncelogDataSource(DataSource):
         """Return the writer of a batch write."""
         from oncelog.spark.writing.sink import BatchSink
 
+        _reject_table(self.options)
         return BatchSink(dict(self.options), schema, overwrite)
 
     @translate_errors
@@ -78,6 +83,21 @@ class OncelogDataSource(DataSource):
         from oncelog.spark.writing.sink import StreamSink
 
         return StreamSink(dict(self.options), schema, overwrite)
+
+
+def _reject_table(options: Mapping[str, str], *, creating: bool = False) -> None:
+    """Raise MisuseError for a table in Spark's catalog: Spark passes none of its options to reads and writes.
+
+    If CREATE TABLE names columns, Spark does not ask the data source, so only the reads and writes can fail.
+    """
+    if options and not creating:
+        return
+    what = "CREATE TABLE ... USING oncelog" if creating else "this read or write has no options"
+    raise MisuseError(
+        f"{what}: Spark does not pass the options of a table in its catalog to Python data sources, so the table could "
+        "not be used. To read with SQL, run CREATE TEMPORARY VIEW name USING oncelog OPTIONS (...). To write, use "
+        "df.write.format('oncelog') with the options kafka.bootstrap.servers and transactionalIdPrefix"
+    )
 
 
 _registered: WeakSet[SparkSession] = WeakSet()
