@@ -7,12 +7,14 @@ import inspect
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewTopic
 
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.admin.groups import LATEST, Target
+from oncelog.client.requests import offsets as offset_calls
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.metadata import MetadataResponse
 from oncelog.protocol.records import Record, build_batch
@@ -152,6 +154,33 @@ def test_topics_are_created_checked_and_described(admin: Admin, name: str) -> No
     wait_until(lambda: name not in admin.list_topics(), "the topic is deleted")
     with pytest.raises(errors.UnknownTopicError):
         admin.delete_topics(name)
+
+
+def test_described_offsets_are_in_order_while_records_are_written(
+    admin: Admin, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records arrive after the answer with the log end offset, if a request for another offset has none yet."""
+    admin.create_topics(name, 1)
+    list_offsets = offset_calls.list_offsets
+    begun: list[int] = []
+    answered: list[int] = []
+
+    async def answer(*arguments: Any, **options: Any) -> Any:
+        if options.get("replica_id") == offset_calls.DEBUGGING:
+            begun.append(1)
+            found = await list_offsets(*arguments, **options)
+            await asyncio.to_thread(fill, server, name, 5)
+            answered.append(1)
+            return found
+        await asyncio.sleep(0)
+        while len(begun) > len(answered):
+            await asyncio.sleep(0)
+        return await list_offsets(*arguments, **options)
+
+    monkeypatch.setattr(offset_calls, "list_offsets", answer)
+    (found,) = admin.describe_topics(name)
+    start, committed, stable, end = found.partitions[0][5:]
+    assert start <= stable <= committed <= end
 
 
 def test_offsets_and_deleted_records(admin: Admin, server: Server, name: str) -> None:

@@ -245,12 +245,12 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
     led = [(name, p) for p, partition in topic.partitions.items() if partition.leader >= 0]
     start = dict.fromkeys(led, offset_calls.EARLIEST)
     end = dict.fromkeys(led, offset_calls.LATEST)
-    found = await asyncio.gather(
-        offset_calls.list_offsets(cluster, start),
-        offset_calls.list_offsets(cluster, end),
-        offset_calls.list_offsets(cluster, end, isolation_level=1),
-        offset_calls.list_offsets(cluster, end, replica_id=offset_calls.DEBUGGING),
-    )
+    # One after the other, in the order of the offsets, which only grow: while records are written, an answer that came
+    # earlier would show a log end offset before the high watermark.
+    first = await offset_calls.list_offsets(cluster, start)
+    stable = await offset_calls.list_offsets(cluster, end, isolation_level=1)
+    committed = await offset_calls.list_offsets(cluster, end)
+    last = await offset_calls.list_offsets(cluster, end, replica_id=offset_calls.DEBUGGING)
     partitions = [
         PartitionInfo(
             index,
@@ -258,11 +258,24 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
             partition.leader_epoch,
             partition.replicas,
             partition.isr,
-            *(where[name, index].offset if (name, index) in where else -1 for where in found),
+            *_in_order(*(_offset(where, (name, index)) for where in (first, stable, committed, last))),
         )
         for index, partition in topic.partitions.items()
     ]
     return TopicInfo(name, topic.topic_id, topic.internal, partitions)
+
+
+def _offset(found: Mapping[TopicPartition, offset_calls.Listed], partition: TopicPartition) -> int:
+    return found[partition].offset if partition in found else -1
+
+
+def _in_order(first: int, stable: int, committed: int, last: int) -> tuple[int, int, int, int]:
+    """Return start, high watermark, last stable offset and end. A leader that is elected meanwhile may know less."""
+    if min(first, stable, committed, last) < 0:
+        return first, committed, stable, last
+    stable = max(first, stable)
+    committed = max(stable, committed)
+    return first, committed, stable, max(committed, last)
 
 
 async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
