@@ -11,6 +11,7 @@ quickly.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -246,7 +247,10 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
         except Exception as error:
             if os.environ.get(TRACE_VARIABLE):
                 raise
-            message = f"cannot start broker {config.node_id}: {_describe(error)}"
+            reason = _describe(error)
+            if _is_full(error):
+                reason = full_disk([*config.log_dirs, *filter(None, [os.path.dirname(launch.metadata)])], reason)
+            message = f"cannot start broker {config.node_id}: {reason}"
             if isinstance(error, ProtocolError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
                 raise DiskFailureError(message) from error
             raise StartError(message) from error
@@ -315,6 +319,33 @@ def _boot_id() -> str:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Return whether a full file system has caused an error of the system or of SQLite."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+            return True
+        error = error.__cause__
+    return False
+
+
+def full_disk(folders: Sequence[str], reason: str) -> str:
+    """Return the sentence for a full file system: the directory with the fewest free bytes, and what to delete."""
+    free = {}
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(folder)
+            free[folder] = found.f_frsize * found.f_bavail
+    if not free:
+        return f"a file system is full ({reason})"
+    folder = min(free, key=lambda each: free[each])
+    return (
+        f"the file system of {folder} is full: {free[folder]} bytes are free ({reason}). Delete files there that are "
+        "not the broker's. When the broker runs, `oncelog topic delete` and `delete-records` free more"
+    )
 
 
 def _describe(error: Exception) -> str:

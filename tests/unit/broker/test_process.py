@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.broker import process
 from oncelog.broker.folder_locks import FolderLock, StartError, check_apart
 from oncelog.broker.resources import share_descriptors
+from oncelog.cluster.changes import cannot_write
+from oncelog.cluster.store import StoreError
+from oncelog.cluster.store_sqlite import SqliteStore
 
 Paths = Callable[[Path], list[Path]]
 
@@ -80,3 +86,22 @@ def test_lock_keeps_apache_kafka_out_and_vice_versa(tmp_path: Path) -> None:
             FolderLock(str(tmp_path))
         kafka.communicate(timeout=60)
     FolderLock(str(tmp_path), 60.0).release()
+
+
+def test_start_on_a_full_disk_names_the_directory_and_its_free_bytes(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "metadata.sqlite"))
+    store._connection.execute("PRAGMA max_page_count = 1")  # as on a full disk
+    with pytest.raises(StoreError) as failed:
+        store.create("/a", bytes(100_000))
+    store.close()
+    refused = cannot_write("metadata", failed.value)
+    refused.__cause__ = failed.value
+    for error in (failed.value, refused, OSError(errno.ENOSPC, "No space left on device")):
+        assert process._is_full(error)
+    assert not process._is_full(OSError(errno.EIO, "Input/output error"))
+    said = process.full_disk([str(tmp_path / "missing"), str(tmp_path)], "database or disk is full")
+    assert re.fullmatch(
+        rf"the file system of {tmp_path} is full: \d+ bytes are free \(database or disk is full\)\. "
+        r"Delete files there .*`oncelog topic delete` and `delete-records` free more",
+        said,
+    )

@@ -227,7 +227,8 @@ class Registration:
                     return  # a generation in the store may be lower than in the directory
                 self._logger.error(
                     "cannot note that a log directory has failed: %r. The next start may count its records as "
-                    "complete. If its partitions have other replicas, restart the machine before this broker", error,
+                    "complete. If all its partitions have other replicas, move the directory away, and start this "
+                    "broker once with the directory in lost.log.dirs, so that it copies them again", error,
                 )  # fmt: skip
 
     def _node(self, boots: dict[str, str], lost: frozenset[str], info: BrokerInfo) -> LossNode:
