@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cache" / "nightly"
 REPORT = ROOT / "benchmarks" / "nightly.md"
 COMPILED = ".cache/wheel/bin/python"
+STOPS = (signal.SIGINT, signal.SIGTERM)
 STOPPING_S = 30
 """How long a step may take to end after SIGINT."""
 
@@ -161,18 +162,38 @@ def run_command(command: list[str], log: Path, deadline: float | None) -> int:
     End it if this process is interrupted, or at the deadline. In that case, raise TimeoutExpired.
     """
     environment = {**os.environ, "PYTHONPATH": "tests"}
+    child = None
     with log.open("wb") as output:
-        child = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until the child is known, or nothing would end it
+            child = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_unblock,
+            )
+            _unblock()
             return child.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
         finally:
-            for number in (signal.SIGINT, signal.SIGKILL):
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(STOPPING_S)
+            _unblock()
+            if child is not None:
+                _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a process and all that is left of its group."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(STOPPING_S)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 def _is_current(python: Path) -> bool:
