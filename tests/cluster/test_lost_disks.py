@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,35 +36,40 @@ def processes(tmp_path: Path) -> Iterator[BrokerProcesses]:
         assert result.error_code == 0
         for broker in ALL:
             processes.until(broker, lambda metadata: len(leaders(metadata)) == 3)
-        producer = Producer({"bootstrap.servers": addresses(processes), "acks": "all"})
-        failed: list[object] = []
-        for number in range(RECORDS):
-            producer.produce(
-                "t",
-                str(number),
-                partition=number % 3,
-                on_delivery=lambda error, _: failed.append(error) if error else None,
-            )
-        assert producer.flush(60) == 0
-        assert not failed
+        write(processes, range(RECORDS))
         yield processes
+
+
+def write(processes: BrokerProcesses, numbers: Iterable[int]) -> None:
+    """Write numbers with acks=all."""
+    producer = Producer({"bootstrap.servers": addresses(processes), "acks": "all"})
+    failed: list[object] = []
+    for number in numbers:
+        producer.produce(
+            "t",
+            str(number),
+            partition=number % 3,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+    assert producer.flush(60) == 0
+    assert not failed
 
 
 def addresses(processes: BrokerProcesses) -> str:
     return ",".join(f"127.0.0.1:{port}" for port in processes.ports.values())
 
 
-def read(processes: BrokerProcesses) -> list[int]:
+def read(processes: BrokerProcesses, count: int = RECORDS) -> list[int]:
     """Return the values of all records that a consumer reads."""
     consumer = Consumer({"bootstrap.servers": addresses(processes), "group.id": "none", "auto.offset.reset": "error"})
     consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
     found: list[int] = []
 
     def all_are_read() -> bool:
-        for message in consumer.consume(RECORDS, 1):
+        for message in consumer.consume(count, 1):
             assert message.error() is None
             found.append(int(message.value()))
-        return len(found) >= RECORDS
+        return len(found) >= count
 
     wait_until(all_are_read, "all records are read")
     consumer.close()
@@ -108,6 +113,41 @@ def test_broker_that_starts_first_with_a_new_disk_copies_the_records_of_the_othe
     processes.kill(2)
     processes.start(2)
     processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2])
+
+
+@pytest.mark.parametrize("damage", ["partition directories are gone", "old copy"])
+def test_damaged_broker_that_starts_first_takes_no_records_of_the_others(
+    processes: BrokerProcesses, damage: str
+) -> None:
+    folder, aside = processes.folder / "data-2", processes.folder / "aside"
+    if damage == "old copy":
+        processes.kill(2)
+        shutil.copytree(folder, aside)
+        processes.start(2)
+    processes.until(2, is_complete)
+    write(processes, range(RECORDS, 2 * RECORDS))
+    marks = folder / "replication-offset-checkpoint"
+    wait_until(
+        lambda: (
+            marks.exists() and all(f"t {partition} {2 * RECORDS // 3}\n" in marks.read_text() for partition in range(3))
+        ),
+        "the checkpoint of broker 2 has all records",
+    )
+    for broker in ALL:
+        processes.kill(broker)
+    if damage == "old copy":
+        shutil.rmtree(folder)
+        aside.rename(folder)
+    else:
+        for partition in range(3):
+            shutil.rmtree(folder / f"t-{partition}")
+    processes.start(2)
+    wait_until(lambda: processes.metadata(2).controller_id == 2, "broker 2 is the controller")
+    assert led_by(processes.metadata(2)) == [-1, -1, -1]
+    for broker in (1, 3):
+        processes.start(broker)
+    assert read(processes, 2 * RECORDS) == list(range(2 * RECORDS))
+    processes.until(1, is_complete)
 
 
 def test_only_an_unclean_election_gives_up_the_lost_disk_of_the_last_in_sync_replica(
