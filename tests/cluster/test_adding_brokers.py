@@ -37,7 +37,7 @@ def test_fewer_brokers_than_the_metadata_knows_are_refused(new_cluster: NewClust
     cluster = new_cluster(arguments=("--brokers", "3"))
     assert cluster.stop() == 0
     shutil.rmtree(cluster.data / "broker-3")
-    assert "has the data of 3 brokers; run `oncelog up --brokers 3`" in refusal(cluster, "--brokers", "2")
+    assert "has the data of broker 3; run `oncelog up --brokers 3`" in refusal(cluster, "--brokers", "2")
 
 
 def test_moved_data_gets_more_brokers(new_cluster: NewCluster, tmp_path: Path) -> None:

@@ -192,12 +192,12 @@ def test_compaction_beyond_an_open_transaction_is_found(monkeypatch: pytest.Monk
 
 
 def test_deletion_that_is_answered_before_followers_have_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The followers are cut off when the records are deleted, and the leader, broker 2, dies before they return."""
+    """The followers are cut off when the records are deleted, and the leader, broker 3, dies before they return."""
     brokers = "broker-1", "broker-2", "broker-3"
     cuts = [Cut(at=0.9, source=one, target=two, seconds=2.1) for one, two in combinations(brokers, 2)]
     workload = [msgspec.to_builtins(each) for each in (Trim(5, 5, 1.0), Trim(0, 0, 3.0))]
-    faults = [*cuts, Kill(at=1.9, host="broker-2", seconds=4.0)]
-    plan = msgspec.structs.replace(expand(4), seconds=6.0, workload=workload, faults=faults)
+    faults = [*cuts, Kill(at=1.9, host="broker-3", seconds=4.0)]
+    plan = msgspec.structs.replace(expand(6), seconds=6.0, workload=workload, faults=faults)
     assert run_plan(plan)[0]["deletions"] == 1
     cluster_mutations.deletion_is_answered_at_once(monkeypatch)
     with pytest.raises(InvariantError, match="invariant 13"):

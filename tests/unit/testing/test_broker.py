@@ -90,7 +90,7 @@ def test_recover_and_stop_work_after_a_fault(fault: str) -> None:
 
 
 def test_failure_to_start_shows_the_output() -> None:
-    with pytest.raises(BrokerStartError, match=r"(?s)status 1.*num\.partitions"):
+    with pytest.raises(BrokerStartError, match=r"(?s)status 2.*num\.partitions"):
         Broker({"num.partitions": "many"}).start()
 
 

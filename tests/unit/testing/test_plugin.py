@@ -141,7 +141,7 @@ def test_failure_to_start_shows_the_output_of_up(pytester: pytest.Pytester) -> N
     """)
     result = pytester.runpytest_subprocess("-q")
     result.assert_outcomes(errors=1)
-    result.stdout.re_match_lines([".*BrokerStartError: `oncelog up` ended with status 1", ".*num.partitions.*many.*"])
+    result.stdout.re_match_lines([".*BrokerStartError: `oncelog up` ended with status 2", ".*num.partitions.*many.*"])
 
 
 def test_plugin_imports_neither_client_nor_broker_before_a_fixture_is_used(pytester: pytest.Pytester) -> None:
