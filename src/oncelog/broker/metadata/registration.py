@@ -242,9 +242,10 @@ class Registration:
     async def note_generations(self) -> None:
         """Write the generations of the log directories to the store. If that fails, the next call has newer ones."""
         async with self._updating:
-            node = LossNode(self._noted.boots, self._noted.lost, self._noted.intact, self.generations())
-            if self.epoch >= 0 and node.generations.items() - self._noted.generations.items():
-                node = LossNode(node.boots, node.lost, node.intact, {**self._noted.generations, **node.generations})
+            noted = self._noted
+            generations = {**noted.generations, **self.generations()}
+            if self.epoch >= 0 and generations != noted.generations:
+                node = LossNode(noted.boots, noted.lost, noted.intact, generations)
                 with suppress(StoreError):
                     await self._workers.write_store(self._store.multi, [self._note(node)])
                     self._noted = node
