@@ -157,6 +157,41 @@ def test_old_copy_takes_no_records_of_the_others(log_dirs: tuple[str, ...], copi
     ReplicaCluster.run(scenario, log_dirs=log_dirs)
 
 
+@pytest.mark.parametrize("changes", range(16))
+def test_old_copy_is_noticed_if_the_first_start_with_it_dies(changes: int) -> None:
+    """The process dies at one of its first changes of the disk, for example between those of two directories."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        machine = cluster.world.brokers[3]
+        await cluster.create("t", ALL, least=2, **SMALL)
+        assert await cluster.append(1, "t", WRITTEN[0]) is ErrorCode.NONE
+        await cluster.agree("t", ALL)
+        prefix = next(path for path in machine.disk.files if "/t-0/" in path).split("/")[0]
+        await end(cluster, 3, clean=True)
+        old = copy(cluster, 3, prefix)
+        await asyncio.sleep(10)
+        await machine.start()
+        await cluster.eventually(lambda: set(cluster.state("t").isr) == set(ALL))
+        for value in WRITTEN[1:]:
+            assert await cluster.append(cluster.state("t").leader, "t", value) is ErrorCode.NONE
+        await cluster.agree("t", ALL)
+        for number in ALL:
+            await end(cluster, number, clean=True)
+        put_back(cluster, 3, prefix, old)
+        await asyncio.sleep(10)  # until the sessions have ended
+        await machine.start(die_in=changes)
+        await asyncio.sleep(20)
+        machine.kill()
+        await asyncio.sleep(10)
+        await machine.start()
+        await asyncio.sleep(60)
+        for number in (1, 2):
+            await cluster.world.brokers[number].start()
+        await check_complete(cluster)
+
+    ReplicaCluster.run(scenario, log_dirs=("data", "more"))
+
+
 def test_copy_of_a_whole_broker_that_is_not_old_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
     """A disk was replaced by a copy that was made after the last stop."""
 

@@ -72,8 +72,8 @@ class Registration:
         """Returns the log directories that have failed while they were in use. It may run in a worker thread."""
         self.intact: Callable[[MetadataImage, int, frozenset[str]], frozenset[tuple[str, int]]] = _none
         """Returns the partitions of this broker that were in none of the given log directories. Blocks."""
-        self.begin_generations: Callable[[Mapping[str, int]], None] = _no_generations
-        """Writes the next generation of each log directory, greater than the given ones. Blocks."""
+        self.begin_generations: Callable[..., None] = _no_generations
+        """See `LogDirectories.begin_generations`."""
         self.generations: Callable[[], dict[str, int]] = dict
         """Returns the generation of each log directory by its id. It may run in a worker thread."""
         self.unpublished: AbstractAsyncContextManager[object] = nullcontext()
@@ -233,8 +233,15 @@ class Registration:
 
     def _node(self, boots: dict[str, str], lost: frozenset[str], info: BrokerInfo) -> LossNode:
         """Return the node that the next start reads. It lists `lost` and the directories that have failed."""
-        generations = {**self._noted.generations, **self.generations()}
-        return LossNode(boots, sorted(lost | self.failed()), info.intact if info.lost_unsynced else None, generations)
+        intact = info.intact if info.lost_unsynced else None
+        return LossNode(boots, sorted(lost | self.failed()), intact, self._newest_generations())
+
+    def _newest_generations(self) -> dict[str, int]:
+        """Return the greatest known generation of each log directory. An older copy still has an earlier one."""
+        newest = dict(self._noted.generations)
+        for directory, generation in self.generations().items():
+            newest[directory] = max(generation, newest.get(directory, 0))
+        return newest
 
     def _note(self, node: LossNode) -> Operation:
         return Set(f"{BOOTS}/{self._identity.node_id}", encode(node, self._identity.boot_id))
@@ -242,8 +249,7 @@ class Registration:
     async def note_generations(self) -> None:
         """Write the generations of the log directories to the store. If that fails, the next call has newer ones."""
         async with self._updating:
-            noted = self._noted
-            generations = {**noted.generations, **self.generations()}
+            noted, generations = self._noted, self._newest_generations()
             if self.epoch >= 0 and generations != noted.generations:
                 node = LossNode(noted.boots, noted.lost, noted.intact, generations)
                 with suppress(StoreError):
@@ -284,14 +290,15 @@ class Registration:
             if found is not None and found.intact is not None:
                 intact &= found.intact
             info = replace(info, lost_unsynced=bool(lost), intact=intact)
-            before = found.generations if found is not None else {}
-            self.begin_generations(before)
-            self._noted = LossNode(self._noted.boots, generations=before)
+            self._noted = LossNode(self._noted.boots, generations=found.generations if found is not None else {})
+            self.begin_generations(self._noted.generations, older=False)
         node = self._node(boots, lost, info)
         operations.append(self._note(node))
         info = replace(info, epoch=epoch)
         operations.append(Create(broker_path(node_id), encode_broker(info), session))
         self._store.multi(operations)
+        if directories is not None:
+            self.begin_generations(node.generations, older=True)
         self._lost, self._noted = lost, node
         return info
 
@@ -426,7 +433,7 @@ class Registration:
         self.info, self._lost = replace(info, epoch=self.epoch), lost
 
 
-def _no_generations(_: Mapping[str, int]) -> None:
+def _no_generations(_: Mapping[str, int], *, older: bool) -> None:
     """Write nothing."""
 
 

@@ -79,11 +79,17 @@ class LogDirectories:
         """Return the generation of each directory by id, without those that have none."""
         return {str(each.directory_id): each.generation for each in self._all if each.generation}
 
-    def begin_generations(self, noted: Mapping[str, int]) -> None:
-        """Write the next generation of each directory, and say which ones are older than noted in the store. Blocks."""
+    def begin_generations(self, noted: Mapping[str, int], *, older: bool) -> None:
+        """Write the next generation of each directory: of the older copies, or of all others. Blocks.
+
+        `noted` are the generations in the store. Call this for older copies when the store has the loss. After a crash
+        in between, the next start would not find it: they would no longer be older than noted.
+        """
         for each in self.online:
             expected = noted.get(str(each.directory_id), 0)
-            if each.generation < expected:
+            if (each.generation < expected) is not older:
+                continue
+            if older:
                 self._logger.error(
                     "log directory %s is an older copy: it has generation %d, but this broker has written %d. "
                     "It lacks what was written since then. This broker leaves the ISRs of its partitions and copies "
