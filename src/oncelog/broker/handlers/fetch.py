@@ -31,6 +31,7 @@ from oncelog.broker.requests.fetch_sessions import (
     Key,
     partition_key,
 )
+from oncelog.broker.requests.follower_connections import FollowerConnections
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
@@ -155,6 +156,7 @@ class FetchHandler:
 
     def __init__(
         self,
+        node_id: int,
         cache: MetadataCache,
         partitions: Partitions,
         sessions: FetchSessions,
@@ -162,6 +164,7 @@ class FetchHandler:
         unsent: Callable[[], Unsent],
         now_ms: Callable[[], int],
     ) -> None:
+        self._node_id = node_id
         self._cache = cache
         self._partitions = partitions
         self._sessions = sessions
@@ -172,6 +175,7 @@ class FetchHandler:
         self._followers_waiting = WaitingPartitions()
         """Clients must not take the place of followers, on which the other clients depend."""
         self._pausing = WaitingPartitions(MOST_PAUSING)
+        self._connected = FollowerConnections()
 
     def __call__(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
         """Wait up to `max_wait_ms` for `min_bytes` of records. If a partition has an error, answer at once."""
@@ -271,6 +275,8 @@ class FetchHandler:
         follower = follower_of(request)
         read_committed = request.isolation_level == READ_COMMITTED
         may_follow = follower is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER)
+        if follower is not None and may_follow and follower[0] in self._cache.image.brokers:
+            self._connected.add(follower[0], ctx)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)
         unsent = self._unsent()
         unsent.drop_draft(ctx.connection_id)
@@ -324,11 +330,18 @@ class FetchHandler:
         return name
 
     def _racks(self, rack: str, listener: str) -> Mapping[int, str | None]:
-        """Return the racks of the brokers that the client can reach, or none if consumers read from leaders only."""
+        """Return the racks of the brokers that the client can read from, or none if consumers read from leaders only.
+
+        A follower without an open connection may have been killed. The metadata names it until its session ends, and
+        librdkafka would try to reach it for minutes.
+        """
         if not rack or not self._config.static.replica_selector_class:
             return {}
-        brokers = self._cache.image.brokers
-        return {broker: info.rack for broker, info in brokers.items() if listener in info.endpoints}
+        return {
+            broker: info.rack
+            for broker, info in self._cache.image.brokers.items()
+            if listener in info.endpoints and (broker == self._node_id or broker in self._connected)
+        }
 
     def _find(self, topic: str, position: FetchPosition, *, any_replica: bool = False) -> Replica:
         """Return the replica that leads the partition, or with `any_replica` one that follows."""
@@ -463,4 +476,12 @@ class FetchHandler:
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of Fetch."""
-    return FetchHandler(parts.cache, parts.partitions, parts.fetch_sessions, parts.config, parts.unsent, parts.now_ms)
+    return FetchHandler(
+        parts.node_id,
+        parts.cache,
+        parts.partitions,
+        parts.fetch_sessions,
+        parts.config,
+        parts.unsent,
+        parts.now_ms,
+    )
