@@ -1,4 +1,4 @@
-"""Log changes of the in-sync replicas and leaders: one line for an event, not one for each partition. No I/O."""
+"""Describe changes of the in-sync replicas and leaders in one line for all partitions. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oncelog.cluster.state_writes import StateWrite
 from oncelog.cluster.topics import NO_LEADER
 
 NAMED = 3
-"""The partitions that one line names."""
+"""The number of partitions that one line names."""
 
 
 class IsrChange(NamedTuple):
@@ -33,7 +33,7 @@ class Uncleanly(NamedTuple):
 
 
 def isr_summary(changes: Iterable[IsrChange]) -> str:
-    """Return how many partitions each broker has left or joined, and which partitions have the fewest replicas now."""
+    """Return whose in-sync replicas each broker has left or joined, and the partitions that have the fewest now."""
     left: Counter[int] = Counter()
     joined: Counter[int] = Counter()
     newest: dict[str, frozenset[int]] = {}
@@ -73,7 +73,7 @@ def unclean_summary(elections: Sequence[Uncleanly]) -> str:
 
 
 def election_summary(before: MetadataImage, writes: Iterable[StateWrite]) -> str:
-    """Return what writes of the controller have changed, in one line."""
+    """Return what writes of the controller have changed. `before` is the image they change."""
     leaders: Counter[int] = Counter()
     leaderless, others = [], 0
     for write in writes:
@@ -85,13 +85,13 @@ def election_summary(before: MetadataImage, writes: Iterable[StateWrite]) -> str
             leaders[state.leader] += 1
         else:
             others += 1
-    parts = [f"broker {broker} leads {_count(leaders[broker])}" for broker in sorted(leaders)]
+    parts = [f"elected broker {broker} for {_count(leaders[broker])}" for broker in sorted(leaders)]
     if leaderless:
         more = ", ..." if len(leaderless) > NAMED else ""
         parts.append(f"{_count(len(leaderless))} without a leader ({', '.join(leaderless[:NAMED])}{more})")
     if others:
-        parts.append(f"only the in-sync replicas of {_count(others)} have changed")
-    return "elected leaders: " + "; ".join(parts)
+        parts.append(f"removed members from the in-sync replicas of {_count(others)}")
+    return "the controller has changed partitions: " + "; ".join(parts)
 
 
 def _count(partitions: int) -> str:

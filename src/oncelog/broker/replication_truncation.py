@@ -38,7 +38,7 @@ def log_truncation(logger: logging.Logger, replica: Replica, leader: int, action
     if isinstance(action, Restart):
         logger.info(_TOO_FAR_BEHIND, replica.name, log.log_end_offset, leader, action.offset)
     elif action.offset < log.high_watermark:
-        logger.warning(_GIVES_UP, replica.name, leader, action.offset, log.log_end_offset, log.high_watermark)
+        logger.warning(_GIVES_UP, replica.name, leader, action.offset, log.log_end_offset - 1, log.high_watermark)
     else:
         logger.info(_DIVERGES, replica.name, log.log_end_offset, leader, action.offset)
 

@@ -379,7 +379,7 @@ class Loader:
         """
         if segment.base_offset <= end:
             return False
-        message = f"{self._directory} has lost the records from offset {end} to {segment.base_offset}"
+        message = f"{self._directory} has lost the records from offset {end} to {segment.base_offset - 1}"
         if self._holes is Holes.REFUSE:
             raise LostRecordsError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         logger.warning("%s", message)

@@ -48,7 +48,7 @@ class Limits:
 def every_address(port: int) -> socket.socket:
     """Return a socket that is bound to a port of all IPv6 and IPv4 addresses. Raises OSError.
 
-    asyncio itself would restrict a server on `::` to IPv6.
+    If asyncio bound `::`, the server would accept IPv6 only.
     """
     bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     try:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from oncelog.broker.isr_log import IsrChange, Uncleanly, isr_summary, unclean_summary
+from uuid import UUID
+
+from oncelog.broker.isr_log import IsrChange, Uncleanly, election_summary, isr_summary, unclean_summary
+from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.state_writes import StateWrite
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
 
 
 def change(partition: str, before: set[int], after: set[int]) -> IsrChange:
@@ -31,4 +37,15 @@ def test_unclean_elections_name_partitions_leaders_and_the_former_members() -> N
         "unclean election of leaders for 5 partitions: acknowledged records that the new leader lacks are lost. "
         "t-0: broker 2 (in sync before: 1, 3); t-1: broker 2 (in sync before: 1, 3); "
         "t-2: broker 2 (in sync before: 1, 3); and 2 more"
+    )
+
+
+def test_line_of_the_controller_has_elections_lost_leaders_and_smaller_in_sync_replicas() -> None:
+    led = PartitionInfo(1, 0, (1, 2), (1, 2))
+    image = MetadataImage().with_topics({"t": TopicInfo("t", UUID(int=1), (led,) * 3)})
+    states = [PartitionState(2, 1, (2,), 0), PartitionState(-1, 1, (1,), 0), PartitionState(1, 0, (1,), 0)]
+    writes = [StateWrite("t", index, (), state) for index, state in enumerate(states)]
+    assert election_summary(image, writes) == (
+        "the controller has changed partitions: elected broker 2 for 1 partition; 1 partition without a leader (t-1); "
+        "removed members from the in-sync replicas of 1 partition"
     )

@@ -398,7 +398,7 @@ def test_log_without_its_first_segments(lost: int, options: dict[str, Any], left
     options = {"holes": Holes.DROP, **options}
     if left is None:
         before = [path for path in disk.files if path.endswith(".log")]
-        with pytest.raises(LostRecordsError, match="lost the records from offset 0 to 10"):
+        with pytest.raises(LostRecordsError, match="lost the records from offset 0 to 9"):
             reopen(disk, **options)
         assert [path for path in disk.files if path.endswith(".log")] == before
         return
@@ -424,7 +424,7 @@ def test_compacted_log_with_a_lost_segment(holes: Holes, end: int | None) -> Non
     disk, log = rolled(LogConfig(compact=True, delete=False))
     disk.remove(name(10))
     if end is None:
-        with pytest.raises(LostRecordsError, match="lost the records from offset 10 to 20"):
+        with pytest.raises(LostRecordsError, match="lost the records from offset 10 to 19"):
             reopen(disk, log.config, holes=holes)
     else:
         assert reopen(disk, log.config, holes=holes).log_end_offset == end

@@ -200,7 +200,7 @@ def check_replicas(
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if not set(ids).intersection(topics.broker_ids()):
         shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
-        message = f"all brokers of partition {partition} ([{shown}]) are down"
+        message = f"all brokers of partition {partition} ([{shown}]) are down; start one of them, or name a running one"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 

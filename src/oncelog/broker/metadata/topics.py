@@ -74,9 +74,9 @@ class TopicAdministration:
         return sorted(self._cache.image.brokers)
 
     async def registered(self) -> dict[int, str | None]:
-        """Return the rack, or None, of each broker that has ever been registered, also of those that are down.
+        """Return the rack, or None, of each broker that has ever been registered, also if it is down.
 
-        In Kafka, a broker that is down remains registered, but is fenced. Raises a ProtocolError if the metadata cannot
+        In Kafka, a broker that is down is fenced, but remains registered. Raises ProtocolError if the metadata cannot
         be read.
         """
         try:
@@ -197,10 +197,10 @@ class TopicAdministration:
         return await asyncio.shield(task)
 
     async def _create_internal(self, name: str) -> TopicInfo:
-        """Create an internal topic. It never gets more replicas later, so brokers that are down get replicas, too.
+        """Create an internal topic. Brokers that are down get replicas, too, because it never gets more replicas later.
 
-        In a cluster that has always been smaller than the setting, each broker gets a replica. Kafka raises
-        INVALID_REPLICATION_FACTOR.
+        If the cluster has always been smaller than the setting, each broker gets a replica. Kafka raises
+        INVALID_REPLICATION_FACTOR instead.
         """
         try:
             await self._loader.catch_up()

@@ -87,7 +87,7 @@ class Housekeeping:
     async def _checkpoint_high_watermarks(self, interval_ms: int, directory: DataDirectory) -> None:
         """Write the high watermarks, if any partition has followers. A start needs them only for such partitions.
 
-        If they have changed, a copy of the directory that was made before is an old one, so write its next generation.
+        If they have changed, write the next generation of the directory, so that an earlier copy counts as an old one.
         """
         marks = directory.written_marks
         while True:

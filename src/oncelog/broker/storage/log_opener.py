@@ -109,10 +109,10 @@ class LogOpener:
         )
         if stopped is not None and log.log_end_offset < stopped.files.end:
             text = (
-                "%s has lost the records from offset %d to %d, which it had at the last clean stop. Its files were "
-                "changed or removed meanwhile"
+                "%s has lost the records from offset %d to %d, which it had at the last clean stop. Its files have "
+                "been changed or removed since. If no other replica has these records, restore it from a backup"
             )
-            self._logger.error(text, log.directory, log.log_end_offset, stopped.files.end)
+            self._logger.error(text, log.directory, log.log_end_offset, stopped.files.end - 1)
         info = self._cache.image.topic(topic) or info
         config = self._settings.of(self._config.current, info.configs)
         if config != log.config:  # settings of the topic or the broker have changed in the meantime

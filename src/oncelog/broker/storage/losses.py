@@ -3,8 +3,8 @@
 A log directory has lost nothing if the last process that opened it has closed it cleanly, or if the machine has not
 restarted since it was opened: the page cache survives `kill -9`. A failed disk counts as a loss. So does a recovery
 that ends below the high watermark.
-A directory that was replaced by an older copy counts as lost, too. So each directory has a generation, a number that
-only grows. The broker writes it into the directory, and then into the tree.
+A directory that was replaced by an older copy counts as lost, too. To detect it, each directory has a generation, a
+number that only grows. The broker writes it into the directory, and then into the tree.
 The broker notes a loss until it has left the ISRs of all partitions that may have been in that directory. A directory
 whose state is unknown counts as lost. Kafka (KIP-966) counts losses by broker: it expects the same broker epoch in the
 clean-shutdown marks of all log directories.
@@ -31,7 +31,7 @@ class LossNode(msgspec.Struct, frozen=True):
     The next start cannot find this out: by then, a checkpoint also names a log that was moved from a lost directory.
     """
     generations: dict[str, int] = {}
-    """The generation of each directory, or an earlier one. A directory with an earlier one than this is an old copy."""
+    """A lower limit of each directory's generation. A directory with a lower generation is an older copy."""
 
 
 class _StoredNode(msgspec.Struct):

@@ -43,10 +43,10 @@ class ClusterView:
     brokers: Mapping[int, BrokerInfo]
     partitions: Sequence[Partition]
     seen: frozenset[int] | None = None
-    """With a value, the cluster may be starting: the brokers that have opened their logs since the controller started.
+    """The brokers that have opened their logs since the controller started. None: do not wait for other brokers.
 
-    No leader is elected for a partition while a member of its ISR is not among them: it may have more records than the
-    others. None: the time for such members is over.
+    While all brokers start, no leader is elected for a partition before all members of its ISR are here, because a
+    missing member may have more records than the others.
     """
 
 
