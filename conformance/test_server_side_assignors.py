@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,3 +221,36 @@ def test_position_of_a_deleted_topic_is_not_used_for_the_topic_of_the_same_name(
     apache_kafka: ApacheKafka, admin: Admin, name: str
 ) -> None:
     start_again_at_new_topic(apache_kafka, admin, name, MODERN | {"allow_auto_create_topics": False})
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (2, "gives this consumer no partitions before other members have released them"),
+        (1, "gives this consumer no partitions, because its other members have all"),
+    ],
+    ids=["revoked", "kept"],
+)
+def test_consumer_names_the_members_that_have_its_partitions(
+    apache_kafka: ApacheKafka, admin: Admin, name: str, count: int, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first member does not poll, as one that was killed does not. Before, the second one waited in silence."""
+    caplog.set_level(logging.WARNING, "oncelog")
+    partitions = partitions_of(admin, name, count)
+    fill(apache_kafka, partitions)
+    with (
+        Consumer(apache_kafka.bootstrap, group_id=name, client_id="silent", **MODERN) as silent,
+        Consumer(apache_kafka.bootstrap, group_id=name, client_id="waiting", **MODERN) as waiting,
+    ):
+        silent.subscribe([name])
+        wait_until(lambda: silent.poll(0.2), "the first member reads")
+        waiting.subscribe([name])
+        wait_until(lambda: waiting.poll(0.2) or "no partitions" in caplog.text, "the warning is logged")
+        (warning,) = caplog.messages
+        assert warning.startswith(f"group {name!r} {told}: ")
+        assert f"{silent.group_metadata().member_id!r} (client 'silent', " in warning
+        assert "'waiting'" not in warning, "the consumer itself is not named"
+        assert "A member that was killed expires " in warning
+        silent.close()
+        wait_until(lambda: waiting.poll(0.2), "the second member reads")
+        assert "the wait for other members is over" in caplog.text

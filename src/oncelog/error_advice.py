@@ -33,7 +33,10 @@ ADVICE: dict[ErrorCode, str] = {
         f"The transactional id has expired on the broker (transactional.id.expiration.ms): {RESTART}."
     ),
     _C.INVALID_REPLICATION_FACTOR: "Request at most as many replicas as the cluster has brokers.",
-    _C.UNRELEASED_INSTANCE_ID: "Close the other consumer with this group_instance_id, or change that of this one.",
+    _C.UNRELEASED_INSTANCE_ID: (
+        "Close the other consumer with this group_instance_id, or change that of this one. If it was killed, retry "
+        "until its session has expired (45 s, group.consumer.session.timeout.ms)."
+    ),
     _C.UNSUPPORTED_ASSIGNOR: "Omit group_remote_assignor, or use one that the broker supports.",
     _C.INCONSISTENT_GROUP_PROTOCOL: (
         "Use a partition_assignment_strategy that all members of the group have, and the same group_protocol."

@@ -44,7 +44,7 @@ def answer_heartbeats(core: ConsumerCore, leaving: ErrorCode | Exception) -> Non
         return 1
 
     async def connection(node: int, purpose: str = "") -> Any:
-        return SimpleNamespace(call=call)
+        return SimpleNamespace(call=call, address="nowhere:1")
 
     core.cluster.coordinator = coordinator  # type: ignore[method-assign]
     core.cluster.connection = connection  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from typing import Any
 from oncelog import errors
 from oncelog.client.consumer.background import Background, PollTimer, cancel
 from oncelog.client.consumer.classic_membership import ClassicMembership, Followup, MemberState
-from oncelog.client.consumer.group_waits import explain_wait
+from oncelog.client.consumer.group_waits import explain_wait, unjoined_members
 from oncelog.client.consumer.member import Member
 from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import ClusterClient
@@ -135,11 +135,13 @@ class ClassicMember(Member[ClassicMembership]):
             await cancel(wait)
 
     async def _explain_wait(self) -> None:
-        membership = self.membership
-        session_ms = self._options["session_timeout_ms"]
-        await explain_wait(
-            self._cluster, membership.group_id, lambda: membership.instance_id or membership.member_id, session_ms
-        )
+        membership, session_ms = self.membership, self._options["session_timeout_ms"]
+
+        def own_id() -> str:
+            return membership.instance_id or membership.member_id
+
+        group = membership.group_id
+        await explain_wait(group, lambda: unjoined_members(self._cluster, group, own_id, session_ms))
 
     async def _join_once(self) -> bool:
         """Return whether one round has led to an assignment. Raise KafkaError if a retry would not help."""

@@ -10,11 +10,13 @@ import contextlib
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from oncelog import errors
-from oncelog.client.consumer.background import Background, PollTimer
+from oncelog.client.consumer.background import Background, PollTimer, cancel
 from oncelog.client.consumer.consumer_membership import NOT_SERVED, ConsumerMembership, HeartbeatResult, as_re2
+from oncelog.client.consumer.group_waits import explain_wait, partition_owners
 from oncelog.client.consumer.member import Member
 from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import ClusterClient
@@ -47,6 +49,8 @@ class ConsumerMember(Member[ConsumerMembership]):
         self._next_names = 0.0
         self._reported = False
         """Whether missing topics were reported after the first assignment."""
+        self._wait: asyncio.Task[None] | None = None
+        """Explains why this member has no partitions, while it has none."""
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
         """Read these topics, or the topics whose whole names match the pattern, which the broker applies."""
@@ -70,7 +74,24 @@ class ConsumerMember(Member[ConsumerMembership]):
             self._rebalancer.report_missing_topics([names[topic] for topic, _ in membership.target if topic in names])
         if membership.needs_reconciliation:
             await self._reconcile()
-        return bool(self._rebalancer.assigned)
+        active = bool(self._rebalancer.assigned)
+        if active:
+            await self._end_wait()
+        elif self._wait is None and membership.epoch > 0:
+            group, member = membership.group_id, membership.member_id
+            reason = partial(partition_owners, self._cluster, group, member)
+            self._wait = self._loop.create_task(explain_wait(group, reason))
+        return active
+
+    async def _end_wait(self) -> None:
+        if self._wait is not None:
+            wait, self._wait = self._wait, None
+            await cancel(wait)
+
+    async def stop(self) -> None:
+        """Send no more heartbeats. The coordinator removes this member after its session timeout."""
+        await self._end_wait()
+        await super().stop()
 
     async def _reconcile(self) -> None:
         """Revoke partitions that are not in the target assignment, add the new ones, and report them."""

@@ -1,58 +1,111 @@
-"""Say which members a group waits for, because a consumer gets no partitions before they have joined or expired."""
+"""Say which members a consumer waits for, because it gets no partitions before they have released them or expired."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.troubles import SILENT_SECONDS
-from oncelog.protocol.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest
+from oncelog.protocol.messages.consumer_group_describe import Assignment, ConsumerGroupDescribeRequest
+from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
 
 log = logging.getLogger("oncelog.client.consumer")
 
 NAMED = 3
 """How many members a message names."""
 WAITING = (
-    "group %r gives this consumer no partitions before its other members have joined or expired: %s. A member that was "
-    "killed expires %g s after its last heartbeat (session_timeout_ms); one that does not poll, after its "
-    "max_poll_interval_ms. With group_instance_id, a consumer that is started again takes its place at once"
+    "group {group!r} gives this consumer no partitions before its other members have joined or expired: {members}. A "
+    "member that was killed expires {seconds:g} s after its last heartbeat (session_timeout_ms); one that does not "
+    "poll, after its max_poll_interval_ms. With group_instance_id, a consumer that is started again takes its place at "
+    "once"
+)
+_EXPIRES = (
+    "A member that was killed expires 45 s after its last heartbeat, or after the brokers' "
+    "group.consumer.session.timeout.ms; one that does not poll, after its max_poll_interval_ms"
+)
+HELD = (
+    "group {group!r} gives this consumer no partitions before other members have released them: {members}. " + _EXPIRES
+)
+TAKEN = (
+    "group {group!r} gives this consumer no partitions, because its other members have all: {members}. "
+    + _EXPIRES
+    + ". "
+    "If all of them run, the topics have fewer partitions than the group has members"
 )
 
 
-async def explain_wait(cluster: ClusterClient, group_id: str, own_id: Callable[[], str], session_ms: float) -> None:
+async def explain_wait(group_id: str, reason: Callable[[], Awaitable[str]]) -> None:
     """Warn if the group has waited for other members for seconds. When cancelled after that, log that it is over.
 
-    `own_id()`: the instance id or member id of this member. `session_ms`: its session timeout, which the others
-    usually have, too.
+    `reason()` returns what the group waits for, or an empty string.
     """
     now = asyncio.get_running_loop().time
     begun = now()
     await asyncio.sleep(SILENT_SECONDS)
     try:
-        response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
-    except errors.KafkaError:  # the join reports a coordinator that cannot be reached
+        why = await reason()
+    except errors.KafkaError:  # the join or the heartbeat reports a coordinator that cannot be reached
         return
-    others = [
-        member
-        for group in response.groups
-        for member in group.members
-        if own_id() not in (member.member_id, member.group_instance_id)
-    ]
-    if not others:
+    if not why:
         return
-    log.warning(WAITING, group_id, _named(others), session_ms / 1000)
+    log.warning("%s", why)
     try:
         await asyncio.get_running_loop().create_future()
     finally:
         log.warning("group %r: the wait for other members is over after %.0f s", group_id, now() - begun)
 
 
-def _named(members: list[DescribedGroupMember]) -> str:
-    some = ", ".join(
-        f"{member.group_instance_id or member.member_id!r} (client {member.client_id!r}, host {member.client_host})"
-        for member in members[:NAMED]
-    )
+async def unjoined_members(cluster: ClusterClient, group_id: str, own_id: Callable[[], str], session_ms: float) -> str:
+    """Return which members a classic group waits for, or an empty string.
+
+    `own_id()`: the instance id or member id of this member. `session_ms`: its session timeout, which the others
+    usually have, too.
+    """
+    response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
+    others = [
+        _name(member, member.group_instance_id)
+        for group in response.groups
+        for member in group.members
+        if own_id() not in (member.member_id, member.group_instance_id)
+    ]
+    if not others:
+        return ""
+    return WAITING.format(group=group_id, members=_some(others), seconds=session_ms / 1000)
+
+
+async def partition_owners(cluster: ClusterClient, group_id: str, member_id: str) -> str:
+    """Return which members of a group of KIP-848 have the partitions that this member waits for, or an empty string."""
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    response = await cluster.call_coordinator("group", group_id, request)
+    members = [member for group in response.groups for member in group.members]
+    awaited = {tp for member in members if member.member_id == member_id for tp in _ids(member.target_assignment)}
+    owners = [
+        _name(member, member.instance_id)
+        for member in members
+        if member.member_id != member_id and (_ids(member.assignment) & awaited if awaited else _ids(member.assignment))
+    ]
+    return (HELD if awaited else TAKEN).format(group=group_id, members=_some(owners)) if owners else ""
+
+
+def _ids(assignment: Assignment) -> set[tuple[object, int]]:
+    return {(topic.topic_id, partition) for topic in assignment.topic_partitions for partition in topic.partitions}
+
+
+class _Member(Protocol):
+    member_id: str
+    client_id: str
+    client_host: str
+
+
+def _name(member: _Member, instance_id: str | None) -> str:
+    name = instance_id or member.member_id
+    return f"{name!r} (client {member.client_id!r}, host {member.client_host})"
+
+
+def _some(members: Sequence[str]) -> str:
+    some = ", ".join(members[:NAMED])
     return some if len(members) <= NAMED else f"{some} and {len(members) - NAMED} more"

@@ -15,6 +15,7 @@ from oncelog.client.connections.backoff import Backoff
 from oncelog.client.consumer.background import Background, PollTimer, cancel
 from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
+from oncelog.client.discovery.slow_answers import noticed
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.response_errors import first_error
 from oncelog.net.connection import ClientConnection, NoCommonVersionError
@@ -123,7 +124,11 @@ class Member(Generic[M]):
         try:
             node = await self._cluster.coordinator("group", group)
             connection = self._connection = await self._cluster.connection(node, "group")
-            response = await connection.call(request, timeout_ms=timeout_ms)
+            if timeout_ms is not None:  # the coordinator may hold the response for so long
+                response = await connection.call(request, timeout_ms=timeout_ms)
+            else:
+                with noticed(self._troubles, group, f"broker {connection.address}", type(request).__name__):
+                    response = await connection.call(request)
         except (ConnectionLostError, errors.RetriableError) as error:
             self._waiting(str(error))
             self._forget_coordinator()
