@@ -209,12 +209,11 @@ class ModelCluster:
         """Return whether a request may arrive late.
 
         Not if the protocol itself is at fault: before KIP-890, a late EndTxn ends the *next* transaction, and a late
-        InitProducerId without an epoch fences the current producer, even the sender. A late Produce opens a transaction
-        that no coordinator knows, unless the leader verifies it.
+        InitProducerId without an epoch fences the current producer, even the sender.
         """
         if isinstance(request, InitProducerIdRequest) and request.producer_id < 0:
             return False
-        return self.version >= 2 or (self.verifies and isinstance(request, ProduceRequest))
+        return self.version >= 2 or isinstance(request, ProduceRequest)
 
     def busy(self, request: Message) -> Message:
         """Return a retriable error without any effect."""

@@ -7,9 +7,9 @@ import gc
 
 import pytest
 
-from oncelog import aio
+from oncelog import aio, errors
 from oncelog.client.producer.core import ProducerCore
-from support.model_cluster import FINE, SLOW, ModelCluster
+from support.model_cluster import FINE, LATE, LOST_ANSWER, SLOW, ModelCluster
 from support.producer_core import values, with_core
 
 
@@ -34,7 +34,7 @@ def test_abort_does_not_overtake_a_request_whose_records_are_given_up(
             assert core.purge(in_queue=True, in_flight=True) == 1
         else:
             await asyncio.sleep(0.01)
-        assert core.accumulator.empty
+        assert not core.accumulator.incomplete()
         await core.abort()
         await asyncio.sleep(1)
         assert [entry.value for entry in cluster.logs["t", 0].entries] == wants
@@ -46,6 +46,41 @@ def test_abort_does_not_overtake_a_request_whose_records_are_given_up(
 
     timeouts = {"delivery_timeout_ms": 12, "request_timeout_ms": 12} if given_up == "expired" else {}
     with_core(body, cluster, transactional_id="id", linger_ms=0, **timeouts)
+
+
+@pytest.mark.parametrize("state", ["in flight", "waits for a retry"])
+@pytest.mark.parametrize("fate", [LATE, LOST_ANSWER])
+def test_abort_does_not_overtake_purged_records_whose_connection_is_lost(fate: str, state: str) -> None:
+    """The abort waits until a retry is answered, as without purge. After that, a late request is a known duplicate."""
+    cluster = ModelCluster(1, lambda: FINE, version=1, verifies=False)
+
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        await core.init_transactions()
+        core.begin()
+        core.buffer.append("t", b"first", None, 0, 0, ())
+        await core.flush()
+        cluster.fault = lambda: fate
+        future = core.buffer.append("t", b"purged", None, 0, 0, ())
+        assert future is not None
+        while not core.sender.in_flight.get(1):
+            await asyncio.sleep(0.001)
+        while state != "in flight" and core.sender.in_flight.get(1):
+            await asyncio.sleep(0.001)
+        assert core.purge(in_queue=True, in_flight=True) == 1
+        assert core.purge(in_queue=True, in_flight=True) == 0
+        assert isinstance(future.exception(0), errors.AbortableError)
+        await core.flush(0)
+        cluster.fault = lambda: FINE
+        await core.abort()
+        await asyncio.sleep(1)  # until a late request has arrived
+        assert [entry.value for entry in cluster.logs["t", 0].entries] == [b"first", b"purged", None]
+        core.begin()
+        core.buffer.append("t", b"next", None, 0, 0, ())
+        await core.commit()
+        assert values(cluster) == [b"next"]
+        assert core.accumulator.used == 0
+
+    with_core(body, cluster, transactional_id="id", linger_ms=0, retry_backoff_ms=50)
 
 
 def test_records_that_are_unsent_when_the_loop_ends_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -270,19 +270,19 @@ class Accumulator:
             self.used -= batch.size
             self._incomplete.pop(batch, None)
 
-    def take_waiting(self, *, undrained_only: bool) -> list[Batch]:
-        """Remove the waiting batches (all, or those never sent). The caller fails them."""
-        taken = []
+    def take_waiting(self, *, unless: Callable[[Batch], bool] = lambda batch: False) -> list[Batch]:
+        """Remove the waiting batches, except those for which `unless` is true. The caller fails them."""
+        taken: list[Batch] = []
         for queue in self._queues.values():
-            kept = [batch for batch in queue if undrained_only and batch.base_sequence >= 0]
-            taken += [batch for batch in queue if not (undrained_only and batch.base_sequence >= 0)]
+            waiting = list(queue)
             queue.clear()
-            queue.extend(kept)
+            for batch in waiting:
+                (queue if unless(batch) else taken).append(batch)
         return taken
 
     def incomplete(self) -> list[Batch]:
-        """Return every batch without an outcome, oldest first."""
-        return list(self._incomplete)
+        """Return every batch whose records have no outcome, oldest first."""
+        return [batch for batch in self._incomplete if not batch.purged]
 
     @property
     def waiting(self) -> bool:
@@ -291,5 +291,5 @@ class Accumulator:
 
     @property
     def empty(self) -> bool:
-        """Return whether every batch has its outcome."""
+        """Return whether every batch is done, also the purged ones."""
         return not self._incomplete

@@ -176,7 +176,8 @@ class Producer(ProducerBase):
 
         The futures of records that were never sent fail with PurgedError. Those of other records fail with
         DeliveryTimeoutError, because the broker may still append them. `close` does not raise these errors. In a
-        transaction, the futures fail with AbortableError, and the transaction must be aborted.
+        transaction, the futures fail with AbortableError, and the transaction must be aborted. Before
+        transaction.version 2, the abort waits until the brokers have answered the requests with purged records.
         """
         return self._core.purge(in_queue=in_queue, in_flight=in_flight)
 

@@ -66,7 +66,8 @@ class Batch:
     again. `done`: its outcome is known. `in_doubt`: a request with it has no final response, so a copy may be in the
     log or in flight, and it must not get other sequences. `size` is its share of the buffer memory. `serial` orders the
     producer's batches, and within a partition their sequences, too. `parts`: the batches into which it was split,
-    because it was too large. `failure`: the error of the last attempt, if the batch is sent again.
+    because it was too large. `failure`: the error of the last attempt, if the batch is sent again. `purged`: its
+    records have an outcome, but the batch is sent again until a broker answers.
     """
 
     __slots__ = (
@@ -89,6 +90,7 @@ class Batch:
         "parts",
         "producer_epoch",
         "producer_id",
+        "purged",
         "retry_at_ms",
         "sequence_reset",
         "serial",
@@ -112,7 +114,7 @@ class Batch:
         self.base_timestamp = self.max_timestamp = -1
         self.producer_id = self.producer_epoch = self.base_sequence = -1
         self.transactional = self.closed = self.stamped = self.in_retry = self.sequence_reset = self.done = False
-        self.in_doubt = False
+        self.in_doubt = self.purged = False
         self.parts: list[Batch] = []
         self.attempts = 0
         self.failure: KafkaError | None = None
@@ -196,7 +198,7 @@ class Batch:
                 part.set_producer(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
             part.failure = self.failure
             part.in_retry, part.in_doubt, part.sequence_reset = True, self.in_doubt, self.sequence_reset
-            part.serial = self.serial + first
+            part.serial, part.purged = self.serial + first, self.purged
             first += len(records)
             self.parts.append(part)
         return self.parts
@@ -231,8 +233,8 @@ class Batch:
 
 
 def all_done(batches: deque[Batch]) -> bool:
-    """Return whether all batches and their parts have an outcome. Remove those at the front that have."""
-    while batches and batches[0].done:
+    """Return whether the records of all batches have an outcome. Remove the batches at the front that have it."""
+    while batches and (batches[0].done or batches[0].purged):
         batches.extendleft(reversed(batches.popleft().parts))
     return not batches
 

@@ -63,6 +63,11 @@ class Completion:
         if batch.done:
             return
         self._accumulator.release(batch)
+        if not batch.purged:
+            self._report(batch, error, place)
+
+    def _report(self, batch: Batch, error: BaseException | None, place: BatchAnswer | None = None) -> None:
+        """Set the outcome of a batch's records, with `take`."""
         delivery = batch.delivery
         delivery.count = batch.count
         if error is not None:
@@ -146,8 +151,8 @@ class Completion:
         if manager.error is None or not self._accumulator.waiting:
             return
         if manager.state in (ManagerState.FATAL_ERROR, ManagerState.ABORTABLE_ERROR):
-            undrained_only = manager.state is ManagerState.ABORTABLE_ERROR
-            for batch in self._accumulator.take_waiting(undrained_only=undrained_only):
+            kept = _has_sequence if manager.state is ManagerState.ABORTABLE_ERROR else _never
+            for batch in self._accumulator.take_waiting(unless=kept):
                 self.finish(batch, manager.error)
 
     # -- responses --------------------------------------------------------------------------------------------------
@@ -208,7 +213,7 @@ class Completion:
 
     def drop_undrained(self, error: errors.KafkaError) -> None:
         """Fail the batches that wait and were never sent, because of an abort."""
-        for batch in self._accumulator.take_waiting(undrained_only=True):
+        for batch in self._accumulator.take_waiting(unless=_has_sequence):
             self.finish(batch, error)
 
     def purge(self, on_wire: Mapping[Batch, None], *, in_queue: bool, in_flight: bool) -> int:
@@ -216,28 +221,45 @@ class Completion:
 
         A batch that was never sent fails with PurgedError. A batch of which a copy may be in the log fails with
         DeliveryTimeoutError. In a transaction, these errors are the cause of an AbortableError.
+
+        Before transaction.version 2, a batch of which a copy may be in flight is sent until a broker answers, and the
+        abort waits for that, as in Java's producer. Otherwise, a leader that does not verify transactions could append
+        the copy after the marker of the abort, to the next transaction (KIP-890). After the answer, the leader rejects
+        the copy as a duplicate.
         """
-        waiting = self._accumulator.take_waiting(undrained_only=False) if in_queue else []
-        dropped = waiting + [batch for batch in on_wire if in_flight and not batch.done]
-        for batch in dropped:
+        manager = self._manager
+        old = manager is not None and manager.transactional and not manager.implicit
+        if in_queue:
+            self._accumulator.take_waiting(unless=lambda batch: batch.purged or (old and batch.in_doubt))
+        dropped = 0
+        for batch in self._accumulator.incomplete():
+            if not (in_flight if batch in on_wire else in_queue):
+                continue
+            dropped += batch.count
             batch.delivery.seen = True  # `close` does not raise these errors: the program has dropped the records
             about = f"purge() dropped {batch.count} records for {batch.tp[0]}-{batch.tp[1]}"
             error: errors.OncelogError = errors.PurgedError(f"{about} before they were sent; they are not in the log")
-            if batch in on_wire or batch.in_doubt:
+            sent = batch in on_wire or batch.in_doubt
+            if sent:
                 error = errors.DeliveryTimeoutError(f"{about} in flight; they may or may not be in the log")
-            if self._manager is not None:
-                meaning = self._manager.expired(batch, errors.AbortableError(about))
-                if self._manager.transactional:
+            if manager is not None:
+                meaning: errors.KafkaError = errors.AbortableError(about)
+                meaning = manager.fail_with(meaning) if old and sent else manager.expired(batch, meaning)
+                if manager.transactional:
                     meaning.__cause__ = error
                     error = meaning
-            self.finish(batch, error)
-        return sum(batch.count for batch in dropped)
+            if old and sent:
+                batch.purged = True
+                self._report(batch, error)
+            else:
+                self.finish(batch, error)
+        return dropped
 
     def fail_all(self, error: errors.FatalError) -> None:
         """Fail every batch that has no outcome, and the transaction manager, after a fault of the sender."""
         if self._manager is not None:
             self._manager.fatal(error)
-        self._accumulator.take_waiting(undrained_only=False)
+        self._accumulator.take_waiting()
         for batch in self._accumulator.incomplete():
             self.finish(batch, error)
 
@@ -262,6 +284,14 @@ def _by_record(error: BaseException, batch: Batch, place: BatchAnswer | None) ->
     )
     meaning = error_meanings.abortable if isinstance(error, errors.AbortableError) else _unchanged
     return lambda index: meaning(causes.get(index, others))
+
+
+def _has_sequence(batch: Batch) -> bool:
+    return batch.base_sequence >= 0
+
+
+def _never(batch: Batch) -> bool:
+    return False
 
 
 def _unchanged(error: errors.KafkaError) -> errors.KafkaError:
