@@ -18,7 +18,7 @@ from uuid import UUID
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.peers import Failure, Peers, Purpose
 from oncelog.broker.replication_starts import StartOffsets
-from oncelog.broker.replication_truncation import Truncated, Truncations, log_truncation
+from oncelog.broker.replication_truncation import Truncated, Truncations
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.follower import Action, Append, Fetch, Fetched, Following, Restart, Signal, Truncate
@@ -420,8 +420,7 @@ class _Fetcher:
                 followed.backoff_ms = MIN_BACKOFF_MS
                 followed.problem = ""
             elif isinstance(action, Truncate | Restart):
-                log_truncation(self._parts.logger, replica, self._leader, action)
-                self._parts.truncations.start(replica, action)
+                self._parts.truncations.diverged(replica, self._leader, action)
         except Exception as error:  # the other partitions of the leader do not depend on this one
             if followed.is_new(repr(error)):
                 trace = not isinstance(error, ProtocolError)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.follower import Restart, Truncate
@@ -30,17 +31,6 @@ _TOO_FAR_BEHIND = (
     "%s ends at offset %d, before the first record of its leader, broker %d: deleting its records, and beginning at "
     "offset %d"
 )
-
-
-def log_truncation(logger: logging.Logger, replica: Replica, leader: int, action: Truncate | Restart) -> None:
-    """Log which records of a follower its leader does not have. Warn if they were committed."""
-    log = replica.log
-    if isinstance(action, Restart):
-        logger.info(_TOO_FAR_BEHIND, replica.name, log.log_end_offset, leader, action.offset)
-    elif action.offset < log.high_watermark:
-        logger.warning(_GIVES_UP, replica.name, leader, action.offset, log.log_end_offset - 1, log.high_watermark)
-    else:
-        logger.info(_DIVERGES, replica.name, log.log_end_offset, leader, action.offset)
 
 
 class Truncated(NamedTuple):
@@ -73,7 +63,25 @@ class Truncations:
         self._truncated = truncated
         self._now_ms = now_ms
         self._logger = logger
+        self._lines = RepeatedLines(logger, "records")
         self._stepping = asyncio.Lock()
+
+    def diverged(self, replica: Replica, leader: int, action: Truncate | Restart) -> None:
+        """Log which records of a follower its leader does not have, and start. Warn if they were committed."""
+        log, level = replica.log, logging.INFO
+        amount = log.log_end_offset - action.offset
+        if isinstance(action, Restart):
+            kind, amount = "deleting logs that end before the first record of the leader", log.log_end_offset
+            amount -= log.log_start_offset
+            text = _TOO_FAR_BEHIND % (replica.name, log.log_end_offset, leader, action.offset)
+        elif action.offset < log.high_watermark:
+            kind, level = "giving up records that were acknowledged", logging.WARNING
+            text = _GIVES_UP % (replica.name, leader, action.offset, log.log_end_offset - 1, log.high_watermark)
+        else:
+            kind = "truncating logs that differ from those of the leader"
+            text = _DIVERGES % (replica.name, log.log_end_offset, leader, action.offset)
+        self._lines.log(kind, replica.name, text, level=level, amount=amount)
+        self.start(replica, action)
 
     def start(self, replica: Replica, action: Truncate | Restart | Truncated) -> None:
         """Truncate or restart the log of a follower in the background. `Replica.truncating` is true until the end.

@@ -1,11 +1,10 @@
 """Check batches against the state of their producers before they are written, and apply them to it afterwards.
 
-`Admission` counts duplicates and gaps in `LogStatistics`, and logs gaps.
+`Admission` counts duplicates and gaps in `LogStatistics`.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -22,8 +21,6 @@ from oncelog.log.validate import ValidBatches
 from oncelog.protocol.compression import Buffer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import BatchHeader, assign_offsets, decode_control
-
-logger = logging.getLogger(__name__)
 
 
 class AppendResult(NamedTuple):
@@ -133,7 +130,6 @@ class Admission:
             self.statistics.stale_sequences += 1
         else:
             self.statistics.sequence_gaps += 1
-        logger.info("%s: %s", self._name, error)
 
 
 def number(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches:

@@ -53,7 +53,7 @@ class OutOfOrderSequenceError(ProtocolError):
         self.expected = expected
         self.sequence = sequence
         self.stale = is_before(sequence, expected)
-        what = "stale: it is before the expected one" if self.stale else "gap: an earlier batch has not arrived"
+        what = "stale: it is before the expected one" if self.stale else "gap: an earlier batch has not arrived yet"
         super().__init__(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{message} ({what})")
 
 

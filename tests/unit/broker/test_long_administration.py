@@ -408,7 +408,7 @@ LOGGED: dict[str, tuple[Any, Any, str]] = {
                 TopicProduceData(name="no", partition_data=[PartitionProduceData(index=index) for index in range(1000)])
             ],
         ),
-        "rejected Produce: no-0: no-0 does not exist (and 999 others)",
+        "rejected Produce: no-0: no-0 does not exist",
     ),
 }
 

@@ -1,4 +1,5 @@
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,34 @@ def test_error_with_acks_0_closes_the_connection_and_logs_no_fault(tmp_path: Pat
         await broker.stop()
 
     asyncio.run(run())
+
+
+def test_batches_that_are_rejected_again_and_again_are_logged_as_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A leader that moves rejects the batches of each producer, which are retried."""
+
+    def request(partition: int) -> ProduceRequest:
+        return ProduceRequest(
+            acks=1, topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=partition)])]
+        )
+
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000)
+        await broker.start()
+        caplog.clear()
+        handler = bind(broker.parts)
+        for partition in (0, 0, 0, 1, 1, 2, 3, 4):
+            handler(request(partition), CONTEXT)
+        while len(caplog.records) < 2:
+            await asyncio.sleep(0.01)
+        await broker.stop()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert [record.getMessage() for record in caplog.records][:2] == [
+        "rejected Produce: t-0: t-0 does not exist",
+        "rejected Produce (UNKNOWN_TOPIC_OR_PARTITION): 7 more in 1 s; most batches: t-0 (2), t-1 (2), t-2 (1) "
+        "and 2 more partitions",
+    ]

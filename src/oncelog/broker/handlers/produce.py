@@ -13,6 +13,7 @@ from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
@@ -28,7 +29,6 @@ from oncelog.broker.requests.produce_checks import (
     translate,
     unverified,
 )
-from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Turns, cancel, in_turns
@@ -121,7 +121,7 @@ class ProduceHandler:
         self._new_logs = new_logs
         self._workers = workers
         self._now_ms = now_ms
-        self._logger = logger
+        self._lines = RepeatedLines(logger, "batches")
 
     def __call__(self, request: ProduceRequest, ctx: RequestContext) -> Answer:
         """Answer each partition with its own error. With acks=0, return no response, and raise BadFrameError on errors.
@@ -274,7 +274,6 @@ class ProduceHandler:
         level = transaction_version(ctx.api_version)
         all_replicas = request.acks == ALL
         responses = []
-        refused: RefusedItems | None = None
         message: str | None = None
         late: list[_Late] = []
         for topic_data, targets in admitted.topics:
@@ -286,9 +285,8 @@ class ProduceHandler:
                 creates = replica is not None and target.refusal is None and not replica.log.has_files
                 partition = _append_one(target, now_ms, level, all_replicas)
                 if partition.error_code:
-                    refused = refused or RefusedItems()
                     message = partition.error_message
-                    refused.add("%s-%d: %s", target.topic, target.data.index, message)
+                    self._log("rejected Produce", target, ErrorCode(partition.error_code), message)
                 elif replica is not None and target.last_offset >= (
                     replica.log.high_watermark if all_replicas else replica.stored_end
                 ):
@@ -301,10 +299,8 @@ class ProduceHandler:
             responses.append(
                 TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
             )
-        if refused is not None:
-            refused.log(self._logger, "rejected Produce")
         if request.acks == 0:
-            if refused is not None:
+            if message is not None:
                 # The client reads no response. The closed connection makes it look up the leader again.
                 raise BadFrameError(f"Produce with acks=0 failed: {message}")
             late = []
@@ -344,7 +340,6 @@ class ProduceHandler:
             ctx.on_disconnect.remove(give_up)
             if commits.left:
                 cancel(commits.waits)
-        refused = RefusedItems()
         turns = Turns()
         for code, (target, _, _, partition) in zip(commits.codes, late, strict=True):
             if code is not ErrorCode.NONE:
@@ -353,9 +348,13 @@ class ProduceHandler:
                 partition.error_message = f"{target.topic}-{partition.index}: {code.text}"
                 if code is not ErrorCode.REQUEST_TIMED_OUT:
                     partition.base_offset = -1
-                refused.add("%s", partition.error_message)
-        refused.log(self._logger, "did not acknowledge Produce")
+                self._log("did not acknowledge Produce", target, code, code.text)
         return response
+
+    def _log(self, what: str, target: Target, code: ErrorCode, reason: str | None) -> None:
+        """Log an error of a partition. While clients retry, log only counts."""
+        partition = f"{target.topic}-{target.data.index}"
+        self._lines.log(f"{what} ({code.name})", partition, f"{what}: {partition}: {reason}")
 
 
 def bind(parts: Parts) -> Handler:

@@ -1,0 +1,70 @@
+"""Log the first of many similar lines at once, and the others as one line with counts.
+
+A leader that moves rejects a batch of each producer in each partition, and a follower truncates each log. A person who
+reads the log needs the event, its size, and the partitions that it affects most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+FIRST_S, LONGEST_S = 1.0, 60.0
+"""The first pause between two lines of a kind, which doubles while the lines continue, and the longest one."""
+NAMED = 3
+"""The partitions that one line names."""
+MOST_NAMES = 1_000
+"""The partitions that are counted by name, because a client may send any names."""
+
+
+class _Pause:
+    """The lines of one kind that were not logged in a pause."""
+
+    __slots__ = ("amounts", "level", "lines", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.level = logging.DEBUG
+        self.lines = 0
+        self.amounts: Counter[str] = Counter()
+
+
+class RepeatedLines:
+    """Lines of the log, by kind."""
+
+    def __init__(self, logger: logging.Logger, unit: str) -> None:
+        """`unit` names what the amounts of a line count, for example records."""
+        self._logger = logger
+        self._unit = unit
+        self._pauses: dict[str, _Pause] = {}
+
+    def log(self, kind: str, partition: str, text: str, *, level: int = logging.INFO, amount: int = 1) -> None:
+        """Log `text`, or count it if a line of this kind was logged recently.
+
+        The kinds must be few.
+        """
+        pause = self._pauses.get(kind)
+        if pause is None:
+            self._logger.log(level, "%s", text)
+            self._begin(kind, FIRST_S)
+            return
+        pause.level = max(pause.level, level)
+        pause.lines += 1
+        if partition in pause.amounts or len(pause.amounts) < MOST_NAMES:
+            pause.amounts[partition] += amount
+
+    def _begin(self, kind: str, seconds: float) -> None:
+        self._pauses[kind] = _Pause(seconds)
+        asyncio.get_running_loop().call_later(seconds, self._end, kind)
+
+    def _end(self, kind: str) -> None:
+        pause = self._pauses.pop(kind)
+        if not pause.lines:
+            return
+        worst = ", ".join(f"{partition} ({amount})" for partition, amount in pause.amounts.most_common(NAMED))
+        others = len(pause.amounts) - NAMED
+        more = f" and {others} more partitions" if others > 0 else ""
+        text = "%s: %d more in %g s; most %s: %s%s"
+        self._logger.log(pause.level, text, kind, pause.lines, pause.seconds, self._unit, worst, more)
+        self._begin(kind, min(2 * pause.seconds, LONGEST_S))
