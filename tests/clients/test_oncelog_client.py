@@ -69,6 +69,47 @@ def test_log_append_time_is_returned(server: Server, admin: Admin, name: str) ->
     assert place.timestamp == record.timestamp > 123
 
 
+@pytest.mark.parametrize("options", [{}, {"buffer_memory": 3_000}], ids=["metadata", "memory"])
+def test_concurrent_sends_of_aio_that_wait_keep_their_order(
+    server: Server, admin: Admin, name: str, options: dict[str, int]
+) -> None:
+    """Before, a send overtook those that waited for the topic's metadata, or for memory that was too small for them."""
+    admin.create_topics(name)
+    admin.create_topics(f"{name}-2")
+
+    async def main() -> list[int]:
+        async with aio.Producer(server.bootstrap, linger_ms=0, **options) as producer:
+
+            async def send(number: int) -> int:
+                future = await producer.send(name, b"x" * (100 + number % 7 * 200), partition=0)
+                return (await future).offset
+
+            sends = []
+            for number in range(400):
+                sends.append(asyncio.create_task(send(number)))
+                await asyncio.sleep(0.001 if number > 100 else 0)
+            await (await producer.send(f"{name}-2", b"other topic"))
+            return [await each for each in sends]
+
+    assert asyncio.run(main()) == list(range(400))
+
+
+def test_send_to_a_missing_partition_does_not_delay_other_partitions(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+
+    async def main() -> None:
+        async with aio.Producer(server.bootstrap, metadata_max_age_ms=200) as producer:
+            waiting = [asyncio.create_task(producer.send(name, b"%d" % number, partition=1)) for number in range(3)]
+            await asyncio.sleep(0)
+            await (await producer.send(name, b"now", partition=0))
+            assert not any(each.done() for each in waiting)
+            async with aio.Admin(server.bootstrap) as other:
+                await other.create_partitions(name, 2)
+            assert [(await (await each)).offset for each in waiting] == [0, 1, 2]
+
+    asyncio.run(main())
+
+
 def test_many_records_in_order(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, 3)
     with Producer(server.bootstrap, linger_ms=1, batch_size=2_000) as producer:

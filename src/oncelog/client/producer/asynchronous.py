@@ -17,7 +17,7 @@ from oncelog.client.producer.in_order import InOrder
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction
-from oncelog.client.records import HeaderData, Text, check_headers, check_topic, checked, ms, to_bytes
+from oncelog.client.records import HeaderData, check_headers, check_topic, checked, ms, to_bytes
 
 if TYPE_CHECKING:
     from oncelog.client.producer.tables import TableFuture
@@ -39,9 +39,8 @@ class Producer(ProducerBase):
     async def start(self) -> None:
         """Start the producer on the running event loop. With a transactional id, fence earlier producers with it."""
         loop = self._loop = asyncio.get_running_loop()
-        self._started = core = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
-        if core.serializers is not None:
-            self._in_order = InOrder(core.serializers, core.counts.__contains__, core.learn_topic)
+        self._started = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
+        self._in_order = InOrder()
         if self.options["transactional_id"] is not None:
             try:
                 await self._started.init_transactions()
@@ -101,57 +100,92 @@ class Producer(ProducerBase):
     ) -> RecordFuture:
         """Send a record, as `oncelog.Producer.send` does. To get the record's offset, await the future it returns.
 
+        Records to one partition keep the order of the calls, also of several tasks, and while calls wait for memory.
+
         The serializers run on the event loop. Those that send a request run in a thread, such as `AvroSerializer` for
-        its first record. Later sends to the same topic wait for it, so that the records keep their order.
+        its first record. Later sends to the same topic wait for it.
         """
-        serializers = self._core.serializers
+        core, raw = self._core, False
+        serializers = core.serializers
         if serializers is not None:
             check_topic(topic)
             headers = check_headers(headers)
-            if self._in_order.ready(topic, value, key, headers):
+            raw = bool(self._in_order) or not serializers.ready(topic, value, key, headers)
+            if not raw:
                 value, key = serializers.serialize(topic, value, key, headers)
-            else:
-                value, key = await self._in_order.serialize(topic, value, key, headers)
-        append: Callable[..., RecordFuture | None] = self._core.buffer.append
-        try:
-            future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
-        except (AttributeError, TypeError, ValueError):
-            future = None  # `checked` names the wrong argument
-        except NotAddedError as refused:  # `_send_when_possible` waits for memory, and accepts more kinds of headers
-            future, partition = None, refused.partition
+        future = None
+        if not self._in_order and not raw:
+            append: Callable[..., RecordFuture | None] = core.buffer.append
+            try:
+                future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
+            except (AttributeError, TypeError, ValueError):
+                pass  # `checked` names the wrong argument
+            except NotAddedError as refused:  # `_send_in_turn` waits for memory, and accepts more kinds of headers
+                partition = refused.partition
         if future is None:
-            future = await self._send_when_possible(topic, value, key, partition, timestamp, headers)
+            future = await self._send_in_turn(topic, value, key, partition, timestamp, headers, raw=raw)
         if on_delivery is not None:
             future.on_delivery(on_delivery)
         return future
 
-    async def _send_when_possible(
+    async def _send_in_turn(
         self,
         topic: str,
-        value: Text,
-        key: Text,
+        value: Any,
+        key: Any,
         partition: int | None,
         timestamp: int | None,
         headers: HeaderData,
+        *,
+        raw: bool,
     ) -> RecordFuture:
-        """Check the arguments, wait for metadata and memory, and send a record."""
-        data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
+        """Check the arguments, wait for earlier sends, for metadata and memory, and send a record.
+
+        `raw`: value and key are not serialized yet.
+        """
+        check_topic(topic)
+        core, lines = self._core, self._in_order
+        deadline = asyncio.get_running_loop().time() + self.options["max_block_ms"] / 1000
+        async with lines.turn(topic) as line:
+            if raw:
+                with line.shared():
+                    value, key = await self._serialize(topic, value, key, headers)
+            data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
+            if topic not in core.counts:
+                with line.shared():
+                    await core.learn_topic(topic)
+            if (topic, partition) not in lines:
+                future = await self._add(deadline, topic, data, name, partition, timestamp, pairs)
+                if future is not None:
+                    return future
+        async with lines.turn((topic, partition)) as line:  # sends to other partitions do not wait for this one
+            while True:
+                future = await self._add(deadline, topic, data, name, partition, timestamp, pairs)
+                if future is not None:
+                    return future
+                with line.shared():
+                    await core.learn_topic(topic, partition)
+
+    async def _serialize(self, topic: str, value: Any, key: Any, headers: Any) -> tuple[Any, Any]:
+        serializers = self._core.serializers
+        assert serializers is not None
+        if serializers.ready(topic, value, key, headers):
+            return serializers.serialize(topic, value, key, headers)
+        return await asyncio.to_thread(serializers.serialize, topic, value, key, headers)
+
+    async def _add(self, deadline: float, topic: str, *rest: Any) -> RecordFuture | None:
+        """Add a record, and wait for memory. Return None if the partition is unknown."""
         core = self._core
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.options["max_block_ms"] / 1000
+        value, key, partition, timestamp, headers = rest
         while True:
             try:
-                future = core.buffer.append(topic, data, name, partition, timestamp, pairs)
+                return core.buffer.append(topic, value, key, partition, timestamp, headers)
             except NoRoomError as full:
                 partition = full.partition
-                left = deadline - loop.time()
+                left = deadline - asyncio.get_running_loop().time()
                 if left <= 0:
                     raise self._no_room() from None
                 core.note_full_buffer(freed=await core.buffer.memory_freed(min(left, 0.5)))
-                continue
-            if future is not None:
-                return future
-            await core.learn_topic(topic, partition)
 
     async def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
@@ -159,8 +193,11 @@ class Producer(ProducerBase):
         """Send the rows of an Arrow table, as `oncelog.Producer.send_table` does. Await the future for the offsets."""
         from oncelog.client.producer.tables import send_table_async
 
-        if topic not in self._core.counts:
-            await self._core.learn_topic(topic)
+        check_topic(topic)
+        async with self._in_order.turn(topic) as line:  # the rows follow the records of earlier calls
+            if topic not in self._core.counts:
+                with line.shared():
+                    await self._core.learn_topic(topic)
         return await send_table_async(self._core, topic, table, self._no_room, key=key, value=value)
 
     async def flush(self, timeout: float | None = None) -> None:
