@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 import subprocess
@@ -280,6 +281,33 @@ def test_callback_that_hung_is_called_again() -> None:
         assert {str(each) for each in failures} == {expected}
     finally:
         stopped.set()
+
+
+def test_coroutine_that_ignores_its_cancellation_is_called_again() -> None:
+    """Before, each login waited for this coroutine until its timeout, and failed."""
+    calls = iter(range(100))
+
+    async def main() -> list[Exception]:
+        stopped = asyncio.Event()
+
+        async def provider() -> str:
+            hangs = next(calls) < 2
+            while hangs and not stopped.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await stopped.wait()
+            return "t"
+
+        login = TokenLogin(Callback(provider), {}, 1000)
+        try:
+            return await logins(login, 20)
+        finally:
+            stopped.set()
+            await until(lambda: login._calls.hung == 0)
+
+    failures = asyncio.run(main())
+    assert next(calls) == 3, "the third call returned a token"
+    expected = "sasl_oauth_token_provider returned no token within sasl.login.read.timeout.ms = 1000"
+    assert {str(each) for each in failures} == {expected}
 
 
 def test_number_of_calls_that_never_return_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

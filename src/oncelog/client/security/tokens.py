@@ -9,13 +9,13 @@ import ssl
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from oncelog.client.http import HttpError, JsonClient, basic
 from oncelog.client.option_readers import Secret
@@ -58,9 +58,9 @@ class PasswordLogin:
 
 
 class Calls:
-    """The blocking calls of one source of tokens, each in a thread of its own.
+    """The calls of one source of tokens, each in a thread or a task of its own.
 
-    A call that hangs cannot be ended. The client abandons its thread, and calls the source again.
+    A call that hangs cannot be ended. The client abandons its thread or task, and calls the source again.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -84,6 +84,34 @@ class Calls:
                 self._running.discard(call)
 
         return await in_thread(counted)
+
+    async def wait(self, awaitable: Awaitable[T]) -> T:
+        """Return the result of an awaitable. A coroutine may ignore its cancellation, so it runs in a task."""
+
+        async def counted() -> T | _Raised:
+            try:
+                return await awaitable
+            except BaseException as error:
+                if isinstance(error, GeneratorExit):
+                    raise
+                # A task passes SystemExit and KeyboardInterrupt to the event loop, which would end.
+                return _Raised(error)
+
+        task = asyncio.ensure_future(counted())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+        found = task.result()
+        if isinstance(found, _Raised):
+            raise found.error
+        return found
+
+
+class _Raised(NamedTuple):
+    error: BaseException
 
 
 class Source(Protocol):
@@ -201,7 +229,7 @@ class Callback:
         try:
             found = await calls.run(self._call)
             if isawaitable(found):
-                found = await found
+                found = await calls.wait(found)
         except OSError as error:  # of its network: worth another attempt
             raise ConnectionLostError(f"{self.name} failed: {error}") from error
         except BaseException as error:
