@@ -29,8 +29,9 @@ def main() -> None:
         stored = admin.committed(options.name).get(place)
         if stored is None:
             sys.exit(
-                f"group {options.name} has no number: it has expired (offsets.retention.minutes, 7 days). Set it "
-                f"to that of the last record of {options.target}, or delete topic {place[0]} to begin again"
+                f"group {options.name} has no number: it has expired (offsets.retention.minutes, 7 days), or the first "
+                f"start was interrupted. If {options.target} has no records of it, delete topic {place[0]} to "
+                "begin at 1. Otherwise, commit the number of the last record, as this program does"
             )
         done = int(stored.metadata)
         print(f"transaction {done} is committed", flush=True)
@@ -50,14 +51,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("target")
     parser.add_argument("--bootstrap", default="localhost:9092")
     parser.add_argument("--name", default="payments", help="name of the producer and of the group")
-    parser.add_argument("--count", type=int, default=10, help="how many transactions to write")
+    parser.add_argument("--count", type=int, default=10, help="number of the last transaction to write")
     parser.add_argument("--die", choices=["sent", "numbered", "committed"], help="kill -9 at this step")
-    parser.add_argument("--at", type=int, default=0, help="in this transaction")
+    parser.add_argument("--at", type=int, default=0, help="number of the transaction for --die")
     return parser.parse_args()
 
 
 def step(options: argparse.Namespace, name: str, number: int, producer: Producer) -> None:
-    """Do nothing: tests replace this with a crash."""
+    """Do nothing, unless --die and --at name this step: then end as by kill -9, after the records so far are sent."""
     if (options.die, options.at) == (name, number):
         producer.flush()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
 
 
 def step(options: argparse.Namespace, name: str, producer: Producer) -> None:
-    """Do nothing: tests replace this with a crash or an error that aborts the transaction."""
+    """Do nothing, unless an option names this step: then crash, or raise an error that aborts the transaction."""
     if options.die == name:
         producer.flush()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -246,7 +246,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/nightly", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help="run only these parts (default: all)")
     parser.add_argument(
-        "--minutes", type=float, help="start no step that would take longer (default: run until Ctrl-C)"
+        "--minutes",
+        type=float,
+        help="start no step that would end after this time (default: run until Ctrl-C)",
     )
     parser.add_argument("--list", action="store_true", help="print the parts with their next seed, and run nothing")
     parser.add_argument("--report", type=Path, default=REPORT, help="where to write the report (benchmarks/nightly.md)")

@@ -76,7 +76,7 @@ def warn_of_access(*brokers: dict[str, str]) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the host. A name that has no address passes: the broker reports it."""
+    """Return whether only this machine reaches the host, or the host has no address: the broker reports such a name."""
     try:
         found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -93,7 +93,7 @@ def require_own_ports(brokers: Sequence[dict[str, str]]) -> None:
             if other != number:
                 raise click.UsageError(
                     f"brokers {other} and {number} would both listen on port {port}, because broker 2 uses the ports "
-                    f"after those of broker 1, and so on; leave {len(brokers)} ports between the listeners"
+                    f"after those of broker 1, and so on; choose listener ports that differ by {len(brokers)} or more"
                 )
 
 

@@ -177,14 +177,14 @@ def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-confirmed = click.option("--yes", is_flag=True, help="Confirm, instead of answering the question on a terminal.")
+confirmed = click.option("--yes", is_flag=True, help="Do it without asking. Necessary if there is no terminal.")
 """The option of each command that destroys something. `confirm` evaluates it."""
 
 
 def confirm(what: str, *, yes: bool, advice: str = "") -> None:
-    """Return if the user confirms `what`, which cannot be undone: by --yes, or by an answer on a terminal.
+    """Ask the user to confirm `what`, which cannot be undone. With `yes`, return at once.
 
-    Raises UsageError if there is no terminal, and Abort if the answer is no.
+    `advice` names an alternative. Raises UsageError if there is no terminal, and click.Abort if the answer is no.
     """
     if yes:
         return

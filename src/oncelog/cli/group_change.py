@@ -112,8 +112,8 @@ def delete(names: tuple[str, ...], topics: tuple[str, ...], yes: bool, bootstrap
 
     With --topic, keep the groups and delete only their offsets of these topics. No member may be subscribed to them.
     """
-    which = f"the offsets of {', '.join(topics)}" if topics else "all offsets"
-    confirm(f"this deletes {which} of {', '.join(map(repr, dict.fromkeys(names)))}", yes=yes)
+    of = f"{'groups' if len(set(names)) > 1 else 'group'} {', '.join(map(repr, dict.fromkeys(names)))}"
+    confirm(f"this deletes the offsets of {', '.join(topics)} in {of}" if topics else f"this deletes {of}", yes=yes)
     with open_admin(bootstrap) as admin:
         if topics:
             wanted = _partitions(admin, topics)

@@ -213,7 +213,8 @@ def _known(offset: int) -> int | None:
 @formatted
 def delete(names: tuple[str, ...], yes: bool, bootstrap: str, form: str) -> None:
     """Delete the topics NAMES and their data. If one fails, delete the others nevertheless."""
-    confirm(f"this deletes all records of {', '.join(map(repr, dict.fromkeys(names)))}", yes=yes)
+    several = "topics" if len(set(names)) > 1 else "topic"
+    confirm(f"this deletes {several} {', '.join(map(repr, dict.fromkeys(names)))} with all records", yes=yes)
     rows = []
     failure: Exception | None = None
     with open_admin(bootstrap) as admin:

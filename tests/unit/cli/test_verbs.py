@@ -100,14 +100,14 @@ def test_topic_errors_are_sentences(tool: Tool, topic: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["topic", "delete", "a", "b"], "this deletes all records of 'a', 'b'"),
+        (["topic", "delete", "a", "b"], "this deletes topics 'a', 'b' with all records"),
         (["topic", "delete-records", "a", "--all"], "this deletes all records of topic 'a'"),
         (
             ["topic", "delete-records", "a", "-p", "0", "--before", "9"],
             "this deletes the records before offset 9 of topic 'a' in partition 0",
         ),
-        (["group", "delete", "a"], "this deletes all offsets of 'a'"),
-        (["group", "delete", "a", "-t", "t:0"], "this deletes the offsets of t:0 of 'a'"),
+        (["group", "delete", "a"], "this deletes group 'a'"),
+        (["group", "delete", "a", "-t", "t:0"], "this deletes the offsets of t:0 in group 'a'"),
     ],
 )
 def test_commands_that_destroy_need_a_confirmation(tool: Tool, arguments: list[str], what: str) -> None:
@@ -129,7 +129,7 @@ def test_command_that_destroys_asks_on_a_terminal(tool: Tool, server: Server, to
         return status, shown
 
     status, shown = delete(b"n\n")
-    assert (status, f"this deletes all records of '{topic}'" in shown.decode()) == (130, True)
+    assert (status, f"this deletes topic '{topic}' with all records" in shown.decode()) == (130, True)
     assert topic in tool("topic", "list")
     assert delete(b"y\n")[0] == 0
     assert topic not in tool("topic", "list")
