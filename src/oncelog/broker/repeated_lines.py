@@ -21,12 +21,14 @@ MOST_NAMES = 1_000
 class _Pause:
     """The lines of one kind that were not logged in a pause."""
 
-    __slots__ = ("amounts", "level", "lines", "seconds")
+    __slots__ = ("amounts", "level", "lines", "seconds", "text")
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.level = logging.DEBUG
         self.lines = 0
+        self.text = ""
+        """The last line."""
         self.amounts: Counter[str] = Counter()
 
 
@@ -51,6 +53,7 @@ class RepeatedLines:
             return
         pause.level = max(pause.level, level)
         pause.lines += 1
+        pause.text = text
         if partition in pause.amounts or len(pause.amounts) < MOST_NAMES:
             pause.amounts[partition] += amount
 
@@ -62,9 +65,15 @@ class RepeatedLines:
         pause = self._pauses.pop(kind)
         if not pause.lines:
             return
+        if pause.lines == 1:
+            self._logger.log(pause.level, "%s", pause.text)
+        else:
+            self._log_counts(kind, pause)
+        self._begin(kind, min(2 * pause.seconds, LONGEST_S))
+
+    def _log_counts(self, kind: str, pause: _Pause) -> None:
         worst = ", ".join(f"{partition} ({amount})" for partition, amount in pause.amounts.most_common(NAMED))
         others = len(pause.amounts) - NAMED
         more = f" and {others} more partitions" if others > 0 else ""
         text = "%s: %d more in %g s; most %s: %s%s"
         self._logger.log(pause.level, text, kind, pause.lines, pause.seconds, self._unit, worst, more)
-        self._begin(kind, min(2 * pause.seconds, LONGEST_S))
