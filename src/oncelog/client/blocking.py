@@ -65,7 +65,7 @@ class LoopThread:
             if cls._shared is None or cls._shared.process_id != os.getpid():
                 try:
                     cls._shared = LoopThread()
-                except RuntimeError as error:  # Python starts no thread any more, and loads no module that has one
+                except RuntimeError as error:  # while Python exits, it starts no threads
                     raise errors.UsageError(
                         f"a client needs a thread, which Python cannot start while it exits ({error}); create the "
                         "client before the program ends, for example where you register the atexit function"

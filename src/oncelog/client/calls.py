@@ -34,7 +34,7 @@ _MADE_HERE: WeakSet[Calls] = WeakSet()
 
 
 def require_loop(loop: asyncio.AbstractEventLoop | None) -> None:
-    """Raise UsageError inside another event loop than this one (None: any)."""
+    """Raise UsageError inside another event loop than `loop`. None: any loop is allowed."""
     if loop is not None and asyncio._get_running_loop() not in (loop, None):
         raise errors.UsageError(OTHER_LOOP)
 

@@ -1,8 +1,8 @@
-"""The locks of clients, which code that interrupts their owner may need again.
+"""The locks of clients. They detect a call that interrupts another call of the thread that holds the lock.
 
-Python runs signal handlers, finalizers (`__del__`), callbacks of weak references and handlers of `logging` between any
-two instructions of a thread. If the thread holds a lock, such code would wait forever for that lock, or for the event
-loop, which needs it.
+Python runs signal handlers, finalizers (`__del__`) and callbacks of weak references between any two instructions of a
+thread, and handlers of `logging` when a call logs. If the thread holds a lock, such code would wait forever for that
+lock, or for the event loop, which needs it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _ALL: dict[int, weakref.ref[Guard]] = {}
 
 
 class Guard:
-    """A lock that knows whether the calling thread owns it. As a context manager, it refuses to be entered again."""
+    """A lock that reports whether the calling thread holds it. Entering it again raises UsageError."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """Of this kind only because that one can tell its owner; no code acquires it twice."""
+        """An RLock, because only this kind reports its owner. No code acquires it twice."""
         self.owned: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         """Whether the calling thread holds the lock."""
         key = id(self)
@@ -37,13 +37,13 @@ class Guard:
         self.lock.release()
 
     def refuse_again(self, what: str) -> None:
-        """Raise UsageError if the calling thread holds the lock, because the code that interrupts it must not wait."""
+        """Raise UsageError if the calling thread holds the lock. `what` is the call that would wait forever."""
         if self.owned():
             raise _interrupted(what)
 
 
 def refuse_under_guard(what: str) -> None:
-    """Raise UsageError if the calling thread holds any guard: then the event loop of all clients may wait for it."""
+    """Raise UsageError if the calling thread holds any guard, because the clients' event loop may wait for it."""
     for found in list(_ALL.values()):
         guard = found()
         if guard is not None and guard.owned():

@@ -61,7 +61,8 @@ class Troubles:
     ) -> None:
         """Record that the client waits. `why` is a sentence without a full stop: what happened, and what helps.
 
-        `cause` is the error after which the client retries. `lasted_s`: a single attempt has lasted for so long.
+        `cause` is the error after which the client retries. `lasted_s` is how long a single attempt has lasted, in
+        seconds, if it has not ended.
         """
         if self._outage():
             return
@@ -92,7 +93,7 @@ class Troubles:
             self._log.warning("over after %.0f s: %s", self._now() - trouble.since, trouble.why)
 
     def forget(self, subject: Hashable) -> None:
-        """Record without a log line that nothing waits for this any more, because the client has given up."""
+        """Record, without a log line, that the client does not wait for this any more, because it has given up."""
         trouble = self._known.get(subject)
         if trouble is not None:
             trouble.open = False

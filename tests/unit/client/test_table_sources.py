@@ -127,7 +127,10 @@ def test_advice_is_for_the_library_of_the_table(case: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "this DataFrame cannot become a table of Arrow: Duplicate column"),
+        (
+            pd.DataFrame([[1, 2]], columns=["a", "a"]),
+            "this DataFrame cannot be converted to an Arrow table: Duplicate column",
+        ),
         (named(orders(), "id"), "two columns of the table have the same name: id, price, id"),
         (named(orders()[1:2], "id"), "two columns of the table have the same name: id, price, id"),
         (pa.table([[1], [2]], names=["a", "a"]), "two columns of the table have the same name: a, a"),

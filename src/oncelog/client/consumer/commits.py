@@ -95,7 +95,7 @@ class Commits:
     def revoked(self, states: Mapping[TopicPartition, PartitionState]) -> None:
         """Remember whether revoked partitions have records that no commit or transaction has covered.
 
-        Nobody can read records of deleted topics again, so their results belong into the transaction.
+        Records of deleted topics do not count: no member can read them again, so the transaction keeps their results.
         """
         self._unsettled |= any(
             state.consumed != state.settled for tp, state in states.items() if not self._is_gone(tp, state)
@@ -104,7 +104,7 @@ class Commits:
     # -- deleted topics -------------------------------------------------------------------------------------------
 
     def consumed(self) -> dict[TopicPartition, int]:
-        """Return the consumed offsets, without those of deleted topics: the coordinator would reject them."""
+        """Return the consumed offsets, without those of deleted topics, which the coordinator would reject."""
         partitions = self._subscription.partitions
         offsets = self._subscription.consumed()
         return {tp: offset for tp, offset in offsets.items() if not self._is_gone(tp, partitions[tp])}
@@ -115,7 +115,7 @@ class Commits:
         return topology.lacks(*tp) or topology.is_other_topic(tp[0], state.topic_id)
 
     async def _without_gone(self, pending: PendingCommit) -> PendingCommit:
-        """Return the commit without the partitions that do not exist any more, by the brokers' metadata."""
+        """Look up the topics again, and return the commit without partitions that do not exist any more."""
         with contextlib.suppress(errors.ConnectionFailedError):  # the next attempt of the commit reports it
             await self._cluster.refresh({topic for topic, _ in pending.offsets})
         states = pending.states

@@ -156,16 +156,16 @@ class Fetcher:
         return _Plan(fetches, validations, unread, leaderless)
 
     def _is_same_topic(self, tp: TopicPartition, state: PartitionState, topic: Topic) -> bool:
-        """Return whether the position is one of this topic. If the topic was made again, apply auto.offset.reset.
+        """Return whether the position belongs to this topic. If the topic was created again, apply auto.offset.reset.
 
-        The new topic's log may contain the old position. The committed offset may be one of the old topic, too.
+        The new log may contain the old position. The committed offset may also belong to the old topic.
         """
         if not self._cluster.topology.is_other_topic(tp[0], state.topic_id):
             state.topic_id = topic.topic_id
             return True
         why = (
-            f"{tp[0]}-{tp[1]}: the topic was deleted and created again, so its position {state.position} is not one "
-            "of the new topic"
+            f"{tp[0]}-{tp[1]}: the topic was deleted and created again, so position {state.position} does not belong "
+            "to the new topic"
         )
         try:
             timestamp = self._offsets.reset_timestamp(tp, why)

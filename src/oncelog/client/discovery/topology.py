@@ -104,7 +104,7 @@ class Topology:
             self.version += 1
 
     def lacks(self, topic: str, partition: int) -> bool:
-        """Return whether the last response said that the partition does not exist, as after the topic's deletion."""
+        """Return whether the partition does not exist, by the last Metadata response about its topic."""
         known = self.topics.get(topic)
         if known is not None:
             return partition not in known.partitions

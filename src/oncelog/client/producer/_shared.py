@@ -85,7 +85,7 @@ class ProducerBase(OtherNames):
         return manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR)
 
     def _commits_at_end(self) -> bool:
-        """Return whether the end of a block commits: not if the block has prepared or ended the transaction."""
+        """Return whether the end of a block must commit, because the block has not prepared or ended it."""
         manager = self._core.manager
         return manager is not None and manager.state not in (ManagerState.PREPARED, ManagerState.READY)
 

@@ -100,8 +100,8 @@ class RecordBuffer:
     ) -> RecordFuture | None:
         """Add a record. Return None if the metadata does not contain its topic or partition yet.
 
-        Code that interrupts a call of the same thread, such as a signal handler, may add records. They follow the
-        record of that call.
+        Code that interrupts a call of the same thread, such as a signal handler, may add records. They are added after
+        the record of that call.
 
         Raises KafkaError and UsageError. Raises NoRoomError, or NotAddedError if no batch takes a part of the record as
         it is.
@@ -163,7 +163,7 @@ class RecordBuffer:
         return RecordFuture(delivery, 0, timestamp)
 
     def _add_deferred(self) -> None:
-        """Add the records that were sent by code that interrupted a call. An error is the outcome of its record."""
+        """Add the records of sends that interrupted a call. An error becomes the outcome of its record."""
         while self._deferred:
             with self._lock:
                 outcomes = self._place_deferred()
@@ -183,7 +183,8 @@ class RecordBuffer:
                 added = self._accumulator.append(tp, key, value, timestamp, headers, self._turns.now_ms)
                 if added is None:
                     raise errors.TimedOutError(
-                        f"the record buffer is full, and {INTERRUPTS} that interrupts another call cannot wait"
+                        f"the record buffer is full, and a send() in {INTERRUPTS} that interrupts another call cannot "
+                        "wait for memory"
                     )
             except errors.OncelogError as error:
                 outcomes.append(partial(delivery.fail_one, error))

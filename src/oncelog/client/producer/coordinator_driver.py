@@ -136,7 +136,10 @@ class CoordinatorDriver:
         return None if code is None else (code, f"{type(asked.request).__name__}: {code.text}")
 
     async def _check_topics(self, request: TxnOffsetCommitRequest, code: ErrorCode | None) -> None:
-        """Require an abort if offsets are those of a deleted topic. A coordinator may not know a new topic yet."""
+        """If a topic of the offsets was deleted, require an abort after `missing_topic_ms`.
+
+        Wait that long, because a coordinator may not know a new topic yet.
+        """
         if code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._unknown_since = None
             return

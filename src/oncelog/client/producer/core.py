@@ -70,7 +70,7 @@ class ProducerCore:
     """
 
     _watched = False
-    """Whether records without an outcome are worth a warning when the producer or the process ends."""
+    """Whether to log a warning about records without an outcome when the producer or the process ends."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ProducerCore:
             )
 
     def _unacknowledged(self) -> int:
-        """Return how many records have no outcome. Count them once."""
+        """Return how many records have no outcome. Later calls return 0, so that they are reported once."""
         self._watched = False
         if self.closed or self.cluster.calls.forked or is_finalizing():
             return 0
@@ -212,7 +212,7 @@ class ProducerCore:
     def metrics(self) -> ProducerMetrics:
         """Return the metrics (any thread)."""
         limit = self.options["buffer_memory"]
-        with self.lock.lock:  # a gauge may be read at any time
+        with self.lock.lock:  # code that interrupts another call may read metrics
             used, batches = self.accumulator.used, self.accumulator.incomplete()
         return self.sends.metrics(
             self.cluster.metrics(),

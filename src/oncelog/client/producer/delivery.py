@@ -112,7 +112,7 @@ class Delivery:
         self.fail(error)
 
     def follow(self, batch: Delivery, index: int) -> None:
-        """Take over the outcome of the record `index` of a batch, which reports its failure itself."""
+        """Set the outcome to that of record `index` in a batch. The batch reports its failure itself."""
         self._on_failure = None
         self._parts = ((-index, batch),)
         batch.when_ready(self._part_ready)

@@ -1,6 +1,6 @@
-"""Read tables of any library as Arrow record batches, and say how that library selects columns.
+"""Read tables of any library as Arrow record batches, and return how that library selects columns.
 
-An unnamed index of pandas is no data: after a filter or a sort, pandas would pass it as a column `__index_level_0__`.
+An unnamed index of pandas is not data. After a filter or a sort, pandas would pass it as a column `__index_level_0__`.
 A named index is a column.
 """
 
@@ -102,7 +102,7 @@ def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
     except (pa.ArrowException, TypeError) as error:
         raise errors.UsageError(f"this {kind} is Arrow data, but not a table: {error}") from error
     except ValueError as error:  # for example, pandas permits two columns of one name
-        raise errors.UsageError(f"this {kind} cannot become a table of Arrow: {error}") from error
+        raise errors.UsageError(f"this {kind} cannot be converted to an Arrow table: {error}") from error
     if kind == "LazyFrame":
         raise errors.UsageError("a LazyFrame has no rows yet; pass frame.collect()")
     raise errors.UsageError(
