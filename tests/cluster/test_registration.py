@@ -15,6 +15,7 @@ import pytest
 
 from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN
+from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import (
     Endpoint,
@@ -25,6 +26,7 @@ from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
 from oncelog.cluster.store import Set
 from oncelog.cluster.store_memory import MemoryStore
+from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import append
 from support.broker_sets import NOW, Brokers, Clock, led_by_another, publish_before_register_returns, run, until
@@ -146,8 +148,10 @@ def test_renewals_do_not_wait_for_blocked_worker_threads() -> None:
             registration = Registration(
                 store,
                 Identity(1, None, 9_000, 10, ""),
+                LogDirectories(OsDisk(), [], 1, logging.getLogger(), lambda *_: None),
                 workers,
                 logging.getLogger(),
+                publishing=asyncio.Lock(),
                 offload_renewal=partial(loop.run_in_executor, renewals),
             )
             registration.open()

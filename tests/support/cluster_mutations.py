@@ -25,6 +25,7 @@ from oncelog.broker.handlers import delete_records
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.replication import Replication, _Followed
 from oncelog.broker.storage import log_cleaner
+from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import Roles
 from oncelog.cluster.changes import ChangeLog
@@ -109,18 +110,18 @@ def joins_without_fetching(patch: Patching) -> None:
 
 
 def lost_data_is_ignored(patch: Patching) -> None:
-    def register(self: Registration, info: Any, directories: Any = ()) -> Any:
-        return original(self, info, [each._replace(is_new=True) for each in directories] or None)
+    def states(self: LogDirectories) -> Any:
+        return [each._replace(is_new=True) for each in original(self)]
 
-    original = Registration._register
-    patch.setattr(Registration, "_register", register)
+    original = LogDirectories.states
+    patch.setattr(LogDirectories, "states", states)
 
 
 def registration_is_published_early(patch: Patching) -> None:
     """The image may show the registration before the broker knows its epoch. No renewal repeats what it has missed."""
 
-    async def enter(self: Registration, info: Any, directories: Any = None) -> None:
-        self.info = await self._workers.write_store(self._register, info, directories)
+    async def enter(self: Registration, info: Any, *, first: bool = False) -> None:
+        self.info = await self._workers.write_store(self._register, info, first)
 
     async def repeat(self: Registration) -> None:
         if self.epoch >= 0:

@@ -122,6 +122,10 @@ class Broker:
             self.loader.subscribe(subscriber)
 
     def _make_metadata(self, config: BrokerConfig, boot_id: str, offload_renewal: Offload | None) -> None:
+        # `disk_failures` is made later, because it needs the partitions, which need the directories.
+        self.directories = LogDirectories(
+            self.disk, config.log_dirs, self.node_id, self.log, lambda *failure: self.disk_failures.report(*failure)
+        )
         identity = Identity(
             self.node_id,
             config.broker_rack or None,
@@ -129,9 +133,16 @@ class Broker:
             config.broker_heartbeat_interval_ms,
             boot_id,
         )
-        self.registration = Registration(self.store, identity, self.workers, self.log, offload_renewal=offload_renewal)
         self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
-        self.registration.unpublished = self.loader.publishing
+        self.registration = Registration(
+            self.store,
+            identity,
+            self.directories,
+            self.workers,
+            self.log,
+            publishing=self.loader.publishing,
+            offload_renewal=offload_renewal,
+        )
         self.controller = Controller(
             self.store,
             self.metadata,
@@ -157,10 +168,6 @@ class Broker:
 
     def _make_storage(self, config: BrokerConfig, disk: Disk, metadata_dir: str | None) -> None:
         workers, logger = self.workers, self.log
-        # `disk_failures` is made later, because it needs the partitions, which need the directories.
-        self.directories = LogDirectories(
-            disk, config.log_dirs, self.node_id, logger, lambda *failure: self.disk_failures.report(*failure)
-        )
         self.entry = ClusterEntry(
             self.store,
             self.registration,
@@ -270,10 +277,6 @@ class Broker:
         )
         self.registration.offline = self.partitions.offline
         self.registration.incomplete = lambda: self.partitions.incomplete.keys
-        self.registration.failed = self.directories.failed_in_use
-        self.registration.intact = self.directories.intact
-        self.registration.begin_generations = self.directories.begin_generations
-        self.registration.generations = self.directories.generations
         self.partitions.incomplete.on_records_missing = lambda directory: self.registration.records_missing(
             str(directory.directory_id)
         )
@@ -323,9 +326,7 @@ class Broker:
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
         suspects = self.partitions.incomplete.suspects()
-        await self.registration.register(
-            endpoints, self.metadata.image, directories=self.directories.states(), starting=bool(suspects)
-        )
+        await self.registration.register(endpoints, self.metadata.image, starting=bool(suspects))
         await self.loader.catch_up()
         await self.controller.start()
         if prepare is not None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from oncelog.broker.storage import log_dir_registry
-from oncelog.broker.storage.losses import DirectoryState, LossNode, decode, encode, lost_directories, opened
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.losses import LossNode, decode, encode, lost_directories, opened
 from oncelog.broker.workers import Offload, Workers
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
@@ -53,12 +54,18 @@ class Registration:
         self,
         store: MetadataStore,
         identity: Identity,
+        directories: LogDirectories,
         workers: Workers,
         logger: logging.Logger,
         *,
+        publishing: asyncio.Lock,
         offload_renewal: Offload | None = None,
     ) -> None:
-        """`offload_renewal` runs the renewals. They must not wait for other work of `workers`, which may block."""
+        """Create a registration that `open` begins.
+
+        `publishing`: see `MetadataLoader`. `offload_renewal` runs the renewals. They must not wait for other work of
+        `workers`, which may block.
+        """
         self.info = BrokerInfo(-1)
         """This broker as the others see it. The epoch is -1 until it is registered, and while its session is lost."""
         self.session = -1
@@ -68,21 +75,13 @@ class Registration:
         """The lost logs that the broker may not replace yet."""
         self.incomplete: Callable[[], frozenset[tuple[str, int]]] = frozenset
         """Returns the partitions whose log was opened and lacks records. It may run in a worker thread."""
-        self.failed: Callable[[], frozenset[str]] = frozenset
-        """Returns the log directories that have failed while they were in use. It may run in a worker thread."""
-        self.intact: Callable[[MetadataImage, int, frozenset[str]], frozenset[tuple[str, int]]] = _none
-        """Returns the partitions of this broker that were in none of the given log directories. Blocks."""
-        self.begin_generations: Callable[..., None] = _no_generations
-        """See `LogDirectories.begin_generations`."""
-        self.generations: Callable[[], dict[str, int]] = dict
-        """Returns the generation of each log directory by its id. It may run in a worker thread."""
-        self.unpublished: AbstractAsyncContextManager[object] = nullcontext()
-        """While it is entered, the image of this broker does not change."""
         self.when_lost: list[Callable[[], None]] = []
         """Called when the broker learns that its session has ended, before it registers again."""
         self._store = store
         self._changes = ChangeLog(store)
         self._identity = identity
+        self._directories = directories
+        self._publishing = publishing
         self._workers = workers
         self._offload_renewal = offload_renewal or workers.offload
         self._logger = logger
@@ -114,14 +113,7 @@ class Registration:
                 f"another running process is broker {node_id} of this cluster. Stop it, or set another node.id",
             ) from error
 
-    async def register(
-        self,
-        endpoints: Mapping[str, Endpoint],
-        image: MetadataImage,
-        directories: Sequence[DirectoryState],
-        *,
-        starting: bool,
-    ) -> None:
+    async def register(self, endpoints: Mapping[str, Endpoint], image: MetadataImage, *, starting: bool) -> None:
         """Register this broker with its addresses, and with the partitions that it cannot lead. Raises StoreError.
 
         `starting`: it must open logs before it may be elected. Call `opened` afterwards.
@@ -137,10 +129,10 @@ class Registration:
         )
         async with self._updating:
             try:
-                await self._enter(info, directories)
+                await self._enter(info, first=True)
             except SessionExpiredError:  # the start was paused
                 await self._workers.write_store(self.open)
-                await self._enter(info, directories)
+                await self._enter(info, first=True)
 
     def start(self) -> None:
         """Renew the session in the background, also before the registration."""
@@ -157,13 +149,13 @@ class Registration:
         if self.lost:
             self._workers.spawn(self._forget_lost_logs(), "note that lost logs may be replaced")
 
-    async def _enter(self, info: BrokerInfo, directories: Sequence[DirectoryState] | None = None) -> None:
+    async def _enter(self, info: BrokerInfo, *, first: bool = False) -> None:
         """Write the registration, and hold back new images until this broker knows its epoch.
 
         Otherwise, the broker would ignore an image in which it leads under the new epoch.
         """
-        async with self.unpublished:
-            self.info = await self._workers.write_store(self._register, info, directories)
+        async with self._publishing:
+            self.info = await self._workers.write_store(self._register, info, first)
 
     async def update(self, *, shutting_down: bool = False) -> None:
         """Update the offline partitions in the registration. With `shutting_down`, also announce the shutdown.
@@ -183,7 +175,8 @@ class Registration:
             lacking = self._lacking
             lost = self._lost | lacking
             if lost != self._lost:
-                intact = await self._workers.offload(self.intact, self._image, self._identity.node_id, lost)
+                image, node_id = self._image, self._identity.node_id
+                intact = await self._workers.offload(self._directories.intact, image, node_id, lost)
                 if info.lost_unsynced:
                     intact &= info.intact
                 info = replace(info, lost_unsynced=True, intact=intact)
@@ -234,12 +227,12 @@ class Registration:
     def _node(self, boots: dict[str, str], lost: frozenset[str], info: BrokerInfo) -> LossNode:
         """Return the node that the next start reads. It lists `lost` and the directories that have failed."""
         intact = info.intact if info.lost_unsynced else None
-        return LossNode(boots, sorted(lost | self.failed()), intact, self._newest_generations())
+        return LossNode(boots, sorted(lost | self._directories.failed_in_use()), intact, self._newest_generations())
 
     def _newest_generations(self) -> dict[str, int]:
         """Return the greatest known generation of each log directory. An older copy still has an earlier one."""
         newest = dict(self._noted.generations)
-        for directory, generation in self.generations().items():
+        for directory, generation in self._directories.generations().items():
             newest[directory] = max(generation, newest.get(directory, 0))
         return newest
 
@@ -263,19 +256,20 @@ class Registration:
 
     # -- blocking ---------------------------------------------------------------------------------------------------
 
-    def _register(self, info: BrokerInfo, directories: Sequence[DirectoryState] | None = None) -> BrokerInfo:
+    def _register(self, info: BrokerInfo, first: bool) -> BrokerInfo:
         """Write the registration under the next epoch, and return it.
 
-        For the first registration of a process, pass `directories`: it counts the ones that may have lost records.
-        Later registrations keep the losses in `info`.
+        The first registration of a process counts the log directories that may have lost records. Later registrations
+        keep the losses in `info`.
         """
         node_id, session, boot_id = self._identity.node_id, self.session, self._identity.boot_id
+        directories = self._directories.states() if first else []
         operations: list[Operation] = []
         rack = (info.rack or "").encode()
         found: LossNode | None = None
         try:
             version = self._store.get(epoch_path(node_id)).version
-            found = decode(self._store.get(f"{BOOTS}/{node_id}").data, directories or ())
+            found = decode(self._store.get(f"{BOOTS}/{node_id}").data, directories)
         except NoNodeError:
             epoch = 0
             operations += [Create(epoch_path(node_id), rack), Create(f"{BOOTS}/{node_id}")]
@@ -283,22 +277,22 @@ class Registration:
             epoch = version + 1
             operations.append(Set(epoch_path(node_id), rack, version))
         lost, boots = self._lost, self._noted.boots
-        if directories is not None:
+        if first:
             lost |= lost_directories(found, directories, boot_id)
             boots = opened(found, directories, boot_id)
-            intact = self.intact(self._image, node_id, lost) if lost else info.intact
+            intact = self._directories.intact(self._image, node_id, lost) if lost else info.intact
             if found is not None and found.intact is not None:
                 intact &= found.intact
             info = replace(info, lost_unsynced=bool(lost), intact=intact)
             self._noted = LossNode(self._noted.boots, generations=found.generations if found is not None else {})
-            self.begin_generations(self._noted.generations, older=False)
+            self._directories.begin_generations(self._noted.generations, older=False)
         node = self._node(boots, lost, info)
         operations.append(self._note(node))
         info = replace(info, epoch=epoch)
         operations.append(Create(broker_path(node_id), encode_broker(info), session))
         self._store.multi(operations)
-        if directories is not None:
-            self.begin_generations(node.generations, older=True)
+        if first:
+            self._directories.begin_generations(node.generations, older=True)
         self._lost, self._noted = lost, node
         return info
 
@@ -431,12 +425,3 @@ class Registration:
                 await self._workers.write_store(lambda: self._changes.write(operations, path, session=self.session))
                 self._noted = node
         self.info, self._lost = replace(info, epoch=self.epoch), lost
-
-
-def _no_generations(_: Mapping[str, int], *, older: bool) -> None:
-    """Write nothing."""
-
-
-def _none(*_arguments: object) -> frozenset[tuple[str, int]]:
-    """Return no partition."""
-    return frozenset()
