@@ -101,9 +101,9 @@ class State:
 class Night:
     """One run. `covered` and `failures` are complete after each step."""
 
-    def __init__(self, parts: dict[str, Part], folder: Path, deadline: float | None) -> None:
+    def __init__(self, parts: dict[str, Part], folder: Path, minutes: float | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.parts, self.deadline = parts, deadline
+        self.parts = parts
         git = ["git", "describe", "--always", "--dirty", "--exclude=*"]
         self.commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
         self.folder = folder
@@ -111,6 +111,7 @@ class Night:
         self.covered = {name: Covered(self.state.next_seed(name)) for name in parts}
         self.failures: list[Failure] = []
         self.skipped: dict[str, str] = {}
+        self.deadline = None if minutes is None else time.monotonic() + 60 * minutes
 
     def build(self) -> None:
         """Build the compiled wheel if a part needs it and the sources have changed. Skip these parts if this fails."""
@@ -257,8 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = [name for name in options.parts if name not in PARTS]
     if unknown:
         parser.error(f"unknown part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
-    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-    night = Night({name: PARTS[name] for name in options.parts or PARTS}, options.state, deadline)
+    night = Night({name: PARTS[name] for name in options.parts or PARTS}, options.state, options.minutes)
     if options.list:
         for name, part in night.parts.items():
             print(f"{name:26} next seed {night.state.next_seed(name):7}  {part.command}")
