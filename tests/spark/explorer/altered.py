@@ -190,14 +190,6 @@ def commit_none(record: Record) -> Any:
         yield op.AwaitEnded(owners)
 
 
-def take_any(state: Any) -> Any:
-    """C1 without "of one plan": everything prepared is committed."""
-    prepared = [m for m in state.messages if isinstance(m, Prepared)]
-    if not prepared:
-        return state
-    return (yield from finish.collect_reports(replace(state, messages=tuple(prepared))))
-
-
 def head_only(state: Any) -> Any:
     """P2 without the record's parts."""
     window = yield op.ReadDecisions(state.sink.decision)

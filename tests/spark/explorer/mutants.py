@@ -78,11 +78,6 @@ def _deciding(decide: Decide) -> tuple[Any, ...]:
     return _task(compare_record=compare_record)
 
 
-def _swap(phases: tuple[Any, ...], first: Any, second: Any) -> tuple[Any, ...]:
-    places = {first: second, second: first}
-    return tuple(places.get(phase, phase) for phase in phases)
-
-
 def _move(phases: tuple[Any, ...], phase: Any, before: Any) -> tuple[Any, ...]:
     rest = [other for other in phases if other is not phase]
     rest.insert(rest.index(before), phase)

@@ -42,7 +42,6 @@ from oncelog.protocol.schema import DecodeError, Message
 
 NOW = 1_000_000
 A, B = UUID(int=1 << 80), UUID(int=2 << 80)
-DIRECTORY = UUID(int=3 << 80)
 
 
 def live(
