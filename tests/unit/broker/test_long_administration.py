@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.alterations import MOST_SETTINGS
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART
 from oncelog.broker.handlers.groups import MOST_PROTOCOLS
+from oncelog.broker.metadata.alterations import MOST_SETTINGS
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.dispatch import bound_handler
 from oncelog.net.server import Holds

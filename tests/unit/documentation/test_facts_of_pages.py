@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from oncelog.broker.config.alterations import MOST_SETTINGS
 from oncelog.broker.handlers.groups import MOST_PROTOCOLS
+from oncelog.broker.metadata.alterations import MOST_SETTINGS
 from oncelog.broker.requests.delayed import MOST_WAITING
 from oncelog.broker.requests.fetch_sessions import MOST_IN_ALL_SESSIONS, MOST_IN_SESSION
 from oncelog.broker.requests.large_messages import MOST_ITEMS

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from oncelog.broker.config.alterations import alter, alter_each, alter_loggers, answered
 from oncelog.broker.config.changes import Change, Operation, check_changes, incremental
+from oncelog.broker.metadata.alterations import alter, alter_each, alter_loggers, answered
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext

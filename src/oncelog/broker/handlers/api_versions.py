@@ -47,13 +47,6 @@ def handle(cache: MetadataCache, request: ApiVersionsRequest, ctx: RequestContex
     )
 
 
-def unsupported(error: ErrorCode) -> ApiVersionsResponse:
-    """Return the response to an ApiVersions request of an unknown version: only the known versions of ApiVersions."""
-    own = SERVED[ApiKey.API_VERSIONS]
-    line = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=own.min_version, max_version=own.max_version)
-    return ApiVersionsResponse(error_code=error, api_keys=[line])
-
-
 def _served() -> list[ApiVersion]:
     return [
         ApiVersion(

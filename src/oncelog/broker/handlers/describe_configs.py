@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.config import loggers
-from oncelog.broker.config.alterations import this_broker, unserved
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.entries import (
     UNKNOWN_TYPE,
@@ -15,6 +14,7 @@ from oncelog.broker.config.entries import (
     describe_broker,
     describe_topic,
 )
+from oncelog.broker.metadata.alterations import this_broker, unserved
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, configured
 from oncelog.broker.requests.parts import Handler, Parts

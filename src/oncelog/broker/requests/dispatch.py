@@ -236,11 +236,16 @@ class Dispatcher:
 
     @staticmethod
     def _unsupported_api_versions(correlation_id: int) -> Chunks:
-        """Answer an unknown version of ApiVersions in version 0, so that the client can retry (KIP-511)."""
-        from oncelog.broker.handlers.api_versions import unsupported
+        """Answer an unknown version of ApiVersions in version 0, so that the client can retry (KIP-511).
 
-        header = encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id)
-        return [header, unsupported(ErrorCode.UNSUPPORTED_VERSION).encode(0)]
+        The response has only the known versions of ApiVersions.
+        """
+        from oncelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+        own = SERVED[ApiKey.API_VERSIONS]
+        line = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=own.min_version, max_version=own.max_version)
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[line])
+        return [encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id), response.encode(0)]
 
 
 def _copied(frame: memoryview) -> memoryview:
