@@ -23,18 +23,14 @@ class CleanEnd(NamedTuple):
 
     def changed_from(self, segments: Sequence[Segment]) -> int | None:
         """Return the offset from which recovery must read the segments, or None if their names and sizes match."""
-        *older, active = segments
-        if (segments[0].base_offset, active.base_offset, total_bytes(older)) != self[:3]:
-            return 0
-        return None if active.size == self.active_bytes else self.active
+        now = clean_end(segments, self.end)
+        if now == self:
+            return None
+        return now.active if now._replace(active_bytes=self.active_bytes) == self else 0
 
 
 def clean_end(segments: Sequence[Segment], end: int) -> CleanEnd:
     """Return the present state of a log's segments. ``end`` is the log end offset."""
     *older, active = segments
-    return CleanEnd(segments[0].base_offset, active.base_offset, total_bytes(older), active.size, end)
-
-
-def total_bytes(segments: Sequence[Segment]) -> int:
-    """Return the size of all segments."""
-    return sum(segment.size for segment in segments)
+    older_bytes = sum(segment.size for segment in older)
+    return CleanEnd(segments[0].base_offset, active.base_offset, older_bytes, active.size, end)

@@ -191,15 +191,14 @@ def check_replicas(
     At least one of them must be running.
     """
     known = set(registered)
+    shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
     if not ids or len(set(ids)) != len(ids) or not known.issuperset(ids):
-        shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
         message = f"partition {partition} is assigned to [{shown}], but must name different brokers of {sorted(known)}"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if len(ids) != factor:
         message = f"partition {partition} has {len(ids)} replica(s), but the others have {factor}"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if not set(ids).intersection(topics.broker_ids()):
-        shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
         message = f"all brokers of partition {partition} ([{shown}]) are down; start one of them, or name a running one"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
