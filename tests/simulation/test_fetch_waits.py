@@ -11,12 +11,13 @@ from oncelog.broker.handlers import fetch
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_PAUSING, MOST_WAITING, PAUSE_S
 from oncelog.cluster.replica import Replica
+from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.records import Record, build_batch
 from oncelog.sim.world import World
 
-CONTEXT = RequestContext(ApiKey.FETCH, 12, 1, "", "", 1)
+CONTEXT = RequestContext(ApiKey.FETCH, 12, 1, "test", Session())
 BATCH = bytes(build_batch([Record(0, 10**12, None, bytes(100))]))
 
 

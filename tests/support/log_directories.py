@@ -11,6 +11,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.handlers.describe_log_dirs import bind as describe_log_dirs
 from oncelog.broker.handlers.metadata import bind as metadata
 from oncelog.broker.requests.context import RequestContext
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -26,7 +27,7 @@ from oncelog.protocol.messages.metadata import (
 from support.broker_fixtures import BrokerStorage
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
-CONTEXT = RequestContext(3, 9, 1, "test", "127.0.0.1", 1)
+CONTEXT = RequestContext(3, 9, 1, "test", Session())
 
 
 def refusal(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import uvloop
 
-from oncelog.net.server import Address, Limits, Peer, Server
+from oncelog.net.server import Address, Limits, Server, Session
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
@@ -33,7 +33,7 @@ def framed(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
-def echo(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
+def echo(frame: memoryview, session: Session) -> list[bytes | memoryview]:
     return [b"echo:", bytes(frame)]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-__all__ = ["MOST_PENDING", "Chunks", "Holds", "Pending", "Replies", "Reply"]
+__all__ = ["MOST_PENDING", "Chunks", "Deferred", "Replies", "Reply"]
 
 MOST_PENDING = 8
 """If a connection has this many unanswered requests, the next one waits."""
@@ -15,24 +15,27 @@ MOST_PENDING = 8
 Chunks = list[bytes | memoryview]
 
 
-class Holds(NamedTuple):
-    """Returned by a handler that must wait and still needs the bytes of the request.
+class Deferred:
+    """Returned by a handler whose response is not ready. The connection serves no other request before it is.
 
-    The connection serves no other request meanwhile.
+    With `admits`, the request is processed, and only its outcome is awaited. Then the server handles further requests
+    for which `admits(first bytes)` is true meanwhile, and sends their responses in order. If the client disconnects,
+    the wait is cancelled.
     """
 
-    answer: Awaitable[Any]
+    __slots__ = ("admits", "answer", "keeps_frame")
 
-
-class Pending(NamedTuple):
-    """Returned by a handler that has processed the request, and waits only for its outcome.
-
-    Meanwhile, the server handles further requests of the connection. It sends their responses in order.
-    """
-
-    answer: Awaitable[Any]
-    admits: Callable[[memoryview], bool]
-    """Returns whether a request with these first bytes may be handled before this response is sent."""
+    def __init__(
+        self,
+        answer: Awaitable[Any],
+        *,
+        keeps_frame: bool = False,
+        admits: Callable[[memoryview], bool] | None = None,
+    ) -> None:
+        """`keeps_frame`: the bytes of the request are needed until the response is ready."""
+        self.answer = answer
+        self.keeps_frame = keeps_frame
+        self.admits = admits
 
 
 class Reply:
@@ -44,7 +47,7 @@ class Reply:
         self.ready = False
         self._result: Chunks | Exception | None = None
         self.task: asyncio.Task[None] | None = None
-        """The wait of a `Pending` response."""
+        """The wait of a response that admits further requests."""
 
     def set(self, result: Chunks | Exception | None) -> None:
         """Record the response, or None if the request has none. An error closes the connection."""
@@ -67,7 +70,7 @@ class Replies:
         self._admits: Callable[[memoryview], bool] = _nothing
 
     def add(self, admits: Callable[[memoryview], bool] | None = None) -> Reply:
-        """Add the response to the newest request. `admits` is that of `Pending`; None keeps the former one."""
+        """Add the response to the newest request. `admits` is that of `Deferred`; None keeps the former one."""
         reply = Reply()
         self.queue.append(reply)
         if admits is not None:
@@ -83,7 +86,7 @@ class Replies:
         return len(self.queue) < MOST_PENDING and self._admits(head)
 
     def cancel(self) -> None:
-        """End the waits of `Pending` responses, because the connection is lost."""
+        """End the waits of processed requests, because the connection is lost."""
         for reply in self.queue:
             if reply.task is not None:
                 reply.task.cancel()

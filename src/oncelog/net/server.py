@@ -1,6 +1,6 @@
 """Accept connections, and answer the requests of each connection in order.
 
-Requests of a connection are handled one at a time, except while responses are `Pending`.
+Requests of a connection are handled one at a time, except while processed ones wait for their outcome (`Deferred`).
 
 `net.frames` cuts the bytes of a connection into frames. This module passes them to a handler and writes the responses.
 """
@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from oncelog.net.eager import start_eagerly
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
-from oncelog.net.peer import Peer
 from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
-from oncelog.net.replies import Chunks, Holds, Pending, Replies, Reply
+from oncelog.net.replies import Chunks, Deferred, Replies, Reply
 from oncelog.net.server_options import DEFAULT_LISTENER, EVERY_ADDRESS, Address, Limits, every_address
+from oncelog.net.session import BUSY, CLOSED, IN_ORDER, TURN_TAKEN, UNREAD, Session
 from oncelog.net.unsent import Unsent
 
 __all__ = [
@@ -26,15 +26,14 @@ __all__ = [
     "Address",
     "BadFrameError",
     "Chunks",
+    "Deferred",
     "Handler",
-    "Holds",
     "Limits",
-    "Peer",
-    "Pending",
     "Server",
+    "Session",
 ]
 
-Handler = Callable[[memoryview, "Peer"], Chunks | Awaitable[Chunks | None] | Holds | Pending | None]
+Handler = Callable[[memoryview, "Session"], Chunks | Deferred | None]
 
 WRITE_BYTES = 64 * 1024
 """Responses to pipelined requests are gathered up to this size before they are written."""
@@ -55,49 +54,33 @@ class ServerConnection(asyncio.BufferedProtocol):
     """Serve one client."""
 
     __slots__ = (
-        "_busy",
-        "_closing",
-        "_eof",
         "_frames",
-        "_held",
-        "_peer",
-        "_quiet_sweeps",
         "_reading",
         "_replies",
         "_server",
         "_transport",
-        "_turn_pending",
-        "_write_paused",
+        "session",
     )
 
     def __init__(self, server: Server, listener: str) -> None:
         self._server = server
         self._transport: asyncio.Transport
-        self._peer = Peer("", 0, 0, listener=listener)
+        self.session = Session(listener=listener)
         self._frames = FrameReader(server.buffers, server.limits.max_request_size)
         self._replies = Replies()
-        self._busy = False
-        """A request is handled. No other one may be handled meanwhile."""
-        self._held = False
-        """The next request must wait until earlier responses are sent."""
-        self._turn_pending = False
-        self._write_paused = False
         self._reading = True
-        self._eof = False
-        self._closing = False
-        self._quiet_sweeps = 0
 
     # -- called by the event loop ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register a new connection, or close it if the server rejects it."""
         self._transport = cast(asyncio.Transport, transport)
-        connection_id = self._server.admit(self)
+        session = self.session
+        session.connection_id = self._server.admit(self)
         name = transport.get_extra_info("peername") or ("", 0)
-        host = str(name[0]).removeprefix(IPV4_IN_IPV6)
-        self._peer = Peer(host, int(name[1]), connection_id, listener=self._peer.listener)
-        if not connection_id:
-            self._closing = True
+        session.host, session.port = str(name[0]).removeprefix(IPV4_IN_IPV6), int(name[1])
+        if not session.connection_id:
+            session.mute(CLOSED)
             self._transport.abort()
             return
         sock = transport.get_extra_info("socket")
@@ -106,19 +89,18 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the memory of the connection. A response in progress is dropped."""
-        self._closing = True
+        self.session.mute(CLOSED)
         self._replies.cancel()
         self._server.unsent.all_read(self)
-        self._server.unsent.drop_draft(self._peer.connection_id)
-        self._peer.on_disconnect.call()
+        self._server.unsent.drop_draft(self.session)
+        self.session.disconnected()
         self._frames.discard()
         self._server.gone(self)
 
     def eof_received(self) -> bool:
         """Record that the client sends no more. Return True to keep the connection open while a response is due."""
-        self._eof = True
-        self._peer.on_disconnect.call()
-        return bool(self._replies.queue) or self._turn_pending or self._write_paused
+        self.session.disconnected()
+        return bool(self._replies.queue) or self.session.muted & (TURN_TAKEN | UNREAD) != 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next read."""
@@ -126,22 +108,22 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Serve the bytes of a read."""
-        if self._closing:
+        if self.session.muted & CLOSED:
             return
         if self._frames.received(nbytes):
             self._turn()
         else:
-            self._quiet_sweeps = 0  # a long frame makes progress
+            self.session.quiet_sweeps = 0  # a long frame makes progress
 
     def pause_writing(self) -> None:
         """Serve no more requests, because the client reads its responses too slowly."""
-        self._write_paused = True
+        self.session.mute(UNREAD)
 
     def resume_writing(self) -> None:
         """Serve requests again, because the client has read its responses."""
-        self._write_paused = False
+        self.session.unmute(UNREAD)
         self._server.unsent.all_read(self)
-        self._quiet_sweeps = 0
+        self.session.quiet_sweeps = 0
         self._next_turn()
 
     # -- called by the server -----------------------------------------------------------------------------------------
@@ -153,67 +135,64 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close the connection without sending the rest of its responses."""
-        self._closing = True
+        self.session.mute(CLOSED)
         self._server.unsent.all_read(self)
         self._transport.abort()
 
-    def abort_unread(self, size: int) -> None:
+    def abort_unread(self) -> None:
         """Close the connection: the client does not read its responses, and they take too much memory."""
         _log.warning(
-            "closing %s:%d: it has %d bytes of unread responses, and all connections together exceed twice "
+            "closing %s: it has %d bytes of unread responses, and all connections together exceed twice "
             "queued.max.response.bytes",
-            self._peer.host,
-            self._peer.port,
-            size,
+            self.session,
+            self.session.unread,
         )
         self.abort()
 
     def sweep(self) -> None:
         """Close the connection if it was idle for more than SWEEPS calls. The server calls this regularly."""
-        self._quiet_sweeps += 1
-        if self._quiet_sweeps > SWEEPS and not self._replies.queue:
-            _log.info("closing %s:%d: it is idle", self._peer.host, self._peer.port)
+        self.session.quiet_sweeps += 1
+        if self.session.quiet_sweeps > SWEEPS and not self._replies.queue:
+            _log.info("closing %s: it is idle", self.session)
             self.abort()
 
     # -- serving ------------------------------------------------------------------------------------------------------
 
-    def _blocked(self) -> bool:
-        return self._busy or self._held or self._write_paused or self._turn_pending or self._closing
-
     def _turn(self) -> None:
         """Serve as many of the received frames as possible, and keep the other bytes."""
-        if not self._blocked():
+        session = self.session
+        if not session.muted:
             self._serve()
-        if self._closing:
+        if session.muted & CLOSED:
             self._frames.release()
             return
-        blocked = self._blocked()
+        blocked = session.muted != 0
         self._frames.keep(blocked=blocked)
         if self._reading and blocked and self._frames.full:
             self._reading = False
             self._transport.pause_reading()
-        elif not self._reading and not blocked and not self._eof:
+        elif not self._reading and not blocked and not session.gone:
             self._reading = True
             self._transport.resume_reading()
-        if self._eof and not blocked and not self._replies.queue:
+        if session.gone and not blocked and not self._replies.queue:
             self._disconnect()
 
     def _next_turn(self) -> None:
         """Serve the kept bytes, if there are any, after a wait."""
-        self._turn_pending = False
-        self._frames.resume(blocked=self._blocked())
+        self.session.unmute(TURN_TAKEN)
+        self._frames.resume(blocked=self.session.muted != 0)
         self._turn()
 
     def _serve(self) -> None:
         out: Chunks = []
         size = 0
         left = FRAMES_A_TURN
-        handler, peer, frames, waiting = self._server.handler, self._peer, self._frames, self._replies.queue
+        handler, session, frames, waiting = self._server.handler, self.session, self._frames, self._replies.queue
         try:
             while not (waiting and self._must_wait()) and (frame := frames.next_frame()) is not None:
-                self._quiet_sweeps = 0
-                result = handler(frame, peer)
-                if type(result) is not list and result is not None:
+                session.quiet_sweeps = 0
+                result = handler(frame, session)
+                if isinstance(result, Deferred):
                     result = self._begin(result, frame)
                 if type(result) is list:
                     if waiting:
@@ -223,11 +202,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                         if size >= WRITE_BYTES:
                             self._write(out, size)
                             out, size = [], 0
-                if self._blocked():
+                if session.muted:
                     break
                 left -= 1
                 if not left:
-                    self._turn_pending = True
+                    session.mute(TURN_TAKEN)
                     self._server.loop.call_soon(self._next_turn)
                     break
         except Exception as error:  # noqa: BLE001 - a bad request must not reach the event loop
@@ -235,45 +214,47 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._fail(error, out, size)
                 return
             self._replies.fail(error)
-            self._held = True
+            session.mute(IN_ORDER)
         if out:
             self._write(out, size)
-        if not self._busy and self._server.unsent.drafts:
-            self._server.unsent.drop_draft(peer.connection_id)
+        if session.draft and not session.muted & BUSY:
+            self._server.unsent.drop_draft(session)
 
-    def _begin(self, result: object, frame: memoryview) -> Chunks | None:
+    def _begin(self, deferred: Deferred, frame: memoryview) -> Chunks | None:
         """Begin to wait for the response to a request. Return the response if no wait is needed."""
-        answer: Any = result.answer if isinstance(result, (Holds, Pending)) else result
+        answer: Any = deferred.answer
         if isinstance(answer, Coroutine):
             answer = start_eagerly(answer)
         if type(answer) is list or answer is None:
             return cast(Chunks | None, answer)
-        reply = self._replies.add(result.admits if isinstance(result, Pending) else None)
-        task = self._server.run(self._wait(cast(Awaitable[Chunks | None], answer), reply))
-        if isinstance(result, Pending):
+        reply = self._replies.add(deferred.admits)
+        task = self._server.run(self._wait(answer, reply))
+        if deferred.admits is not None:
             reply.task = task
         else:
-            self._busy = True
-            if isinstance(result, Holds):
+            self.session.mute(BUSY)
+            if deferred.keeps_frame:
                 self._frames.pin(frame)
         return None
 
     def _must_wait(self) -> bool:
         """Return whether the next request must not be handled before earlier responses are sent."""
         head = self._frames.head()
-        self._held = head is not None and (self._server.draining or not self._replies.admit(head))
-        return self._held
+        if head is None or (not self._server.draining and self._replies.admit(head)):
+            return False
+        self.session.mute(IN_ORDER)
+        return True
 
-    async def _wait(self, answer: Awaitable[Chunks | None], reply: Reply) -> None:
+    async def _wait(self, answer: Any, reply: Reply) -> None:
         """Answer a request whose response has to wait."""
         try:
             reply.set(await answer)
         except Exception as error:  # noqa: BLE001 - a bad request must not reach the event loop
             reply.set(error)
         if reply.task is None:
-            self._busy = False
+            self.session.unmute(BUSY)
             self._frames.unpin()
-        self._quiet_sweeps = 0
+        self.session.quiet_sweeps = 0
         self._send_ready()
 
     def _send_ready(self) -> None:
@@ -284,17 +265,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         while waiting and waiting[0].ready:
             result = waiting.popleft().take()
             if isinstance(result, Exception):
-                self._server.unsent.drop_draft(self._peer.connection_id)
+                self._server.unsent.drop_draft(self.session)
                 self._fail(result, out, size)
                 return
             if result is not None:
                 size += add_framed(out, result)
-        if out and not self._closing:
+        if out and not self.session.muted & CLOSED:
             self._write(out, size)
-        self._server.unsent.drop_draft(self._peer.connection_id)
+        self._server.unsent.drop_draft(self.session)
         if self._server.draining and not waiting:
             self._disconnect()
-        self._held = False
+        self.session.unmute(IN_ORDER)
         self._next_turn()
 
     def _write(self, out: Chunks, size: int) -> None:
@@ -302,26 +283,26 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(in_few_pieces(out))
-        if self._write_paused and not self._closing:
+        if self.session.muted & (UNREAD | CLOSED) == UNREAD:
             taken = sum(map(self._server.unsent.taken_by, out))
             self._server.unsent.add_unread(self, taken)
 
     def _fail(self, error: Exception, out: Chunks, size: int) -> None:
         """Close the connection, because a request cannot be answered. Send the responses to earlier requests first."""
-        if not self._closing:
+        if not self.session.muted & CLOSED:
             expected = isinstance(error, BadFrameError)
             message = str(error) if expected else f"a request failed: {error!r}"
             level = logging.WARNING if expected else logging.ERROR
             trace = None if expected else error
-            _log.log(level, "closing %s:%d: %s", self._peer.host, self._peer.port, message, exc_info=trace)
+            _log.log(level, "closing %s: %s", self.session, message, exc_info=trace)
             if out:
                 self._write(out, size)
             self._disconnect()
         self._frames.release()
 
     def _disconnect(self) -> None:
-        if not self._closing:
-            self._closing = True
+        if not self.session.muted & CLOSED:
+            self.session.mute(CLOSED)
             self._transport.close()
 
 
@@ -331,12 +312,10 @@ class Server:
     def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
         """Create a server. `listen` binds its addresses.
 
-        `handler(frame, peer)` gets a writable view of one request, without its length. It returns the response as
-        chunks, without the length. It returns None if there is no response, or an awaitable of either. The chunks must
-        not be slices of the frame. The frame is valid until the handler returns or first waits. If the handler returns
-        `Holds`, the frame is valid until the response. If it returns `Pending`, it may get the next requests of the
-        connection before the response is ready. If the client disconnects, that response is cancelled. If the handler
-        raises, the connection is closed.
+        `handler(frame, session)` gets a writable view of one request, without its length. It returns the response as
+        chunks, without the length, or None if there is no response, or a `Deferred` whose answer is either. The chunks
+        must not be slices of the frame. The frame is valid until the handler returns or first waits, or as `Deferred`
+        says. If the handler raises, the connection is closed.
         """
         limits = limits or Limits()
         self.handler = handler
@@ -458,9 +437,12 @@ class Server:
 
     def _replaces(self, connection: ServerConnection) -> bool:
         """Close the most idle client for a connection of the protected listener, as Kafka does."""
-        own, protected = connection._peer.listener, self.limits.protected_listener
-        others = (each for each in self.connections if each._peer.listener != own and not each._closing)
-        idle = max(others, key=lambda each: each._quiet_sweeps, default=None) if own == protected else None
+        own, protected = connection.session.listener, self.limits.protected_listener
+        if own != protected:
+            return False
+        sessions = ((each, each.session) for each in self.connections)
+        others = [each for each, session in sessions if session.listener != own and not session.muted & CLOSED]
+        idle = max(others, key=lambda each: each.session.quiet_sweeps, default=None)
         if idle is not None:
             idle.abort()
         return idle is not None

@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import FrameType, coroutine
 from typing import Any, TypeVar
 
-from oncelog.net.server import Chunks, Handler, Holds, Peer, Pending
+from oncelog.net.server import Chunks, Deferred, Handler, Session
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ _log = logging.getLogger("oncelog.stalls")
 class StallWatch:
     """Log every step on the event loop that takes longer than a limit. Create it on the loop."""
 
-    def __init__(self, limit_ms: int, describe: Callable[[memoryview, Peer], str]) -> None:
-        """`describe(frame, peer)` returns the text that identifies a request in the log."""
+    def __init__(self, limit_ms: int, describe: Callable[[memoryview, Session], str]) -> None:
+        """`describe(frame, session)` returns the text that identifies a request in the log."""
         self._limit_s = limit_ms / 1000
         self._describe = describe
         self._loop = asyncio.get_running_loop()
@@ -51,15 +51,13 @@ class StallWatch:
     def handler(self, inner: Handler) -> Handler:
         """Return a frame handler that times the work of `inner` on each request."""
 
-        def handle(frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | Pending | None:
+        def handle(frame: memoryview, session: Session) -> Chunks | Deferred | None:
             started, cpu = time.perf_counter(), time.thread_time()
-            result = inner(frame, peer)
+            result = inner(frame, session)
             if time.perf_counter() - started > self._limit_s:
-                self._report(self._describe(frame, peer), started, cpu)
-            if isinstance(result, Coroutine):
-                return self.timed(result, self._describe(frame, peer))
-            if isinstance(result, (Holds, Pending)) and isinstance(result.answer, Coroutine):
-                return result._replace(answer=self.timed(result.answer, self._describe(frame, peer)))
+                self._report(self._describe(frame, session), started, cpu)
+            if isinstance(result, Deferred) and isinstance(result.answer, Coroutine):
+                result.answer = self.timed(result.answer, self._describe(frame, session))
             return result
 
         return handle

@@ -5,6 +5,8 @@ from __future__ import annotations
 from mmap import mmap
 from typing import Protocol
 
+from oncelog.net.session import Session
+
 Piece = bytes | memoryview
 
 LEAST = 64 * 1024
@@ -16,8 +18,10 @@ LEAST_AT_ONCE = 1024 * 1024
 class SlowReader(Protocol):
     """A connection whose client does not read its responses."""
 
-    def abort_unread(self, size: int) -> None:
-        """Close the connection because of `size` bytes of unread responses."""
+    session: Session
+
+    def abort_unread(self) -> None:
+        """Close the connection because of its unread responses."""
 
 
 class Unsent:
@@ -27,17 +31,15 @@ class Unsent:
     and later responses still get a share. A response that was sent at once takes nothing.
     """
 
-    __slots__ = ("_copies", "_limit", "_unread", "bytes", "drafts")
+    __slots__ = ("_copies", "_limit", "_unread", "bytes")
 
     def __init__(self, limit: int, *, copies: bool) -> None:
         """`limit` is in bytes, -1 for none. `copies`: the transport copies all data that is written to it."""
         self._limit = limit
         self._copies = copies
         self.bytes = 0
-        self.drafts: dict[int, int] = {}
-        """Memory of responses that are not complete yet, by connection. It is included in `bytes`."""
-        self._unread: dict[SlowReader, int] = {}
-        """Memory of the responses that each client has not read. The connection that has waited longest is first."""
+        self._unread: dict[SlowReader, None] = {}
+        """The connections with unread responses. The one that has waited longest is first."""
 
     def available(self, own: int = 0) -> int:
         """Return how many more bytes a response may take, if it has taken `own` bytes so far."""
@@ -45,14 +47,15 @@ class Unsent:
             return 2**63 - 1
         return max((self._limit - self.bytes + own) // 2, LEAST) - own
 
-    def draft(self, connection_id: int, size: int) -> None:
+    def draft(self, session: Session, size: int) -> None:
         """Count the memory of an incomplete response, because handlers may build others at the same time."""
-        self.drafts[connection_id] = self.drafts.get(connection_id, 0) + size
+        session.draft += size
         self.bytes += size
 
-    def drop_draft(self, connection_id: int) -> None:
+    def drop_draft(self, session: Session) -> None:
         """Stop counting an incomplete response: it was written and is counted elsewhere, or is built again."""
-        self.bytes -= self.drafts.pop(connection_id, 0)
+        self.bytes -= session.draft
+        session.draft = 0
 
     def add_unread(self, connection: SlowReader, size: int) -> None:
         """Count a response that its client has not read yet; `size` is its memory in bytes.
@@ -60,16 +63,19 @@ class Unsent:
         If all responses together take far too much memory, close the connections whose responses are unread for the
         longest time.
         """
-        self._unread[connection] = self._unread.get(connection, 0) + size
+        self._unread[connection] = None
+        connection.session.unread += size
         self.bytes += size
         if self.too_much:
-            for other, unread in tuple(self._unread.items()):
-                if unread > LEAST and self.too_much:
-                    other.abort_unread(unread)
+            for other in tuple(self._unread):
+                if other.session.unread > LEAST and self.too_much:
+                    other.abort_unread()
 
     def all_read(self, connection: SlowReader) -> None:
         """Stop counting a client's responses: it has read all of them, or has disconnected."""
-        self.bytes -= self._unread.pop(connection, 0)
+        self._unread.pop(connection, None)
+        self.bytes -= connection.session.unread
+        connection.session.unread = 0
 
     @property
     def too_much(self) -> bool:

@@ -20,6 +20,7 @@ from oncelog.cluster.store import Operation, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, read_topic
 from oncelog.log.disk import OsDisk
+from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -223,18 +224,17 @@ def test_disconnected_watcher_is_removed(tmp_path: Path, store: FailingTree) -> 
             max_bytes=1000,
             topics=[FetchTopic(topic_id=topic.topic_id, partitions=[partition])],
         )
-        context = RequestContext(ApiKey.FETCH, 16, 1, "", "", 1)
+        context = RequestContext(ApiKey.FETCH, 16, 1, "test", Session())
         pending = fetch(broker.parts)(request, context)
         assert isinstance(pending, Awaitable)
         waiting = asyncio.ensure_future(pending)
         await asyncio.sleep(0)
         watchers = broker.partitions.find("t", 0)._watchers
         assert watchers
-        (hang_up,) = context.on_disconnect
-        hang_up()
+        context.session.disconnected()
         answer = await waiting
         assert answer.responses[0].partitions[0].records == b""
         assert not watchers
-        assert not context.on_disconnect
+        assert not context.session.waiting
 
     live(tmp_path, store, life)

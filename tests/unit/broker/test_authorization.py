@@ -16,8 +16,9 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.dispatch import BadRequestError, Dispatcher
-from oncelog.broker.requests.operations import ANONYMOUS, Operation, Resource
-from oncelog.net.server import Holds, Peer
+from oncelog.broker.requests.operations import Operation, Resource
+from oncelog.net.server import Deferred
+from oncelog.net.session import ANONYMOUS, Session
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -184,8 +185,8 @@ async def ask(dispatch: Dispatcher, case: Case) -> Any:
     request, response = messages(case.api)
     header = encode_request_header(RequestHeader(case.api, version, 1, "test"))
     frame = bytearray(header + message(request, case.fields).encode(version))
-    answer: Any = dispatch(memoryview(frame), Peer("127.0.0.1", 1, 1))
-    if isinstance(answer, Holds):
+    answer: Any = dispatch(memoryview(frame), Session("127.0.0.1", 1, 1))
+    if isinstance(answer, Deferred):
         answer = answer.answer
     if isinstance(answer, Awaitable):
         answer = await answer
@@ -302,7 +303,7 @@ def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
 
 
 def test_rejection_names_the_principal_and_the_resource() -> None:
-    context = RequestContext(0, 0, 1, "", "", 1, authorizer=RefuseResources(Resource.GROUP))
+    context = RequestContext(0, 0, 1, "test", Session(), authorizer=RefuseResources(Resource.GROUP))
     context.authorize(Operation.READ, Resource.TOPIC, TOPIC)
     with pytest.raises(ProtocolError) as refused:
         context.authorize(Operation.READ, Resource.GROUP, GROUP)

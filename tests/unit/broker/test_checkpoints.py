@@ -22,6 +22,7 @@ from oncelog.broker.storage.partitions import LOGS_A_STEP
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.checkpoint import read_offset_checkpoint
 from oncelog.log.disk import Buffer, Disk, OsDisk
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -31,7 +32,7 @@ from oncelog.protocol.messages.delete_records import (
 from oncelog.sim.disk import SimDisk
 from support.broker_fixtures import NOW, BrokerStorage, append, fill
 
-CONTEXT = RequestContext(0, 2, 1, "test", "127.0.0.1", 1)
+CONTEXT = RequestContext(0, 2, 1, "test", Session())
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint")
 Life = Callable[[Broker], Awaitable[None]]
 

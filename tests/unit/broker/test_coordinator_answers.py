@@ -13,6 +13,7 @@ import pytest
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.coordinator.effects import Effects, Reply
 from oncelog.log.config import LogConfig
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.shell_fixtures import BrokerStub, Remembering, record, say
 
@@ -85,16 +86,15 @@ def test_request_is_released_when_its_client_disconnects() -> None:
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.terms.load()
-        on_disconnect: list[Callable[[], None]] = []
-        task, reference = ask(shell, wait, on_disconnect=on_disconnect)
+        session = Session()
+        task, reference = ask(shell, wait, session=session)
         await asyncio.sleep(0)
-        for callback in on_disconnect:
-            callback()
+        session.disconnected()
         assert await task is None
         del task
         await asyncio.sleep(0)
         assert reference() is None
-        assert not on_disconnect
+        assert not session.waiting
         reply = Effects(records=[record("t", 1)], replies=[Reply(tokens[0], "late")])
         shell.apply(0, reply)
         assert stub.log.log_end_offset == 1

@@ -12,6 +12,7 @@ from oncelog.broker.handlers.offset_commit import bind as offset_commit
 from oncelog.broker.handlers.txn_offset_commit import bind as txn_offset_commit
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.topics import TopicInfo
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -61,7 +62,7 @@ def test_long_commit_leaves_no_offset_of_a_topic_deleted_meanwhile(storage: Brok
             partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=42)] * 3 * ITEMS_A_PART,
         )
         replace_topic_after_first_part(broker, topic)
-        context = RequestContext(8, version, 1, "", "", 1)
+        context = RequestContext(8, version, 1, "test", Session())
         answer = await offset_commit(broker.parts)(OffsetCommitRequest(group_id="g", topics=[commit]), context)
         (answered,) = answer.topics
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID
@@ -85,7 +86,7 @@ def test_long_transactional_commit_leaves_no_offset_of_a_topic_deleted_meanwhile
             topics=[TxnOffsetCommitRequestTopic(name="t", partitions=partitions)],
         )
         replace_topic_after_first_part(broker, topic)
-        answer = await txn_offset_commit(broker.parts)(request, RequestContext(28, 3, 1, "", "", 1))
+        answer = await txn_offset_commit(broker.parts)(request, RequestContext(28, 3, 1, "test", Session()))
         (answered,) = answer.topics
         codes = [partition.error_code for partition in answered.partitions]
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

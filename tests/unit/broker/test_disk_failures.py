@@ -18,6 +18,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.handlers.find_coordinator import bind as find_coordinator
 from oncelog.broker.requests.context import RequestContext
 from oncelog.coordinator.partitioning import partition_for
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -209,13 +210,13 @@ def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> Non
 
     async def coordinator(broker: Broker, group: str) -> int:
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
-        answer = await find_coordinator(broker.parts)(request, RequestContext(10, 6, 1, "test", "127.0.0.1", 1))
+        answer = await find_coordinator(broker.parts)(request, RequestContext(10, 6, 1, "test", Session()))
         return answer.coordinators[0].error_code
 
     async def life(broker: Broker) -> None:
         await broker.topics.ensure_internal("__consumer_offsets")
         bad, good = (group_of(broker, path) for path in storage.paths)
-        context = RequestContext(11, 9, 1, "test", "127.0.0.1", 1)
+        context = RequestContext(11, 9, 1, "test", Session())
 
         def join(group: str, member: str) -> asyncio.Task[object]:
             request = JoinGroupRequest(

@@ -15,7 +15,7 @@ from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_WAITING
 from oncelog.broker.requests.dispatch import Dispatcher
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
-from oncelog.net.peer import Peer
+from oncelog.net.session import Session
 from oncelog.net.unsent import LEAST
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
@@ -29,8 +29,8 @@ from oncelog.protocol.messages.fetch import (
 )
 from oncelog.protocol.records import Record, build_batch
 
-CONTEXT = RequestContext(ApiKey.FETCH, 12, 1, "", "", 1)
-BY_ID = RequestContext(ApiKey.FETCH, 16, 1, "", "", 1)
+CONTEXT = RequestContext(ApiKey.FETCH, 12, 1, "test", Session())
+BY_ID = RequestContext(ApiKey.FETCH, 16, 1, "test", Session())
 
 
 def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> None:
@@ -195,12 +195,12 @@ def test_fetches_read_in_turns_share_the_budget(tmp_path: Path) -> None:
             broker.partitions.find("t", partition).append(memoryview(batch), now_ms=10**12)
         wanted = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(150)]
 
-        async def fetch(connection_id: int) -> int:
+        async def fetch(session: Session) -> int:
             request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic="t", partitions=wanted)])
-            answer = await bind(broker.parts)(request, replace(CONTEXT, connection_id=connection_id))  # type: ignore[misc]
+            answer = await bind(broker.parts)(request, replace(CONTEXT, session=session))  # type: ignore[misc]
             return sum(len(each.records) for each in answer.responses[0].partitions)
 
-        sizes = await asyncio.gather(*map(fetch, range(20)))
+        sizes = await asyncio.gather(*(fetch(Session()) for _ in range(20)))
         assert min(sizes) >= LEAST
         assert sum(sizes) == broker.server.unsent.bytes < 2_000_000 + 20 * 2 * LEAST
         await broker.stop()
@@ -400,12 +400,12 @@ def test_all_versions_of_fetch_share_the_limit_of_waiting_partitions(tmp_path: P
             topics = [FetchTopic(topic="t", partitions=wanted)]
             request = FetchRequest(session_epoch=-1, max_wait_ms=max_wait_ms, min_bytes=1, topics=topics)
             header = encode_request_header(RequestHeader(ApiKey.FETCH, version, 1, "test"))
-            return dispatcher(memoryview(bytearray(header + request.encode(version))), Peer("", 1, 1))
+            return dispatcher(memoryview(bytearray(header + request.encode(version))), Session("", 1, 1))
 
         fetch(11, 0)
         handler: Any = dispatcher._routes[ApiKey.FETCH, 11].handle
         handler._waiting.count = MOST_WAITING
-        assert await asyncio.wait_for(fetch(12, 600_000), 30)
+        assert await asyncio.wait_for(fetch(12, 600_000).answer, 30)
         assert handler._waiting.count == MOST_WAITING
         await broker.stop()
 

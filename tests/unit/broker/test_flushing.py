@@ -23,7 +23,8 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.net.eager import start_eagerly
-from oncelog.net.server import Holds, Pending
+from oncelog.net.server import Deferred
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -47,7 +48,7 @@ from oncelog.protocol.messages.write_txn_markers import (
 from oncelog.protocol.records import Record, build_batch
 
 NOW = 1_000_000
-CONTEXT = RequestContext(0, 12, 1, "test", "127.0.0.1", 1)
+CONTEXT = RequestContext(0, 12, 1, "test", Session())
 
 
 class GatedDisk(OsDisk):
@@ -102,7 +103,7 @@ def live(
     asyncio.run(run())
 
 
-Answer = ProduceResponse | Pending | None
+Answer = ProduceResponse | Deferred | None
 
 
 def send(broker: Broker, topic: str, partition: int = 0, records: int = 1, acks: int = 1) -> Answer:
@@ -114,7 +115,7 @@ def send(broker: Broker, topic: str, partition: int = 0, records: int = 1, acks:
 
 
 def waiting(answer: Answer) -> asyncio.Task[ProduceResponse]:
-    assert isinstance(answer, Pending), "answered before the sync"
+    assert isinstance(answer, Deferred), "answered before the sync"
     return asyncio.ensure_future(answer.answer)
 
 
@@ -202,10 +203,10 @@ def test_produce_that_ends_early_leaves_no_waits(tmp_path: Path, acks: int, end:
         data = [PartitionProduceData(index=index, records=bytes(batch)) for index in range(count)]
         topics = [TopicProduceData(name="t", partition_data=data)]
         request = ProduceRequest(acks=acks, timeout_ms=1 if end == "time-out" else 2**31 - 1, topic_data=topics)
-        context = RequestContext(0, 12, 1, "test", "127.0.0.1", 1)
+        context = RequestContext(0, 12, 1, "test", Session())
         disk.gate.set()
         answer = produce(broker.parts)(request, context)
-        assert isinstance(answer, Holds)
+        assert isinstance(answer, Deferred)
         task = asyncio.ensure_future(answer.answer)
         while broker.partitions.find("t", count - 1).log.log_end_offset == 0:
             disk.gate.clear() if broker.partitions.find("t", 0).log.log_end_offset else None
@@ -217,8 +218,8 @@ def test_produce_that_ends_early_leaves_no_waits(tmp_path: Path, acks: int, end:
             with pytest.raises(asyncio.CancelledError):
                 await task
         else:
-            for callback in tuple(context.on_disconnect) if end == "disconnect" else ():
-                callback()
+            if end == "disconnect":
+                context.session.disconnected()
             response = await task
             assert isinstance(response, ProduceResponse)
             errors = {each.error_code for each in response.responses[0].partition_responses}
@@ -226,7 +227,7 @@ def test_produce_that_ends_early_leaves_no_waits(tmp_path: Path, acks: int, end:
         for _ in range(3):  # the waits of many partitions end in parts
             await asyncio.sleep(0)
         assert sum(left(broker, index) for index in range(count)) == 0
-        assert context.on_disconnect == []
+        assert not context.session.waiting
 
     live(tmp_path, life)
 

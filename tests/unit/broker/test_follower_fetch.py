@@ -22,6 +22,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import NoNodeError, Set
 from oncelog.cluster.topic_nodes import write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
@@ -49,9 +50,9 @@ from support.broker_fixtures import NOW, BrokerStorage
 
 ID = UUID(int=5)
 TOPIC = TopicInfo("t", ID, (PartitionInfo(1, 0, (1, 2, 3), (1, 2), leader_broker_epoch=0),))
-CONTEXT = RequestContext(ApiKey.FETCH, 17, 1, "", "", 1)
-LISTING = RequestContext(ApiKey.LIST_OFFSETS, 9, 1, "", "", 1)
-DELETING = RequestContext(ApiKey.DELETE_RECORDS, 2, 1, "", "", 1)
+CONTEXT = RequestContext(ApiKey.FETCH, 17, 1, "test", Session())
+LISTING = RequestContext(ApiKey.LIST_OFFSETS, 9, 1, "test", Session())
+DELETING = RequestContext(ApiKey.DELETE_RECORDS, 2, 1, "test", Session())
 FOLLOWER = 2
 MOST = 1 << 20
 
@@ -371,7 +372,9 @@ def test_followers_ask_for_the_end_of_an_epoch_without_permission_for_the_topic(
         await leader(broker, epoch=5)
         asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=5, leader_epoch=3)
         topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
-        context = RequestContext(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, 1, "", "", 1, authorizer=OnlyClusterAction())
+        context = RequestContext(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, 1, "test", Session(), authorizer=OnlyClusterAction()
+        )
         answer = await offset_for_leader_epoch.bind(broker.parts)(OffsetForLeaderEpochRequest(topics=topics), context)
         found = answer.topics[0].partitions[0]
         assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 3)
@@ -425,13 +428,12 @@ def test_delete_records_of_a_client_that_has_gone_ends(storage: BrokerStorage, w
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
         fetched(broker, request(3, last_fetched_epoch=0))
-        context = replace(DELETING, on_disconnect=[])
+        context = replace(DELETING, session=Session())
         task = deleting(broker, 2**31 - 1, context)
         await asyncio.sleep(0.05 if waits else 0)
-        for callback in tuple(context.on_disconnect):
-            callback()
+        context.session.disconnected()
         await asyncio.wait_for(task, 60)
-        assert not context.on_disconnect
+        assert not context.session.waiting
         assert not replica._watchers
 
     storage.run_broker(life)

@@ -16,7 +16,8 @@ from oncelog.broker.handlers.groups import MOST_PROTOCOLS
 from oncelog.broker.metadata.alterations import MOST_SETTINGS
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.dispatch import bound_handler
-from oncelog.net.server import Holds
+from oncelog.net.server import Deferred
+from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
@@ -88,7 +89,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS
 from support.broker_fixtures import BrokerStorage
 from support.turns import turns_of_others
 
-CONTEXT = RequestContext(0, 7, 1, "test", "127.0.0.1", 1)
+CONTEXT = RequestContext(0, 7, 1, "test", Session())
 NAMES = [f"no-{number}" for number in range(1000)]
 TOPIC = ResourceType.TOPIC
 TIMEOUT = {"timeout_ms": 60_000}
@@ -423,7 +424,7 @@ def test_rejected_items_of_one_request_are_logged_in_one_line(
         await broker.topics.create("t", partitions=1)
         caplog.clear()
         answer = ask(broker, key, request, CONTEXT)
-        await (answer.answer if isinstance(answer, Holds) else answer)
+        await (answer.answer if isinstance(answer, Deferred) else answer)
         assert [record.getMessage() for record in caplog.records] == [line]
 
     caplog.set_level(logging.INFO)

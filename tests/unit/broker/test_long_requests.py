@@ -33,7 +33,7 @@ from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.log.validate import MOST_NAMED
 from oncelog.net.eager import start_eagerly
-from oncelog.net.server import Holds, Peer
+from oncelog.net.server import Deferred, Session
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.compression import Codec, compress
 from oncelog.protocol.errors import ErrorCode
@@ -93,7 +93,7 @@ def live(folder: Path, body: Callable[[Broker, Workers], Awaitable[None]]) -> No
 
 
 def context(api: ApiKey, version: int) -> RequestContext:
-    return RequestContext(api, version, 1, "", "", 1)
+    return RequestContext(api, version, 1, "test", Session())
 
 
 async def answer(result: Any) -> Any:
@@ -101,7 +101,7 @@ async def answer(result: Any) -> Any:
 
 
 async def later(result: Any) -> Any:
-    return await (result.answer if isinstance(result, Holds) else result)
+    return await (result.answer if isinstance(result, Deferred) else result)
 
 
 def send(broker: Broker, records: bytes, topic: str, partition: int = 0) -> Any:
@@ -259,7 +259,7 @@ def test_request_for_many_partitions_yields_between_appends(tmp_path: Path) -> N
         data = [PartitionProduceData(index=index, records=keyed(1)) for index in range(300)]
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain", partition_data=data)])
         pending = produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
-        assert isinstance(pending, Holds)
+        assert isinstance(pending, Deferred)
         with turns_of_others() as turns:
             response = await answer(pending)
         assert turns.count >= 4
@@ -272,7 +272,7 @@ def test_topics_without_partitions_yield_to_other_requests(tmp_path: Path) -> No
     async def body(broker: Broker, workers: Workers) -> None:
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain") for _ in range(1000)])
         pending = produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
-        assert isinstance(pending, Holds)
+        assert isinstance(pending, Deferred)
         with turns_of_others() as turns:
             response = await answer(pending)
         assert turns.count >= 1000 // (OPENED_A_TURN + 1) + 1000 // (ITEMS_A_TURN + 1)
@@ -326,7 +326,7 @@ def metadata_frame(count: int) -> memoryview:
 
 def test_request_with_many_elements_is_decoded_and_answered_by_a_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        result = Dispatcher(broker.parts)(metadata_frame(FEW_ITEMS + 1), Peer("", 1, 1))
+        result = Dispatcher(broker.parts)(metadata_frame(FEW_ITEMS + 1), Session("", 1, 1))
         chunks = b"".join(await later(result))
         _, pos = decode_response_header(memoryview(chunks), ApiKey.METADATA, 8)
         response: Any = messages(ApiKey.METADATA)[1].decode(chunks[pos:], 8)
@@ -338,8 +338,8 @@ def test_request_with_many_elements_is_decoded_and_answered_by_a_worker(tmp_path
 
 def test_request_with_few_elements_needs_no_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        result = Dispatcher(broker.parts)(metadata_frame(10), Peer("", 1, 1))
-        chunks = result if isinstance(result, list) else start_eagerly(result)  # type: ignore[arg-type]
+        result = Dispatcher(broker.parts)(metadata_frame(10), Session("", 1, 1))
+        chunks = result if isinstance(result, list) else start_eagerly(result.answer)  # type: ignore[arg-type]
         assert isinstance(chunks, list)
         assert not workers.work
 
@@ -365,7 +365,7 @@ def test_pieces_of_a_large_answer_stay_in_order_and_its_records_are_not_copied()
 
 def test_request_with_many_elements_is_freed_by_a_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        await later(Dispatcher(broker.parts)(metadata_frame(FEW_ITEMS + 1), Peer("", 1, 1)))
+        await later(Dispatcher(broker.parts)(metadata_frame(FEW_ITEMS + 1), Session("", 1, 1)))
         while "free" not in workers.work:
             await asyncio.sleep(0)
 
@@ -391,7 +391,7 @@ def test_refusal_of_request_with_many_elements_is_built_by_a_worker(tmp_path: Pa
     frame = header + MetadataRequest(topics=topics).encode(10)
 
     async def body(broker: Broker, workers: Workers) -> None:
-        chunks = b"".join(await later(Dispatcher(broker.parts)(memoryview(bytearray(frame)), Peer("", 1, 1))))
+        chunks = b"".join(await later(Dispatcher(broker.parts)(memoryview(bytearray(frame)), Session("", 1, 1))))
         _, pos = decode_response_header(memoryview(chunks), ApiKey.METADATA, 10)
         response: Any = messages(ApiKey.METADATA)[1].decode(chunks[pos:], 10)
         assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
@@ -405,7 +405,7 @@ def test_request_with_too_many_elements_is_rejected(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         header = encode_request_header(RequestHeader(ApiKey.METADATA, 1, 5, "test"))
         frame = header + struct.pack(">i", MOST_ITEMS + 1) + b"\x00\x01a" * (MOST_ITEMS + 1)
-        result = Dispatcher(broker.parts)(memoryview(bytearray(frame)), Peer("", 1, 1))
+        result = Dispatcher(broker.parts)(memoryview(bytearray(frame)), Session("", 1, 1))
         with pytest.raises(BadRequestError, match="more than 500000 array elements"):
             await later(result)
 

@@ -15,8 +15,8 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.requests.dispatch import Dispatcher
 from oncelog.broker.requests.large_messages import FEW_ITEMS
-from oncelog.net.peer import DisconnectCallbacks, Peer
-from oncelog.net.server import BadFrameError, Holds
+from oncelog.net.server import BadFrameError, Deferred
+from oncelog.net.session import Session
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -33,7 +33,7 @@ from oncelog.protocol.schema import Message
 from support.broker_fixtures import NOW, BrokerStorage
 
 E = ErrorCode
-PEER = Peer("127.0.0.1", 1, 1)
+PEER = Session("127.0.0.1", 1, 1)
 
 
 class Frame(bytearray):
@@ -59,7 +59,7 @@ async def serve(broker: Broker, request: Message, version: int) -> tuple[bytes |
     reference = weakref.ref(bytes_of_it)
     answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), PEER)
     del bytes_of_it, request
-    if isinstance(answer, Holds):
+    if isinstance(answer, Deferred):
         answer = answer.answer
     if isinstance(answer, Awaitable):
         answer = await answer
@@ -157,16 +157,16 @@ def test_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerStor
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=partitions)])
         bytes_of_it = frame(request, 12)
         reference = weakref.ref(bytes_of_it)
-        on_disconnect = DisconnectCallbacks()
-        answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), Peer("127.0.0.1", 1, 2, on_disconnect))
+        session = Session()
+        deferred: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), session)
         del bytes_of_it, request, partitions
-        assert not isinstance(answer, Holds)
-        task = asyncio.ensure_future(answer)
-        while not on_disconnect:
+        assert not deferred.keeps_frame
+        task = asyncio.ensure_future(deferred.answer)
+        while not session.waiting:
             await asyncio.sleep(0.001)
         assert reference() is None
         assert not task.done()
-        on_disconnect[0]()
+        session.disconnected()
         await task
 
     storage.run_broker(life)

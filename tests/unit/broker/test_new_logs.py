@@ -19,7 +19,8 @@ from oncelog.broker.storage.new_logs import LOGS_A_JOB
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.log.steps import at_once
-from oncelog.net.server import Holds
+from oncelog.net.server import Deferred
+from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -90,8 +91,8 @@ async def sent(broker: Broker, count: int) -> list[Any]:
         for index in range(count)
     ]
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=data)])
-    result: Any = produce(broker.parts)(request, RequestContext(ApiKey.PRODUCE, 9, 1, "", "", 1))
-    if isinstance(result, Holds):
+    result: Any = produce(broker.parts)(request, RequestContext(ApiKey.PRODUCE, 9, 1, "test", Session()))
+    if isinstance(result, Deferred):
         result = await result.answer
     return list(result.responses[0].partition_responses)
 

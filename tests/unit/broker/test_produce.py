@@ -11,11 +11,12 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.net.server import BadFrameError
+from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
 
-CONTEXT = RequestContext(ApiKey.PRODUCE, 9, 1, "", "", 1)
+CONTEXT = RequestContext(ApiKey.PRODUCE, 9, 1, "test", Session())
 
 
 def test_error_with_acks_0_closes_the_connection_and_logs_no_fault(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from oncelog.log.disk import OsDisk
 from oncelog.log.log import Origin
 from oncelog.log.recovery import Loader
 from oncelog.log.steps import at_once
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -346,7 +347,7 @@ def test_torn_checkpoint_only_causes_a_recovery(storage: CrashStorage, name: str
 def test_internal_topic_created_by_a_user_has_its_coordinators(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("__transaction_state", partitions=2)
-        context = RequestContext(10, 3, 1, "", "", 1)
+        context = RequestContext(10, 3, 1, "test", Session())
         found = await find_coordinator(broker.parts)(FindCoordinatorRequest(key="a", key_type=1), context)
         assert found.error_code == ErrorCode.NONE
         assert [partition for partition, _ in broker.transactions.shell.terms.shards()] == [0, 1]
@@ -365,7 +366,7 @@ def test_request_gets_retriable_error_if_an_internal_topic_cannot_be_created(sto
     storage.store = Full(lambda: NOW)
 
     async def life(broker: Broker) -> None:
-        context = RequestContext(10, 3, 1, "", "", 1)
+        context = RequestContext(10, 3, 1, "test", Session())
         found = await find_coordinator(broker.parts)(FindCoordinatorRequest(key="a", key_type=1), context)
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         request = AddOffsetsToTxnRequest(transactional_id="a", producer_id=1, producer_epoch=0, group_id="g")

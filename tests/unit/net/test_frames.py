@@ -6,9 +6,7 @@ import asyncio
 import logging
 import mmap
 import struct
-from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +19,8 @@ from oncelog.net.frames import (
     MAPPED_BYTES,
     SMALL_BYTES,
 )
-from oncelog.net.server import FRAMES_A_TURN, JOIN_BYTES, Holds, Peer
+from oncelog.net.server import FRAMES_A_TURN, JOIN_BYTES, Chunks, Deferred, Session
+from oncelog.net.session import BUSY, UNREAD
 from support.scarce_memory import refuse_large_memory
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
@@ -64,7 +63,7 @@ def test_long_frames_of_every_size_around_the_buffer(loop: str) -> None:
     payloads = [bytes([65 + index]) * size for index, size in enumerate(sizes)]
 
     async def body() -> None:
-        def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
+        def handler(frame: memoryview, session: Session) -> list[bytes | memoryview]:
             assert not frame.readonly
             return [struct.pack(">i", len(frame)), bytes(frame[:1]), bytes(frame[-1:])]
 
@@ -100,13 +99,13 @@ class _Script:
     def __init__(self) -> None:
         self.seen = 0
 
-    def __call__(self, frame: memoryview, peer: Peer) -> list[bytes | memoryview] | Holds | None:
+    def __call__(self, frame: memoryview, session: Session) -> list[bytes | memoryview] | Deferred | None:
         self.seen += 1
         kind = frame[0] if len(frame) else 0
         if kind % 3 == 0:
             return [bytes(frame)]
         if kind % 3 == 1:
-            return Holds(self.later(frame))
+            return Deferred(self.later(frame), keeps_frame=True)
         frame[0] = 0  # frames are writable
         return [bytes(frame)]
 
@@ -155,7 +154,7 @@ def test_requests_split_anywhere_are_received_in_order(
 
 @both_loops
 def test_answer_that_ends_with_an_empty_piece_is_sent_completely(loop: str) -> None:
-    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
+    def handler(frame: memoryview, session: Session) -> list[bytes | memoryview]:
         return [b"a" * (2 * JOIN_BYTES), b""]  # an old Fetch answer ends so if its last partition is empty
 
     async def body() -> None:
@@ -176,7 +175,7 @@ def test_answer_of_very_many_pieces_is_sent(loop: str) -> None:
     pieces: list[bytes | memoryview] = [*small, b"L" * 10_000, memoryview(b"end")]
 
     async def body() -> None:
-        async with serving(lambda frame, peer: pieces) as server:
+        async with serving(lambda frame, session: pieces) as server:
             client = await Client.connect(server)
             await client.send(framed(b"more"))
             assert await client.answer() == b"".join(pieces)
@@ -189,8 +188,8 @@ def test_client_that_does_not_read_gets_no_more_answers(loop: str) -> None:
     served: dict[int, int] = {}
     answer = b"a" * 100_000
 
-    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
-        served[peer.connection_id] = served.get(peer.connection_id, 0) + 1
+    def handler(frame: memoryview, session: Session) -> list[bytes | memoryview]:
+        served[session.connection_id] = served.get(session.connection_id, 0) + 1
         return [answer]
 
     async def body() -> None:
@@ -200,7 +199,9 @@ def test_client_that_does_not_read_gets_no_more_answers(loop: str) -> None:
             sending = asyncio.ensure_future(client.send(framed(b"more") * count))
             other = await Client.connect(server)
             before = -1
-            while before != served.get(1) or not any(c._write_paused for c in server.connections):  # writing is paused
+            while before != served.get(1) or not any(
+                c.session.muted & UNREAD for c in server.connections
+            ):  # writing is paused
                 before = served.get(1, 0)
                 for _ in range(5):
                     await other.send(framed(b"x"))
@@ -223,8 +224,8 @@ def test_reading_stops_while_too_much_is_queued_after_a_slow_request(loop: str) 
             await gate.wait()
             return [b"first"]
 
-        def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview] | Awaitable[Any]:
-            return later() if frame == b"slow" else [b"%d" % len(frame)]
+        def handler(frame: memoryview, session: Session) -> Chunks | Deferred:
+            return Deferred(later()) if frame == b"slow" else [b"%d" % len(frame)]
 
         async with serving(handler) as server:
             client = await Client.connect(server)
@@ -248,8 +249,8 @@ def test_reading_stops_while_too_much_is_queued_after_a_slow_request(loop: str) 
 def test_one_connection_with_many_requests_does_not_block_others(loop: str) -> None:
     order: list[int] = []
 
-    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
-        order.append(peer.connection_id)
+    def handler(frame: memoryview, session: Session) -> list[bytes | memoryview]:
+        order.append(session.connection_id)
         return [b"ok"]
 
     async def body() -> None:
@@ -367,8 +368,8 @@ class _Gate:
     def __init__(self) -> None:
         self.open = asyncio.Event()
 
-    def __call__(self, frame: memoryview, peer: Peer) -> Awaitable[Any]:
-        return self.later(len(frame))
+    def __call__(self, frame: memoryview, session: Session) -> Deferred:
+        return Deferred(self.later(len(frame)))
 
     async def later(self, length: int) -> list[bytes | memoryview]:
         await self.open.wait()
@@ -384,7 +385,7 @@ def test_waiting_request_holds_no_buffer_unless_its_bytes_are_read(loop: str, si
             clients = [await Client.connect(server) for _ in range(20)]
             for client in clients:
                 await client.send(framed(b"j" * size))
-            await until(lambda: sum(c._busy for c in server.connections) == len(clients))
+            await until(lambda: sum(c.session.muted & BUSY != 0 for c in server.connections) == len(clients))
             assert server.buffers.holders == 0
             assert all(
                 c._frames._buffer is None and c._frames._long is None and not c._frames._tail
@@ -407,7 +408,7 @@ def test_bytes_after_many_waiting_requests_use_little_more_memory_than_their_siz
             clients = [await Client.connect(server) for _ in range(many)]
             for client in clients:
                 await client.send(framed(b"j") + framed(b"k" * part) + framed(b"l" * part)[:part])
-            await until(lambda: sum(c._busy for c in server.connections) == many)
+            await until(lambda: sum(c.session.muted & BUSY != 0 for c in server.connections) == many)
             await until(
                 lambda: (
                     sum(len(c._frames._tail) + c._frames._end - c._frames._start for c in server.connections)

@@ -6,20 +6,18 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Awaitable
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.net.frames import BUFFER_BYTES, SMALL_BYTES
-from oncelog.net.replies import MOST_PENDING, Holds, Pending
-from oncelog.net.server import Address, BadFrameError, Chunks, Limits, Peer, Server
+from oncelog.net.replies import MOST_PENDING, Deferred
+from oncelog.net.server import Address, BadFrameError, Chunks, Limits, Server, Session
 from support.sockets import Client, both_loops, framed, run, serving, until
 
-Result = Chunks | Awaitable[Any] | Holds | Pending | None
+Result = Chunks | Deferred | None
 
 
 def append_next(head: memoryview) -> bool:
@@ -33,7 +31,7 @@ class Appends:
         self.handled: list[bytes] = []
         self._gates: dict[bytes, asyncio.Future[None]] = {}
 
-    def __call__(self, frame: memoryview, peer: Peer) -> Result:
+    def __call__(self, frame: memoryview, session: Session) -> Result:
         payload = bytes(frame)
         self.handled.append(payload)
         if payload == b"append broken":
@@ -42,7 +40,7 @@ class Appends:
             return None
         if payload == b"append quick":
             return [payload]
-        return Pending(self._wait(payload), append_next) if append_next(frame) else [payload]
+        return Deferred(self._wait(payload), admits=append_next) if append_next(frame) else [payload]
 
     async def _wait(self, payload: bytes) -> list[bytes]:
         gate = self._gates[payload] = asyncio.get_running_loop().create_future()
@@ -206,7 +204,7 @@ def test_client_that_closes_its_sending_side_gets_all_answers(loop: str) -> None
             requests = [*appends(2), b"read", *appends(1, 3)]
             await client.send(b"".join(map(framed, requests)))
             client.socket.shutdown(socket.SHUT_WR)
-            await until(lambda: any(c._eof for c in server.connections))
+            await until(lambda: any(c.session.gone for c in server.connections))
             assert handler.handled == appends(2)
             handler.commit()
             await until(lambda: handler.pending == [b"append 3"])
@@ -262,7 +260,7 @@ class _Script:
         self.unanswered = 0
         self.busy = 0
 
-    def __call__(self, frame: memoryview, peer: Peer) -> Result:
+    def __call__(self, frame: memoryview, session: Session) -> Result:
         kind = bytes(frame[:1])
         assert not self.busy
         assert kind.isupper() or not self.unanswered
@@ -270,9 +268,11 @@ class _Script:
         if kind in b"iI":
             return [bytes(frame)]
         if kind in b"hH":
-            return Holds(self._busily(frame))
+            return Deferred(self._busily(frame), keeps_frame=True)
         copied = memoryview(bytes(frame))
-        return Pending(self._later(copied), lambda head: head[0] < 97) if kind == b"P" else self._busily(copied)
+        if kind == b"P":
+            return Deferred(self._later(copied), admits=lambda head: head[0] < 97)
+        return Deferred(self._busily(copied))
 
     async def _busily(self, frame: memoryview) -> list[bytes]:
         self.busy += 1

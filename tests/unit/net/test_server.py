@@ -7,13 +7,12 @@ import contextlib
 import logging
 import socket
 import struct
-from collections.abc import Awaitable
-from typing import Any
 
 import pytest
 
 from oncelog.net.frames import SMALL_BYTES
-from oncelog.net.server import Address, BadFrameError, Limits, Peer, Server, ServerConnection
+from oncelog.net.server import Address, BadFrameError, Chunks, Deferred, Limits, Server, ServerConnection, Session
+from oncelog.net.session import BUSY
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
 
@@ -44,10 +43,10 @@ def test_pipelined_requests_are_answered_one_at_a_time_in_order(loop: str) -> No
         gate = asyncio.Event()
         served: list[bytes] = []
 
-        def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview] | Awaitable[Any]:
+        def handler(frame: memoryview, session: Session) -> Chunks | Deferred:
             payload = bytes(frame)
             served.append(payload)
-            return later(payload, gate) if payload.startswith(b"slow") else [payload]
+            return Deferred(later(payload, gate)) if payload.startswith(b"slow") else [payload]
 
         async with serving(handler) as server:
             client = await Client.connect(server)
@@ -69,10 +68,10 @@ def test_no_response_if_the_handler_returns_none(loop: str) -> None:
         await asyncio.sleep(0)
 
     async def body() -> None:
-        def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview] | Awaitable[None] | None:
+        def handler(frame: memoryview, session: Session) -> Chunks | Deferred | None:
             if frame == b"sync":
                 return None
-            return silent() if frame == b"async" else [bytes(frame)]
+            return Deferred(silent()) if frame == b"async" else [bytes(frame)]
 
         async with serving(handler) as server:
             client = await Client.connect(server)
@@ -87,12 +86,12 @@ def test_handler_that_raises_closes_only_its_connection(loop: str, caplog: pytes
     async def broken() -> None:
         raise RuntimeError("broken later")
 
-    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview] | Awaitable[None]:
+    def handler(frame: memoryview, session: Session) -> Chunks | Deferred:
         if frame == b"bad":
             raise BadFrameError("API key 99 is not supported")
         if frame == b"broken":
             raise RuntimeError("broken now")
-        return broken() if frame == b"broken later" else [bytes(frame)]
+        return Deferred(broken()) if frame == b"broken later" else [bytes(frame)]
 
     async def body() -> None:
         async with serving(handler) as server:
@@ -126,11 +125,11 @@ def test_abrupt_close_leaves_no_task(loop: str) -> None:
             finished.append(bytes(frame))
             return [b"late"]
 
-        async with serving(lambda frame, peer: later(frame)) as server:
+        async with serving(lambda frame, session: Deferred(later(frame))) as server:
             for payload in (b"x", b"y" * (SMALL_BYTES * 4)):
                 client = await Client.connect(server)
                 await client.send(framed(payload) + b"\x00\x00")
-                await until(lambda: any(c._busy for c in server.connections))
+                await until(lambda: any(c.session.muted & BUSY for c in server.connections))
                 linger = struct.pack("ii", 1, 0)
                 client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 client.close()
@@ -151,12 +150,12 @@ def test_client_that_closes_its_sending_side_still_gets_its_answer(loop: str) ->
             await gate.wait()
             return [b"late"]
 
-        async with serving(lambda frame, peer: later()) as server:
+        async with serving(lambda frame, session: Deferred(later())) as server:
             client = await Client.connect(server)
             await client.send(framed(b"x"))
-            await until(lambda: any(c._busy for c in server.connections))
+            await until(lambda: any(c.session.muted & BUSY for c in server.connections))
             client.socket.shutdown(socket.SHUT_WR)
-            await until(lambda: any(c._eof for c in server.connections))
+            await until(lambda: any(c.session.gone for c in server.connections))
             gate.set()
             assert await client.answer() == b"late"
             assert await client.closed()
@@ -172,21 +171,21 @@ def test_callback_that_is_added_after_the_client_has_gone_is_called_at_once(loop
         gate = asyncio.Event()
         answered = asyncio.Event()
 
-        async def waiting(peer: Peer) -> list[bytes | memoryview]:
+        async def waiting(session: Session) -> list[bytes | memoryview]:
             await gate.wait()
             gone = asyncio.Event()
-            peer.on_disconnect.append(gone.set)
-            await gone.wait()
-            peer.on_disconnect.remove(gone.set)
+            with session.on_disconnect(gone.set):
+                await gone.wait()
+            assert not session.waiting
             answered.set()
             return [b"late"]
 
-        async with serving(lambda frame, peer: waiting(peer)) as server:
+        async with serving(lambda frame, session: Deferred(waiting(session))) as server:
             client = await Client.connect(server)
             await client.send(framed(b"x"))
-            await until(lambda: any(c._busy for c in server.connections))
+            await until(lambda: any(c.session.muted & BUSY for c in server.connections))
             client.close()
-            await until(lambda: all(c._eof for c in server.connections))
+            await until(lambda: all(c.session.gone for c in server.connections))
             gate.set()
             await asyncio.wait_for(answered.wait(), 60)
 
@@ -202,7 +201,7 @@ def test_idle_connections_are_closed_and_active_ones_are_not(loop: str) -> None:
             await gate.wait()
             return [b"done"]
 
-        async with serving(lambda frame, peer: later(), idle_ms=80) as server:
+        async with serving(lambda frame, session: Deferred(later()), idle_ms=80) as server:
             idle, loris, waiting = [await Client.connect(server) for _ in range(3)]
             await waiting.send(framed(b"x"))
 
@@ -254,7 +253,7 @@ def test_close_waits_for_the_request_in_progress(loop: str) -> None:
             await gate.wait()
             return [payload]
 
-        server = Server(lambda frame, peer: later(bytes(frame)), Limits(drain_ms=30_000))
+        server = Server(lambda frame, session: Deferred(later(bytes(frame))), Limits(drain_ms=30_000))
         await server.listen([Address("127.0.0.1", 0)])
         client, idle = await Client.connect(server), await Client.connect(server)
         await client.send(framed(b"one") + framed(b"two"))
@@ -282,11 +281,11 @@ def test_connection_during_the_close_is_rejected_without_a_warning(caplog: pytes
             await gate.wait()
             return [b"done"]
 
-        server = Server(lambda frame, peer: later(), Limits(drain_ms=30_000))
+        server = Server(lambda frame, session: Deferred(later()), Limits(drain_ms=30_000))
         await server.listen([Address("127.0.0.1", 0)])
         client = await Client.connect(server)
         await client.send(framed(b"x"))
-        await until(lambda: any(c._busy for c in server.connections))
+        await until(lambda: any(c.session.muted & BUSY for c in server.connections))
         closing = asyncio.ensure_future(server.close())
         await until(lambda: server._drained is not None)
         assert server.admit(ServerConnection(server, "PLAINTEXT")) == 0
@@ -312,11 +311,11 @@ def test_close_abandons_requests_that_never_end(loop: str) -> None:
                 raise
             return []
 
-        server = Server(lambda frame, peer: never(), Limits(drain_ms=20))
+        server = Server(lambda frame, session: Deferred(never()), Limits(drain_ms=20))
         await server.listen([Address("127.0.0.1", 0)])
         client = await Client.connect(server)
         await client.send(framed(b"x"))
-        await until(lambda: any(c._busy for c in server.connections))
+        await until(lambda: any(c.session.muted & BUSY for c in server.connections))
         await server.close()
         assert cancelled == [True]
         assert await client.closed()
@@ -341,7 +340,7 @@ def test_request_knows_its_listener(loop: str) -> None:
     """The limit counts the connections of all listeners together."""
 
     async def body() -> None:
-        server = Server(lambda frame, peer: [peer.listener.encode()], Limits(max_connections=2))
+        server = Server(lambda frame, session: [session.listener.encode()], Limits(max_connections=2))
         await server.listen([Address("127.0.0.1", 0, "INNER"), Address("127.0.0.1", 0, "OUTER")])
         assert list(server.ports) == ["INNER", "OUTER"]
         assert server.port == server.ports["INNER"]

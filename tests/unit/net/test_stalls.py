@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from oncelog.net.eager import start_eagerly
-from oncelog.net.server import Chunks, Peer
+from oncelog.net.server import Chunks, Deferred, Session
 from oncelog.net.stalls import StallWatch
 
 LIMIT_MS = 20
 HELD_S = 0.1
-PEER = Peer("here", 1, 7)
+PEER = Session("here", 1, 7)
 
 
 def _hold() -> None:
@@ -31,11 +31,11 @@ def _captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def _watch() -> StallWatch:
-    return StallWatch(LIMIT_MS, lambda frame, peer: f"request {bytes(frame).decode()} on {peer.connection_id}")
+    return StallWatch(LIMIT_MS, lambda frame, session: f"request {bytes(frame).decode()} on {session.connection_id}")
 
 
 def test_request_that_blocks_the_loop_is_logged_with_its_description(caplog: pytest.LogCaptureFixture) -> None:
-    def slow(frame: memoryview, peer: Peer) -> Chunks:
+    def slow(frame: memoryview, session: Session) -> Chunks:
         _hold()
         return [b"answer"]
 
@@ -58,10 +58,10 @@ def test_later_step_of_a_request_is_logged_and_its_waits_are_not_counted(caplog:
     async def body() -> None:
         watch = _watch()
         for hold in (False, True):
-            answer = watch.handler(lambda frame, peer, hold=hold: later(hold))(memoryview(b"%d" % hold), PEER)
-            assert answer is not None
-            assert not isinstance(answer, list)
-            assert await answer == [b"answer"]
+            handler = watch.handler(lambda frame, session, hold=hold: Deferred(later(hold)))
+            deferred = handler(memoryview(b"%d" % hold), PEER)
+            assert isinstance(deferred, Deferred)
+            assert await deferred.answer == [b"answer"]
         watch.close()
 
     asyncio.run(body())

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from oncelog.net.server import Peer
+from oncelog.net.server import Session
 from oncelog.net.unsent import LEAST, LEAST_AT_ONCE, Unsent
 from support.sockets import Client, both_loops, framed, run, serving, until
 
@@ -29,20 +29,20 @@ def test_answer_gets_half_of_the_remaining_budget_and_at_least_the_minimum() -> 
 
 def test_concurrent_answers_share_the_budget() -> None:
     unsent = Unsent(64 * MB, copies=False)
-    made = dict.fromkeys(range(30), 0)
-    growing = set(made)
+    sessions = [Session() for _ in range(30)]
+    growing = set(sessions)
     while growing:
-        for connection_id in tuple(growing):
-            if unsent.available(made[connection_id]) <= 0:
-                growing.discard(connection_id)
+        for session in tuple(growing):
+            if unsent.available(session.draft) <= 0:
+                growing.discard(session)
             else:
-                made[connection_id] += 50_000
-                unsent.draft(connection_id, 50_000)
-    assert unsent.bytes == sum(made.values()) < 64 * MB + 30 * 2 * LEAST
-    assert min(made.values()) >= LEAST
-    for connection_id in made:
-        unsent.drop_draft(connection_id)
-    assert (unsent.bytes, unsent.drafts) == (0, {})
+                unsent.draft(session, 50_000)
+    made = [session.draft for session in sessions]
+    assert unsent.bytes == sum(made) < 64 * MB + 30 * 2 * LEAST
+    assert min(made) >= LEAST
+    for session in sessions:
+        unsent.drop_draft(session)
+    assert unsent.bytes == 0
 
 
 class Reader:
@@ -50,9 +50,10 @@ class Reader:
 
     def __init__(self, unsent: Unsent) -> None:
         self.unsent = unsent
+        self.session = Session()
         self.aborted = False
 
-    def abort_unread(self, size: int) -> None:
+    def abort_unread(self) -> None:
         self.aborted = True
         self.unsent.all_read(self)
 
@@ -85,7 +86,7 @@ def test_pages_of_files_take_no_memory_unless_they_are_copied() -> None:
 def test_unread_answers_count_until_they_are_read_or_the_client_disconnects(loop: str, reads: bool) -> None:
     size = 20 * MB
 
-    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
+    def handler(frame: memoryview, session: Session) -> list[bytes | memoryview]:
         return [bytes(size)] if frame == b"large" else [b"small"]
 
     async def body() -> None:
@@ -114,7 +115,7 @@ def test_connections_far_above_the_budget_are_closed(loop: str, caplog: pytest.L
     """For answers outside the budget, the server closes the connections unread the longest, not those that read."""
     size = 8 * MB
 
-    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
+    def handler(frame: memoryview, session: Session) -> list[bytes | memoryview]:
         return [bytes(10 * size if frame == b"largest" else size)]
 
     async def body() -> None:

@@ -154,9 +154,9 @@ class GroupService:
             response: JoinGroupResponse | None = await self.shell.request(
                 coordinator_partition,
                 lambda shard, token: shard.join_group(
-                    request, ctx.api_version, ctx.client_id, f"/{ctx.client_host}", token, self.shell.now()
+                    request, ctx.api_version, ctx.client_id, f"/{ctx.session.host}", token, self.shell.now()
                 ),
-                on_disconnect=ctx.on_disconnect,
+                session=ctx.session,
             )
         except ProtocolError as error:
             return JoinGroupResponse(error_code=operation_error(error), member_id=request.member_id, protocol_name=None)
@@ -169,7 +169,7 @@ class GroupService:
             response: SyncGroupResponse | None = await self.shell.request(
                 coordinator_partition,
                 lambda shard, token: shard.sync_group(request, token, self.shell.now()),
-                on_disconnect=ctx.on_disconnect,
+                session=ctx.session,
             )
         except ProtocolError as error:
             return SyncGroupResponse(error_code=operation_error(error))

@@ -22,6 +22,7 @@ from oncelog.coordinator.effects import Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.coordinator.timers import Now
 from oncelog.log.log import Origin
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
 
 APPEND_ERRORS = {
@@ -89,13 +90,13 @@ class CoordinatorShell(Generic[S]):
         *,
         producer: tuple[int, int] | None = None,
         guard: int | None = None,
-        on_disconnect: list[Callable[[], None]] | None = None,
+        session: Session | None = None,
     ) -> Any:
         """Run `operation(shard, token)` and wait for the reply to `token`.
 
         `producer` (id, epoch) makes the records part of that producer's transaction. `guard` belongs to its
         verification (`Log.start_verification`). Raises ProtocolError if the records cannot be appended. The
-        coordinator's state does not change then. If `on_disconnect` is given and the client disconnects, return None.
+        coordinator's state does not change then. If `session` is given and its client disconnects, return None.
         The request can be freed then, and the coordinator's reply is dropped.
         """
         shard = self.terms.shard(partition)
@@ -107,7 +108,7 @@ class CoordinatorShell(Generic[S]):
         token.add_done_callback(term.waiting.pop)
         self.apply(partition, effects, producer=producer, guard=guard)
         # A refusal is a value: a future that keeps an exception also keeps this frame and the request alive.
-        answer = await (token if on_disconnect is None else _while_connected(token, on_disconnect))
+        answer = await (token if session is None else _while_connected(token, session))
         if isinstance(answer, Refusal):
             raise answer.error()
         return answer
@@ -285,15 +286,12 @@ class CoordinatorShell(Generic[S]):
         self.apply(term.partition, effects)
 
 
-async def _while_connected(token: asyncio.Future[Any], on_disconnect: list[Callable[[], None]]) -> Any:
+async def _while_connected(token: asyncio.Future[Any], session: Session) -> Any:
     """Wait for the reply, and return it. Return None if the client disconnects before."""
 
     def give_up() -> None:
         if not token.done():
             token.set_result(None)
 
-    on_disconnect.append(give_up)
-    try:
+    with session.on_disconnect(give_up):
         return await token
-    finally:
-        on_disconnect.remove(give_up)

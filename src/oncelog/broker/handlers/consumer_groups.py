@@ -32,7 +32,7 @@ def heartbeat(
     logger.info(
         "%s (%s) of group %r requests the consumer protocol (KIP-848), which this broker does not support; "
         "set group.protocol=classic",
-        ctx.client_id, ctx.client_host, request.group_id,
+        ctx.client_id, ctx.session.host, request.group_id,
     )  # fmt: skip
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

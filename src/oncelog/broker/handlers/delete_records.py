@@ -51,16 +51,13 @@ async def handle(
     loop = asyncio.get_running_loop()
     end_s = loop.time() + request.timeout_ms / 1000
     gone = asyncio.Event()
-    ctx.on_disconnect.append(gone.set)  # the client may disconnect before the wait begins
-    try:
+    with ctx.session.on_disconnect(gone.set):  # the client may disconnect before the wait begins
         response, deleted = await _delete_all(cache, partitions, directories, logger, request, ctx)
         turns = Turns()
         for replica, answer in deleted:
             await turns.next()
             left_ms = 0 if gone.is_set() else max(0, int((end_s - loop.time()) * 1000))
             await _replicated(replica, answer, left_ms, ctx)
-    finally:
-        ctx.on_disconnect.remove(gone.set)
     return response
 
 
@@ -123,7 +120,7 @@ async def _replicated(
     def ready(replica: Replica) -> bool:
         return replica.term is None or replica.term.low_watermark >= answer.low_watermark
 
-    done = await wait_until(ready, [replica], timeout_ms, ctx.on_disconnect)
+    done = await wait_until(ready, [replica], timeout_ms, ctx.session)
     if replica.term is None:
         answer.error_code, answer.low_watermark = ErrorCode.NOT_LEADER_OR_FOLLOWER, _NONE
     elif not done:

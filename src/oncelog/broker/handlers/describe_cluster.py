@@ -36,7 +36,7 @@ def handle(
         controller_id=nodes.controller,
         brokers=[
             DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
-            for each in nodes.running(ctx.listener)
+            for each in nodes.running(ctx.session.listener)
         ],
         cluster_authorized_operations=cluster_operations(ctx, asked=request.include_cluster_authorized_operations),
     )

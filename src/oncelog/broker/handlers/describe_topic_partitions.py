@@ -63,7 +63,7 @@ async def handle(
             if asked:
                 response.topics.append(_unknown(name))
             continue
-        described = _described(nodes, topic, first, left, ctx.listener)
+        described = _described(nodes, topic, first, left, ctx.session.listener)
         response.topics.append(described)
         left -= len(described.partitions)
         following = first + len(described.partitions)

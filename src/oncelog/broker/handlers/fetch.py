@@ -276,16 +276,16 @@ class FetchHandler:
         read_committed = request.isolation_level == READ_COMMITTED
         may_follow = follower is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER)
         if follower is not None and may_follow and follower[0] in self._cache.image.brokers:
-            self._connected.add(follower[0], ctx)
+            self._connected.add(follower[0], ctx.session)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)
         unsent = self._unsent()
-        unsent.drop_draft(ctx.connection_id)
+        unsent.drop_draft(ctx.session)
         own = 0
         first = True
         reads = []
         readable: set[str] = set()
         any_replica = ctx.api_version >= _WITH_RACKS
-        racks = self._racks(request.rack_id, ctx.listener)
+        racks = self._racks(request.rack_id, ctx.session.listener)
         for position in context.positions:
             read = PartitionRead(position)
             available = unsent.available(own)
@@ -313,7 +313,7 @@ class FetchHandler:
                 left -= len(read.data)
                 if taken := unsent.taken_by(read.data):
                     own += taken
-                    unsent.draft(ctx.connection_id, taken)
+                    unsent.draft(ctx.session, taken)
             elif available <= 0 < left and read.replica is not None:
                 read.held_back = read.position.fetch_offset < read.end
             reads.append(read)
@@ -428,7 +428,7 @@ class FetchHandler:
         place: WaitingPartitions,
         missing: DelayedFetch,
     ) -> FetchResponse:
-        self._unsent().drop_draft(ctx.connection_id)
+        self._unsent().drop_draft(ctx.session)
         if ctx.on_wait is not None:
             named: list[Message | None] = [
                 FetchRequest(topics=request.topics, forgotten_topics_data=request.forgotten_topics_data)
@@ -454,7 +454,7 @@ class FetchHandler:
         is_shortened = False
         # While records stream in, `can_complete` may always be true, so the time is checked first.
         while (left_ms := int((deadline_s - now_s()) * 1000)) > 0 and await wait_until(
-            missing.can_complete, missing.replicas, left_ms, ctx.on_disconnect
+            missing.can_complete, missing.replicas, left_ms, ctx.session
         ):
             if missing.has_new_high_watermark and not is_shortened:
                 is_shortened = True
@@ -465,7 +465,7 @@ class FetchHandler:
                 return await in_turns(_response(context, reads))
             missing.read_again(reads)
             del reads
-            self._unsent().drop_draft(ctx.connection_id)
+            self._unsent().drop_draft(ctx.session)
         return await self._read_and_answer(request, ctx, context)
 
     async def _read_and_answer(

@@ -64,8 +64,8 @@ async def _find(topics: TopicAdministration, nodes: Nodes, key_type: int, key: s
         topic = await _topic(topics, topic_name)
         coordinator_partition = partition_for(key, topic.partition_count)
         info = topic.partitions[coordinator_partition]
-        view = nodes.describe(topic_name, coordinator_partition, info, ctx.listener)
-        leader = nodes.find(view.leader, ctx.listener)
+        view = nodes.describe(topic_name, coordinator_partition, info, ctx.session.listener)
+        leader = nodes.find(view.leader, ctx.session.listener)
         if leader is None:
             message = f"{topic_name}-{coordinator_partition} has no leader that can be reached"
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)

@@ -154,7 +154,7 @@ class Metadata:
 
     def _partition(self, topic: str, index: int, info: PartitionInfo, ctx: RequestContext) -> MetadataResponsePartition:
         """Describe a partition. If its log directory has failed, it has no leader (KIP-112)."""
-        view = self.nodes.describe(topic, index, info, ctx.listener)
+        view = self.nodes.describe(topic, index, info, ctx.session.listener)
         is_old = view.error == ErrorCode.LISTENER_NOT_FOUND and ctx.api_version < _LISTENER_ERROR
         return MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE if is_old else view.error,
@@ -178,7 +178,7 @@ class Metadata:
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
-                for each in self.nodes.recent(ctx.listener)
+                for each in self.nodes.recent(ctx.session.listener)
             ],
             cluster_id=self.cluster_id,
             controller_id=self.nodes.controller,

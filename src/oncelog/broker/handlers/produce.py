@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -42,7 +42,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.log.steps import at_once
 from oncelog.log.validate import InvalidRecordsError, ValidBatches, may_take_long, validate
-from oncelog.net.server import BadFrameError, Holds, Pending
+from oncelog.net.server import BadFrameError, Deferred
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
@@ -70,7 +70,7 @@ _WITHOUT_LOG_START = frozenset(
     | {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
 
-Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | Pending | None
+Answer = ProduceResponse | Deferred | None
 _Late = tuple[Target, Replica, Term | None, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet, and the term of the append."""
 
@@ -126,9 +126,9 @@ class ProduceHandler:
     def __call__(self, request: ProduceRequest, ctx: RequestContext) -> Answer:
         """Answer each partition with its own error. With acks=0, return no response, and raise BadFrameError on errors.
 
-        Return `Holds` if the append may have to wait: for the coordinator, for the validation of the records, or
-        because the request is large. Return `Pending` if the records are appended, but not committed: later Produces
-        of the connection may be appended meanwhile.
+        The response is deferred, and keeps the frame, if the append may have to wait: for the coordinator, for the
+        validation of the records, or because the request is large. It is deferred, too, if the records are appended,
+        but not committed: later Produces of the connection may be appended meanwhile.
 
         A few errors apply to the whole request: transactional records without a transactional id, records of several
         producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
@@ -139,17 +139,17 @@ class ProduceHandler:
         for topic_data in request.topic_data:
             count += len(topic_data.partition_data) or 1
         if count > ITEMS_A_TURN:
-            return Holds(self._in_turns(request, ctx))
+            return Deferred(self._in_turns(request, ctx), keeps_frame=True)
         admitted = at_once(self._admit(request, ctx))
         if check(request, admitted) and request.transactional_id is not None:
             found = at_once(unverified(admitted, ctx.api_version, self._now_ms()))
             if found:
-                return Holds(self._verify_then_append(request, ctx, admitted, found))
+                return Deferred(self._verify_then_append(request, ctx, admitted, found), keeps_frame=True)
         if admitted.slow or admitted.items > ITEMS_A_TURN:
-            return Holds(self._append_slowly(request, ctx, admitted))
+            return Deferred(self._append_slowly(request, ctx, admitted), keeps_frame=True)
         response, late = at_once(self._append_all(request, ctx, admitted))
         if late:
-            return Pending(self._when_committed(response, late, request, ctx), _is_produce)
+            return Deferred(self._when_committed(response, late, request, ctx), admits=_is_produce)
         return response if request.acks else None
 
     async def _in_turns(self, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
@@ -322,22 +322,21 @@ class ProduceHandler:
         commits = _Commits(len(late), loop.create_future())
         give_up = commits.give_up
         timer = loop.call_later(max(request.timeout_ms, 0) / 1000, give_up)
-        ctx.on_disconnect.append(give_up)
         try:
-            for index, (target, replica, term, _) in enumerate(late):
-                ended = partial(commits.ended, index)
-                if all_replicas:
-                    wait = replica.when_committed(target.last_offset, ended, term)
-                else:
-                    wait = replica.when_stored(target.last_offset, ended, term)
-                if wait is not None:
-                    commits.waits.append(wait)
-                if index % ITEMS_A_TURN == ITEMS_A_TURN - 1:
-                    await asyncio.sleep(0)
-            await commits.done
+            with ctx.session.on_disconnect(give_up):
+                for index, (target, replica, term, _) in enumerate(late):
+                    ended = partial(commits.ended, index)
+                    if all_replicas:
+                        wait = replica.when_committed(target.last_offset, ended, term)
+                    else:
+                        wait = replica.when_stored(target.last_offset, ended, term)
+                    if wait is not None:
+                        commits.waits.append(wait)
+                    if index % ITEMS_A_TURN == ITEMS_A_TURN - 1:
+                        await asyncio.sleep(0)
+                await commits.done
         finally:
             timer.cancel()
-            ctx.on_disconnect.remove(give_up)
             if commits.left:
                 cancel(commits.waits)
         turns = Turns()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from oncelog.broker.requests.operations import (
     ALLOW_EVERYTHING,
-    ANONYMOUS,
     CLUSTER,
     NOT_ASKED,
     OF_CLUSTER,
@@ -16,7 +15,7 @@ from oncelog.broker.requests.operations import (
     Operation,
     Resource,
 )
-from oncelog.net.server import DEFAULT_LISTENER
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.schema import Message
 
@@ -29,15 +28,9 @@ class RequestContext:
     api_version: int
     correlation_id: int
     client_id: str
-    client_host: str
-    connection_id: int
-    on_disconnect: list[Callable[[], None]] = field(default_factory=list, repr=False)
-    """Callbacks of the connection, see `Peer`."""
-    listener: str = DEFAULT_LISTENER
-    """The name of the listener that accepted the connection."""
+    session: Session
+    """The connection."""
     authorizer: Authorizer = field(default=ALLOW_EVERYTHING, repr=False)
-    principal: str = ANONYMOUS
-    """The client, as the authorizer knows it."""
     on_wait: Callable[[list[Message | None]], None] | None = field(default=None, repr=False)
     """Called by the handler of a large Fetch before a long wait, so that the next large Fetch is decoded.
 
@@ -47,13 +40,13 @@ class RequestContext:
 
     def authorize(self, operation: Operation, resource: Resource, name: str) -> None:
         """Raise the resource's AUTHORIZATION_FAILED error if the client may not do the operation."""
-        if not self.authorizer.allows(self.principal, operation, resource, name):
-            message = f"{self.principal} has no permission for {operation.name} on {resource.name} {name!r}"
+        if not self.may(operation, resource, name):
+            message = f"{self.session.principal} has no permission for {operation.name} on {resource.name} {name!r}"
             raise ProtocolError(REFUSED_AS[resource], message)
 
     def may(self, operation: Operation, resource: Resource, name: str) -> bool:
         """Return whether the client may do the operation, for a list that omits other items."""
-        return self.authorizer.allows(self.principal, operation, resource, name)
+        return self.authorizer.allows(self.session.principal, operation, resource, name)
 
 
 def may_create(ctx: RequestContext, topic: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.cluster.replica import Replica
+from oncelog.net.session import Session
 
 MOST_WAITING = 100_000
 """The partitions that all delayed operations may wait for together. Each takes about 1 KB."""
@@ -36,7 +37,7 @@ async def wait_until(
     ready: Callable[[Replica], bool],
     replicas: Sequence[Replica],
     timeout_ms: int,
-    on_disconnect: list[Callable[[], None]],
+    session: Session,
 ) -> bool:
     """Wait until `ready(replica)` is true for one of the replicas, and return True.
 
@@ -50,22 +51,21 @@ async def wait_until(
         if not done.done():
             done.set_result(False)
 
-    on_disconnect.append(expire)
     timer = loop.call_later(timeout_ms / 1000, expire)
     watchers: list[_Watcher] = []
     try:
-        for replica in dict.fromkeys(replicas):
-            watcher = _Watcher(replica, ready, done)
-            replica.watch(watcher)  # before the check, so that no event is missed
-            watchers.append(watcher)
-            if ready(replica):
-                return True
-            if len(watchers) % ITEMS_A_TURN == 0:
-                await asyncio.sleep(0)
-        return await done
+        with session.on_disconnect(expire):
+            for replica in dict.fromkeys(replicas):
+                watcher = _Watcher(replica, ready, done)
+                replica.watch(watcher)  # before the check, so that no event is missed
+                watchers.append(watcher)
+                if ready(replica):
+                    return True
+                if len(watchers) % ITEMS_A_TURN == 0:
+                    await asyncio.sleep(0)
+            return await done
     finally:
         timer.cancel()
-        on_disconnect.remove(expire)
         for watcher in watchers:
             watcher.replica.unwatch(watcher)
 

@@ -26,7 +26,7 @@ from oncelog.broker.requests.large_messages import (
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.workers import Workers
 from oncelog.net.frames import BUFFER_BYTES
-from oncelog.net.server import BadFrameError, Chunks, Holds, Peer, Pending
+from oncelog.net.server import BadFrameError, Chunks, Deferred, Session
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import TooManyItemsError, codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -75,7 +75,7 @@ class Dispatcher:
         self._large = {key: asyncio.Semaphore(served.most_large) for key, served in SERVED.items() if served.most_large}
         """The free places for large requests of an API that limits them."""
 
-    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | Pending | None:
+    def __call__(self, frame: memoryview, session: Session) -> Chunks | Deferred | None:
         """Answer one frame. Raises BadFrameError if it has no response; the server then closes the connection."""
         try:
             header, position = decode_request_header(frame)
@@ -93,15 +93,7 @@ class Dispatcher:
                 raise BadRequestError(f"{ApiKey(api_key).name} v{version} is not supported")
             route = self._routes[api_key, version] = _Route(api_key, version, self._handler(api_key))
         context = RequestContext(
-            api_key,
-            version,
-            header.correlation_id,
-            header.client_id or "",
-            peer.host,
-            peer.connection_id,
-            peer.on_disconnect,
-            peer.listener,
-            self._authorizer,
+            api_key, version, header.correlation_id, header.client_id or "", session, self._authorizer
         )
         try:
             # Bytes after the request are ignored, as in Kafka: librdkafka pads some of its requests.
@@ -124,18 +116,17 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - no error may discard the earlier responses of the connection
             code = self._failed(error, request, context)
             return self._encode(error_answer(request, version, code), context)
-        if isinstance(response, (Holds, Pending)):
-            return response._replace(answer=self._later(response.answer, request, context))
-        return self._later(response, request, context)
+        if not isinstance(response, Deferred):
+            response = Deferred(response)
+        response.answer = self._later(response.answer, request, context)
+        return response
 
     def _handler(self, api_key: int) -> Handler:
         if api_key not in self._handlers:
             self._handlers[api_key] = bound_handler(self._parts, api_key)
         return self._handlers[api_key]
 
-    def _decode_in_thread(
-        self, route: _Route, frame: memoryview, position: int, context: RequestContext
-    ) -> Awaitable[Chunks | None] | Holds:
+    def _decode_in_thread(self, route: _Route, frame: memoryview, position: int, context: RequestContext) -> Deferred:
         refers_to_frame = SERVED[context.api_key].refers_to_frame
         kept = frame if refers_to_frame else _copied(frame)
         decode: list[Decode] = [partial(self._workers.compute, route.decode_at_most, kept, position, MOST_ITEMS)]
@@ -144,7 +135,7 @@ class Dispatcher:
             answer = self._answer_decoded(route, decode, context)
         else:
             answer = self._answer_in_turn(places, route, decode, context)
-        return Holds(answer) if refers_to_frame else answer
+        return Deferred(answer, keeps_frame=refers_to_frame)
 
     async def _answer_in_turn(
         self, places: asyncio.Semaphore, route: _Route, decode: list[Decode], context: RequestContext
@@ -188,7 +179,7 @@ class Dispatcher:
 
     async def _handled(self, route: _Route, request: Message, context: RequestContext) -> Message | None:
         response = route.handle(request, context)
-        if isinstance(response, (Holds, Pending)):
+        if isinstance(response, Deferred):
             response = response.answer
         message: Message | None = await response if isinstance(response, Awaitable) else response
         return message
@@ -253,14 +244,12 @@ def _copied(frame: memoryview) -> memoryview:
     return memoryview(bytes(frame)) if len(frame) <= BUFFER_BYTES else frame
 
 
-def describe_request(frame: memoryview, peer: Peer) -> str:
+def describe_request(frame: memoryview, session: Session) -> str:
     """Return the API, its version, the client id and the connection of a request, as text for a log line."""
     try:
         header, _ = decode_request_header(frame)
     except DecodeError:
-        return f"a request without a valid header on connection {peer.connection_id} from {peer.host}:{peer.port}"
+        return f"a request without a valid header on connection {session.connection_id} from {session}"
     api = ApiKey(header.api_key).name if header.api_key in SERVED else f"API key {header.api_key}"
-    return (
-        f"{api} v{header.api_version} of client {header.client_id!r} on connection {peer.connection_id} "
-        f"from {peer.host}:{peer.port}"
-    )
+    where = f"connection {session.connection_id} from {session}"
+    return f"{api} v{header.api_version} of client {header.client_id!r} on {where}"

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from oncelog.broker.requests.context import RequestContext
+from oncelog.net.session import Session
 
 
 class FollowerConnections:
     """The connections on which followers have fetched, by broker."""
 
     def __init__(self) -> None:
-        self._open: dict[int, set[int]] = {}
+        self._open: dict[int, set[Session]] = {}
 
     def __contains__(self, broker: int) -> bool:
         return broker in self._open
 
-    def add(self, broker: int, ctx: RequestContext) -> None:
+    def add(self, broker: int, session: Session) -> None:
         """Count the connection of a follower's Fetch until the follower disconnects."""
-        connection = ctx.connection_id
-        if connection in (found := self._open.setdefault(broker, set())):
+        if session in (found := self._open.setdefault(broker, set())):
             return
-        found.add(connection)
+        found.add(session)
 
         def remove() -> None:
-            found.discard(connection)
+            found.discard(session)
             if not found and self._open.get(broker) is found:
                 del self._open[broker]
 
-        ctx.on_disconnect.append(remove)
+        session.on_disconnect(remove)

@@ -39,8 +39,6 @@ class Resource(IntEnum):
 
 CLUSTER = Resource.CLUSTER, "kafka-cluster"
 """The cluster as a resource: there is only one."""
-ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a connection without authentication."""
 
 REFUSED_AS = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,

@@ -24,7 +24,7 @@ from oncelog.cluster.image import MetadataCache
 from oncelog.net.unsent import Unsent
 
 Handler = Callable[[Any, Any], Any]
-"""`handler(request, context)` returns the response, an awaitable of it, `Holds`, `Pending`, or None for no response."""
+"""`handler(request, context)` returns the response, an awaitable of it, a `Deferred`, or None for no response."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,108 @@
+"""One connection: who its client is, why the server handles none of its requests now, and who waits for its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oncelog.net.server_options import DEFAULT_LISTENER
+
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that did not authenticate."""
+
+BUSY = 1
+"""A request is handled. No other one may be handled meanwhile."""
+IN_ORDER = 2
+"""The next request must wait until earlier responses are sent."""
+UNREAD = 4
+"""The client reads its responses too slowly."""
+TURN_TAKEN = 8
+"""Other connections have their turn first."""
+CLOSED = 16
+"""The connection is closed, or will be as soon as the last responses are sent."""
+
+
+class Session:
+    """One connection of a client, from its acceptance to its end. Server and handlers share it."""
+
+    __slots__ = (
+        "_callbacks",
+        "connection_id",
+        "draft",
+        "gone",
+        "host",
+        "listener",
+        "muted",
+        "port",
+        "principal",
+        "quiet_sweeps",
+        "unread",
+    )
+
+    def __init__(self, host: str = "", port: int = 0, connection_id: int = 0, listener: str = DEFAULT_LISTENER) -> None:
+        self.host = host
+        self.port = port
+        self.connection_id = connection_id
+        """Unique within the server; 0 until the server has accepted the connection."""
+        self.listener = listener
+        """The name of the listener that accepted the connection."""
+        self.principal = ANONYMOUS
+        """The client, as an authorizer knows it."""
+        self.muted = 0
+        """The reasons why the next request is not handled now, as bits: BUSY, IN_ORDER, UNREAD, TURN_TAKEN, CLOSED."""
+        self.gone = False
+        """The client has closed its sending side, or the connection is lost."""
+        self.quiet_sweeps = 0
+        """The server's sweeps since the client last did anything."""
+        self.draft = 0
+        """Memory in bytes of a response that is not complete yet. `Unsent` counts it."""
+        self.unread = 0
+        """Memory in bytes of the responses that the client has not read. `Unsent` counts it."""
+        self._callbacks: list[Callable[[], None]] = []
+
+    def mute(self, reason: int) -> None:
+        """Handle no request until this reason, and each other one, has ended."""
+        self.muted |= reason
+
+    def unmute(self, reason: int) -> None:
+        """End one reason."""
+        self.muted &= ~reason
+
+    def on_disconnect(self, callback: Callable[[], None]) -> DisconnectCallback:
+        """Have `callback` called when the client disconnects, or now if it has: a worker thread may have decoded the
+        request meanwhile. A request that may wait long removes it again: the result is a context manager that does.
+        """
+        self._callbacks.append(callback)
+        if self.gone:
+            callback()
+        return DisconnectCallback(self._callbacks, callback)
+
+    def disconnected(self) -> None:
+        """Call all callbacks, because the client has disconnected."""
+        self.gone = True
+        for callback in tuple(self._callbacks):
+            callback()
+
+    @property
+    def waiting(self) -> int:
+        """The number of callbacks."""
+        return len(self._callbacks)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class DisconnectCallback:
+    """One callback of a session; removed at the end of a `with` block."""
+
+    __slots__ = ("_all", "_callback")
+
+    def __init__(self, callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> None:
+        self._all = callbacks
+        self._callback = callback
+
+    def __enter__(self) -> None:
+        """Enter the wait."""
+
+    def __exit__(self, *error: object) -> None:
+        """Remove the callback."""
+        self._all.remove(self._callback)
