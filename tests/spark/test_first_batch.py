@@ -179,7 +179,10 @@ def test_first_batch_that_another_version_planned_starts_where_the_options_say(
         assert len(replay(made, end)) == 5
         assert [len(value) for value in rest(made, end)] == [5]
         made.stop()
-        assert f"starts where option startingOffsets points now: {{'{topic}': {{'0': 2, '1': 2}}}}" in caplog.text
+        assert (
+            f"starts at the offsets that option startingOffsets selects now: {{'{topic}': {{'0': 2, '1': 2}}}}"
+            in caplog.text
+        )
         caplog.clear()
         made = stream(kind, server, topic, {})
         assert replay(made, end) == [], "it planned an empty first batch for latest"

@@ -39,7 +39,7 @@ def fitted(kind: pa.DataType, given: pa.DataType, whose: str, path: str = "", *,
 def without_dictionary(values: pa.Array) -> pa.Array:
     """Return the values of a dictionary. Return other arrays unchanged.
 
-    polars' Categorical and Enum are dictionaries of views, and Arrow cannot take values from views.
+    polars' Categorical and Enum are dictionaries whose values are views, and Arrow's `take` does not accept views.
     """
     if not pa.types.is_dictionary(values.type):
         return values

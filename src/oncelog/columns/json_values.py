@@ -144,7 +144,7 @@ def _parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
 
 
 def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert an array of `_parsed_type(kind)` from the reader to `kind`. Raises ArrowInvalid for texts of no time."""
+    """Convert an array of `_parsed_type(kind)` from the reader to `kind`. Raises ArrowInvalid for invalid times."""
     t = pa.types
     mask = values.is_null() if values.null_count else None
     if values.type == kind:
@@ -191,9 +191,9 @@ class _UnwritableError(ValueError):
 
 
 def _all_texts(values: pa.Array, first: int = 0) -> pa.Array:
-    """Do the same as `_text`. Raises ValueError, which names the first row with an invalid value, by bisection.
+    """Return the JSON text of each value. Raises ValueError that names the first row with an invalid value.
 
-    `first` is the number of the first of these rows.
+    `first` is the row number of `values[0]`. An invalid row is found by bisection.
     """
     try:
         return _text(values, "the value")
@@ -206,9 +206,10 @@ def _all_texts(values: pa.Array, first: int = 0) -> pa.Array:
 
 
 def _check_years(values: pa.Array, texts: pa.Array, name: str) -> None:
-    """Raise _UnwritableError for times whose texts Arrow cannot read: outside the years 0 to 9999, or of 64 bits.
+    """Raise _UnwritableError for times whose texts Arrow cannot read.
 
-    Nanoseconds of 64 bits begin within a second. Arrow's parser computes the start of that second, which overflows.
+    These are times outside the years 0 to 9999, and nanoseconds in the second of the smallest 64-bit value. For the
+    latter, Arrow's parser computes the start of that second, which overflows.
     """
     good = pc.match_substring_regex(texts, "^[0-9]{4}-")
     if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
@@ -216,7 +217,8 @@ def _check_years(values: pa.Array, texts: pa.Array, name: str) -> None:
     if not pc.all(good, min_count=0).as_py():
         number = values.filter(pc.invert(good))[0].cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
         raise _UnwritableError(
-            f"{name}: {number} of type {values.type} cannot be a time in JSON; replace it first, for example by null"
+            f"{name}: {number} of type {values.type} cannot be written as a time in JSON; replace it first, for "
+            "example by null"
         )
 
 
@@ -241,7 +243,7 @@ def _text(values: pa.Array, name: str) -> pa.Array:
         wide = values.cast(pa.float64()) if t.is_float16(kind) else values
         if not pc.all(pc.is_finite(wide), min_count=0).as_py():
             number = wide.filter(pc.invert(pc.is_finite(wide)))[0].as_py()
-            raise _UnwritableError(f"{name}: JSON has no {number}; replace it first, for example by null")
+            raise _UnwritableError(f"{name}: JSON cannot represent {number}; replace it first, for example by null")
         plain = wide.cast(pa.large_string())
     elif t.is_boolean(kind) or t.is_integer(kind) or t.is_decimal(kind):
         plain = values.cast(pa.large_string())

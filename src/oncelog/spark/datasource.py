@@ -86,9 +86,9 @@ class OncelogDataSource(DataSource):
 
 
 def _reject_table(options: Mapping[str, str], *, creating: bool = False) -> None:
-    """Raise MisuseError for a table in Spark's catalog: Spark passes none of its options to reads and writes.
+    """Raise MisuseError for a table in Spark's catalog, because Spark does not pass its options to reads and writes.
 
-    If CREATE TABLE names columns, Spark does not ask the data source, so only the reads and writes can fail.
+    If CREATE TABLE names columns, Spark does not call the data source, so only the reads and writes can fail.
     """
     if options and not creating:
         return

@@ -78,8 +78,8 @@ SOURCE_OPTIONS: dict[str, SparkOption] = {
     "maxOffsetsPerTrigger": SparkOption(
         "",
         (
-            "Maximum number of offsets that a micro-batch reads, over all partitions. They share it by the number of "
-            "their unread records, not by time. So with a watermark, Spark may drop rows."
+            "Maximum number of offsets that a micro-batch reads, over all partitions. Each partition gets a share that "
+            "depends on the number of its unread records, not on their time. So with a watermark, Spark may drop rows."
         ),
     ),
     "minOffsetsPerTrigger": SparkOption(
@@ -152,9 +152,9 @@ SINK_OPTIONS: dict[str, SparkOption] = {
     "acceptReplay": SparkOption(
         "",
         (
-            "Batch id (or `txnVersion`) that is committed with other rows or offsets than Spark now writes, for "
-            "example because the source has lost rows. The sink keeps the committed batch and "
-            "continues. It also accepts a `txnVersion` below the last one."
+            "Id of a committed batch (or a `txnVersion`) for which Spark now writes other rows or offsets, for "
+            "example because the source has lost rows. The sink keeps the committed batch and continues. It also "
+            "accepts a `txnVersion` below the last one."
         ),
     ),
     "txnAppId": SparkOption(

@@ -34,7 +34,7 @@ POLL_S = 0.1
 REBALANCING = ["PreparingRebalance", "CompletingRebalance"]
 """States of a group that waits for its members."""
 LOGIN = ("security.", "sasl.", "ssl.")
-"""The options that a consumer and an admin client share."""
+"""The prefixes of the options that a consumer and an admin client share."""
 IDLE_POLLS = 300
 """How many polls without any progress are an error."""
 
@@ -90,7 +90,7 @@ def assert_exactly_once(
 
 
 def _waiting_groups(bootstrap_servers: str, config: Mapping[str, Any]) -> str:
-    """Return a line about groups whose rebalance is in progress, because their consumers read nothing meanwhile."""
+    """Return a line that names groups with a rebalance in progress, because their consumers read nothing meanwhile."""
     from oncelog import Admin
 
     login = {name: value for name, value in config.items() if name.replace("_", ".").startswith(LOGIN)}
@@ -103,9 +103,9 @@ def _waiting_groups(bootstrap_servers: str, config: Mapping[str, Any]) -> str:
         return ""
     names = ", ".join(map(repr, groups[:SHOWN]))
     return (
-        f"\nThe pipeline may not have finished: these groups wait for a member: {names}. "
-        "A killed member expires with its session (session.timeout.ms, 45 s); with group.instance.id, the next process "
-        "takes its place at once"
+        f"\nThe pipeline may not have finished, because these groups wait for a member: {names}. A killed member "
+        "expires with its session (session.timeout.ms, 45 s). Wait for that, or set group.instance.id, with which the "
+        "next process gets the partitions at once"
     )
 
 

@@ -164,12 +164,16 @@ def test_times_of_day_are_read_again() -> None:
 
 
 UNWRITABLE: dict[str, tuple[pa.DataType, list[Any], str]] = {
-    "NaN": (pa.float64(), [1.0, None, float("nan"), float("inf")], "row 2: x: JSON has no nan; replace it first"),
-    "infinity": (pa.float32(), [1.0, float("-inf")], "row 1: x: JSON has no -inf;"),
-    "half": (pa.float16(), [float("inf")], "row 0: x: JSON has no inf;"),
-    "list": (pa.list_(pa.float64()), [[1.0, 2.0], [], [3.0, float("nan")]], "row 2: x: JSON has no nan;"),
-    "struct": (pa.struct([("y", pa.float64())]), [None, {"y": float("nan")}], "row 1: y: JSON has no nan;"),
-    "map": (pa.map_(pa.string(), pa.float64()), [[], [("k", float("nan"))]], "row 1: x: JSON has no nan;"),
+    "NaN": (
+        pa.float64(),
+        [1.0, None, float("nan"), float("inf")],
+        "row 2: x: JSON cannot represent nan; replace it first",
+    ),
+    "infinity": (pa.float32(), [1.0, float("-inf")], "row 1: x: JSON cannot represent -inf;"),
+    "half": (pa.float16(), [float("inf")], "row 0: x: JSON cannot represent inf;"),
+    "list": (pa.list_(pa.float64()), [[1.0, 2.0], [], [3.0, float("nan")]], "row 2: x: JSON cannot represent nan;"),
+    "struct": (pa.struct([("y", pa.float64())]), [None, {"y": float("nan")}], "row 1: y: JSON cannot represent nan;"),
+    "map": (pa.map_(pa.string(), pa.float64()), [[], [("k", float("nan"))]], "row 1: x: JSON cannot represent nan;"),
     "first ns": (pa.timestamp("ns"), [0, -(2**63) + 1], "row 1: x: -9223372036854775807 of type timestamp"),
     "far s": (pa.timestamp("s", "UTC"), [0, 2**62], "row 1: x: 4611686018427387904 of type timestamp"),
     "year 10000": (pa.timestamp("s"), [253402300800], "row 0: x: 253402300800 of type timestamp"),

@@ -1,14 +1,14 @@
 """Notes in the offsets that a stream returns to Spark: ids of topics, and where partitions start.
 
-Spark stores the end of each batch in the checkpoint, and nothing else of a Python source. So what a restarted query
-must know is a part of the end, as a key without partitions. Neither Spark's Kafka connector nor an older oncelog takes
-it for an offset. No topic has such a name:
+Of a Python source, Spark stores only the end of each batch in the checkpoint. So the end also contains what a restarted
+query must know, as keys without partitions. Spark's Kafka connector and older versions of oncelog ignore such keys. No
+topic can have their names:
 
     {"words": {"0": 40}, "words (id E1mGYR8tQ0e5tjXGpoLYEQ)": {}, "words (starts 0:17)": {}}
 
-- The ids of the topics that have been read: a topic that was created again has another one.
-- The start of each partition whose first batch this is. If the batch fails, its replay starts there too, although the
-  options would now select other offsets.
+- The ids of the topics that have been read: a topic that was created again has another id.
+- The start of each partition whose first batch this is. If the batch fails, its replay starts at the same offset, even
+  if the options now select another one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STARTS = re.compile(r"([A-Za-z0-9._-]+) \(starts (\d+:\d+(?: \d+:\d+)*)\)")
 
 
 def noted(offsets: Flat, ids: Mapping[str, UUID], starts: Flat | None = None) -> Offsets:
-    """Return the form for the checkpoint, with the ids of the topics in `offsets`, and with these starts."""
+    """Return the form for the checkpoint: the offsets, and notes with the ids of their topics and with `starts`."""
     result = nested(offsets)
     notes = [f"{name} (id {shown_id(ids[name])})" for name in result if name in ids]
     for name, parts in nested(starts or {}).items():
@@ -35,7 +35,7 @@ def noted(offsets: Flat, ids: Mapping[str, UUID], starts: Flat | None = None) ->
 
 
 def ids_in(offsets: Offsets) -> dict[str, UUID]:
-    """Return the ids of topics."""
+    """Return the ids of topics in the notes of a batch's end."""
     found = filter(None, map(_ID.fullmatch, offsets))
     return {match[1]: UUID(bytes=base64.urlsafe_b64decode(f"{match[2]}==")) for match in found}
 

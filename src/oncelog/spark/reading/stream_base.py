@@ -64,8 +64,8 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         """Return the offsets at which a new query starts, which option startingOffsets or one of its variants names.
 
         Spark does not store these offsets, but the end of the first batch contains them; see `notes`. Spark also calls
-        this method to replay that batch. The options may select nothing by then, so the error waits until the offsets
-        are needed.
+        this method to replay that batch. The options may be invalid by then, so an error is raised only when the
+        offsets are needed.
         """
         self.check_options()
         if self._first is None:
@@ -99,7 +99,7 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         return self.attempt(lambda: self._next_end(start, most))
 
     def attempt(self, plan: Callable[[], T]) -> T:
-        """Return what a step of planning returns. Repeat it if a topic was deleted after the step had looked it up."""
+        """Return what `plan` returns. Call it again if a topic was deleted while it ran."""
         try:
             return plan()
         except errors.UnknownTopicError:
@@ -229,7 +229,7 @@ class StreamBase(SourceReader, DataSourceStreamReader):
             if at not in firsts:
                 self._report_loss(
                     f"{what}the log has lost its end, for example in an unclean leader election",
-                    then=f"{continues}, and skips what was written before it since then",
+                    then=f"{continues}, and skips new records before it",
                 )
                 continue
             skipped = f", and skips offsets {firsts[at]} to {ends[at] - 1}" if firsts[at] < ends[at] else ""
@@ -261,8 +261,8 @@ class StreamBase(SourceReader, DataSourceStreamReader):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return a slice for each partition that has records, or more with minPartitions.
 
-        There is none for a start after its end, as in a query that goes back. The replay of a partition's first batch
-        starts where that batch has started.
+        A partition whose start is after its end has none, as in a query that goes back. The replay of a partition's
+        first batch starts at the same offset as that batch.
         """
         self.check_options()
         if start == end:  # PySpark 4.0 and 4.1 pass the position of a restarted query in this way
@@ -283,7 +283,7 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         if any(begun[at] < ends[at] for at in begun):
             log.warning(
                 "the checkpoint does not contain the start of the query's first batch, because another version or "
-                "connector has planned it. Its replay starts where option %s points now: %s",
+                "connector has planned it. Its replay starts at the offsets that option %s selects now: %s",
                 self.options.starting.option,
                 nested(begun),
             )

@@ -45,7 +45,7 @@ class DataLossError(SinkError):
 def report_loss(what: str, *, fail: bool, then: str = "", instead: str = "") -> None:
     """Raise DataLossError, or log a warning with failOnDataLoss=false.
 
-    `then`: what a query with failOnDataLoss=false does. `instead`: other advice, which comes first.
+    `then` says what a query with failOnDataLoss=false does. `instead` is better advice, which the error gives first.
     """
     if fail:
         advice = f"{what}; {instead}to continue without these records, set failOnDataLoss=false"
