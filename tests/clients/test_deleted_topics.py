@@ -1,4 +1,4 @@
-"""Our consumer while one of its topics is deleted, and after it is made again: the other topics are not disturbed."""
+"""A consumer while one of its topics is deleted, and after it is created again. Its other topics are not disturbed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {
 
 @pytest.mark.parametrize("pattern", [False, True], ids=["names", "pattern"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_member_drops_a_deleted_topic_and_reads_it_when_it_is_made_again(
+def test_member_drops_a_deleted_topic_and_reads_it_when_it_is_created_again(
     server: Server, admin: Admin, name: str, kind: str, pattern: bool
 ) -> None:
     options = KINDS[kind] | ({"metadata_max_age_ms": 500} if pattern else {})

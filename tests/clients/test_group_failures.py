@@ -182,7 +182,7 @@ def test_close_ends_if_the_broker_does_not_answer(server: Server, topic: str, mo
 def test_consumer_names_the_member_that_its_group_waits_for(
     server: Server, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first member does not poll, as one that was killed does not. Before, the second one waited in silence."""
+    """The first member does not poll, like a killed one. Before, the second one waited without a log line."""
     caplog.set_level(logging.WARNING, "oncelog")
     with Producer(server.bootstrap) as producer:
         producer.send(topic, b"x").result(30)

@@ -172,7 +172,7 @@ def test_topic_that_the_options_no_longer_select_is_not_called_deleted(
 
 @KINDS
 @pytest.mark.parametrize("option", ["subscribe", "subscribePattern", "assign"])
-def test_query_goes_on_after_one_of_its_topics_is_deleted(
+def test_query_continues_after_one_of_its_topics_is_deleted(
     server: Server, topic: str, name: str, kind: type[Any], option: str
 ) -> None:
     other = f"{name}-other"

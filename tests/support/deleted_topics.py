@@ -1,4 +1,4 @@
-"""Members whose topic is deleted and made again: steps and checks for both group protocols."""
+"""Members whose topic is deleted and created again: steps and checks for both group protocols."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def two_topics(server: Server, admin: Admin, name: str) -> tuple[str, str]:
 def drop_and_read_again(
     server: Server, admin: Admin, name: str, pattern: str | None, options: Mapping[str, Any]
 ) -> None:
-    """Check that a member drops a deleted topic, commits the other one, and reads the topic after it is made again."""
+    """Check that a member drops a deleted topic, commits the other one, and reads the topic that is created again."""
     kept, gone = two_topics(server, admin, name)
     with Consumer(server.bootstrap, group_id=name, **options) as consumer:
         consumer.subscribe(pattern or [kept, gone])

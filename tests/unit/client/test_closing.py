@@ -168,7 +168,7 @@ SECOND_LOOP: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("call", SECOND_LOOP)
-def test_asyncio_client_in_a_second_loop_raises_a_sentence(call: Callable[[Any], Any]) -> None:
+def test_asyncio_client_in_a_second_loop_raises_usage_error(call: Callable[[Any], Any]) -> None:
     """Before, most calls raised asyncio's "Event loop is closed", and a record was accepted that was never sent."""
 
     async def start() -> tuple[aio.Producer, aio.Consumer, aio.Admin]:
@@ -192,7 +192,7 @@ def test_asyncio_client_in_a_second_loop_raises_a_sentence(call: Callable[[Any],
             first_loop.run(client.close())
 
 
-def test_client_made_while_python_exits_raises_a_sentence() -> None:
+def test_client_created_while_python_exits_raises_usage_error() -> None:
     """Python 3.11 starts a thread in an atexit function, but cannot load uvloop there. Later ones start no thread."""
     program = """
 import atexit

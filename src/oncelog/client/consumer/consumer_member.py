@@ -108,7 +108,7 @@ class ConsumerMember(Member[ConsumerMembership]):
             return  # the rest belongs to a topic whose metadata the broker does not have yet
         wanted: list[TopicPartition] = [(names[topic_id], partition) for topic_id, partition in known]
         kept = {(names[topic_id], partition) for topic_id, partition in known & membership.owned}
-        try:  # a partition of a topic that was made again is another partition, although it has the same name
+        try:  # a partition of a topic that was created again is another partition, although it has the same name
             await self._rebalancer.revoke(set(self._rebalancer.assigned).difference(kept))
             if membership.lost:
                 return

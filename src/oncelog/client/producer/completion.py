@@ -30,7 +30,7 @@ Outcomes = list[Callable[[], None]]
 class Completion:
     """The outcomes of one producer's batches.
 
-    `troubles` is told which partitions the brokers keep rejecting. `chance()` returns random numbers in [0, 1).
+    `troubles` records the partitions whose batches the brokers reject. `chance()` returns random numbers in [0, 1).
     """
 
     def __init__(
