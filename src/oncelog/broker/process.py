@@ -11,7 +11,6 @@ quickly.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import signal
@@ -31,6 +30,7 @@ from oncelog.broker.config.settings import BrokerConfig, load
 from oncelog.broker.folder_locks import StartError, UnusableFolderError, locked
 from oncelog.broker.log_lines import STDERR
 from oncelog.broker.resources import allow_many_files, descriptor_limit, limit_garbage_collection, share_descriptors
+from oncelog.log.disk import full_disk, is_full
 
 if TYPE_CHECKING:
     import asyncio
@@ -86,6 +86,8 @@ class Launch(msgspec.Struct, frozen=True):
     """
     cluster_exists: bool = False
     """Whether `oncelog up` starts several brokers whose cluster exists already."""
+    quiet: bool = False
+    """Whether not to print why the broker cannot run, because earlier processes of `oncelog up` have printed it."""
     supervisor_fd: int = -1
     """A socket to the supervisor, or -1. The broker sends `Ready` to it.
 
@@ -153,7 +155,8 @@ def _run_locked(launch: Launch) -> int:
                 with contextlib.suppress(OSError):  # its disk may have failed
                     os.unlink(pid_file)
     except (ConfigError, StartError, DiskFailureError) as error:
-        say(f"oncelog: {error}")
+        if not launch.quiet:
+            say(f"oncelog: {error}")
         return NO_LOG_DIRECTORY if isinstance(error, (DiskFailureError, UnusableFolderError)) else FAILED
     return 0
 
@@ -248,8 +251,8 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
             if os.environ.get(TRACE_VARIABLE):
                 raise
             reason = _describe(error)
-            if _is_full(error):
-                reason = full_disk([*config.log_dirs, *filter(None, [os.path.dirname(launch.metadata)])], reason)
+            if is_full(error):
+                reason = full_disk([*config.log_dirs, *filter(None, [os.path.dirname(launch.metadata)])])
             message = f"cannot start broker {config.node_id}: {reason}"
             if isinstance(error, ProtocolError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
                 raise DiskFailureError(message) from error
@@ -321,33 +324,6 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _is_full(error: BaseException | None) -> bool:
-    """Return whether a full file system has caused an error of the system or of SQLite."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
-            return True
-        error = error.__cause__
-    return False
-
-
-def full_disk(folders: Sequence[str], reason: str) -> str:
-    """Return the sentence for a full file system: the directory with the fewest free bytes, and what to delete."""
-    free = {}
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            found = os.statvfs(folder)
-            free[folder] = found.f_frsize * found.f_bavail
-    if not free:
-        return f"a file system is full ({reason})"
-    folder = min(free, key=lambda each: free[each])
-    return (
-        f"the file system of {folder} is full: {free[folder]} bytes are free ({reason}). Delete files there that are "
-        "not the broker's. When the broker runs, `oncelog topic delete` and `delete-records` free more"
-    )
-
-
 def _describe(error: Exception) -> str:
     from oncelog.cluster.store_sqlite import NewerFormatError
     from oncelog.protocol.errors import ProtocolError
@@ -387,7 +363,8 @@ def _write_pid(path: str) -> None:
             file.write(f"{os.getpid()}\n")
         os.replace(temporary, path)
     except OSError as error:
-        raise StartError(f"cannot write {path}: {error.strerror}") from error
+        reason = full_disk([os.path.dirname(path)]) if is_full(error) else error.strerror
+        raise StartError(f"cannot write {path}: {reason}") from error
 
 
 def _start_logging(node_id: int) -> logging.Logger:

@@ -22,6 +22,11 @@ EARLY_S = 2.0
 """A broker that dies within this time of its start has died early."""
 
 
+TOLD_ATTEMPTS = (1, 2, 4, 8)
+EACH_ATTEMPTS = 12
+"""After the first attempts, only each twelfth failed one is printed, once a minute: a disk may be full for days."""
+
+
 class Restarts:
     """Compute the delay before a restart of the broker."""
 
@@ -62,6 +67,8 @@ class BrokerProcess:
         self._held = False
         self._restart_wanted = False
         self._restarts = Restarts()
+        self._failures = 0
+        """The processes in a row that could not serve clients."""
         self._started_at = 0.0
 
     def start(self) -> None:
@@ -84,7 +91,7 @@ class BrokerProcess:
         """Create a process. Return it, and the socket that it sends `Ready` to. Raises OSError."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        launch = msgspec.structs.replace(self.launch, supervisor_fd=theirs.fileno())
+        launch = msgspec.structs.replace(self.launch, quiet=self._is_quiet(), supervisor_fd=theirs.fileno())
         command = [sys.executable, "-P", "-m", "oncelog.broker.process", msgspec.json.encode(launch).decode()]
         with theirs:
             try:
@@ -92,6 +99,11 @@ class BrokerProcess:
             except OSError:
                 ours.close()
                 raise
+
+    def _is_quiet(self) -> bool:
+        """Return whether not to print why the present process fails, because the former ones have printed it."""
+        attempt = self._failures + 1
+        return attempt not in TOLD_ATTEMPTS and attempt % EACH_ATTEMPTS != 0
 
     def read_link(self) -> bool:
         """Read what the broker has sent. Return False if it has closed the socket, because the process has ended."""
@@ -177,11 +189,18 @@ class BrokerProcess:
             self._say(f"{what}; not restarting it before SIGUSR2")
             return True
         wait_s = 0.0
+        is_usable = self._accepts and status != NO_LOG_DIRECTORY  # on a full disk, a broker starts and fails again
         if not self._restart_wanted:
-            is_usable = self._accepts and status != NO_LOG_DIRECTORY  # on a full disk, a broker starts and fails again
             wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=is_usable)
         self._restart_wanted = False
+        self.restart_at = time.monotonic() + wait_s
+        quiet = self._is_quiet() and status in (FAILED, NO_LOG_DIRECTORY)
+        self._failures = 0 if is_usable else self._failures + 1
+        if quiet:
+            return True
         when = f"in {wait_s:g} s" if wait_s else "now"
+        if self._failures > 1:
+            when += f" ({self._failures} attempts have failed)"
         text = f"{what}; restarting {when}"
         if status == NO_LOG_DIRECTORY:
             text = (
@@ -189,15 +208,19 @@ class BrokerProcess:
                 f"on the disk of {self.launch.settings['log.dirs']}, or repair it. Retrying {when}."
             )
         self._say(text)
-        self.restart_at = time.monotonic() + wait_s
         return True
 
     def _retry(self, what: str, reasoned: bool) -> None:
         """Start a broker of an existing cluster again, although it was never ready. The others have copies."""
         wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=False)
         self.restart_at = time.monotonic() + wait_s
+        quiet = self._is_quiet() and reasoned
+        self._failures += 1
+        if quiet:
+            return
         if self.failed:
-            self._say(f"{what} before it was ready; restarting in {wait_s:g} s")
+            tried = f" ({self._failures} attempts have failed)" if self._failures > 1 else ""
+            self._say(f"{what} before it was ready; restarting in {wait_s:g} s{tried}")
             return
         self.failed = True
         folders = self.launch.settings["log.dirs"]

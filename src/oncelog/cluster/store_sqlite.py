@@ -38,6 +38,7 @@ from oncelog.cluster.store import (
     parent_of,
 )
 from oncelog.cluster.wakes import Wakes
+from oncelog.log.disk import full_disk, is_full
 
 T = TypeVar("T")
 
@@ -260,7 +261,7 @@ class SqliteStore:
         try:
             extended = self._leases.extend(owner, self._now_ms() + ttl_ms)
         except OSError as error:
-            raise UnavailableError(str(error)) from error
+            raise UnavailableError(self._text(error)) from error
         if not extended:
             raise SessionExpiredError(str(session))
         if self._reading.acquire(timeout=_CHECK_WAIT_S):
@@ -344,7 +345,7 @@ class SqliteStore:
                     return work()
                 except (sqlite3.Error, OSError) as error:
                     if not _is_busy(error) or time.monotonic() >= deadline:
-                        raise UnavailableError(str(error)) from error
+                        raise UnavailableError(self._text(error)) from error
             time.sleep(_RETRY_S)
 
     # -- inside a transaction --------------------------------------------------------------------------------
@@ -366,12 +367,16 @@ class SqliteStore:
                 self._commit()
             except (sqlite3.Error, OSError) as error:  # for example, a full disk
                 self._roll_back()
-                raise UnavailableError(str(error)) from error
+                raise UnavailableError(self._text(error)) from error
             except BaseException:
                 self._roll_back()
                 raise
         finally:
             self._writing.release()
+
+    def _text(self, error: Exception) -> str:
+        """Return what has failed. On a full disk, name it, and say what to delete."""
+        return full_disk([os.path.dirname(self._path)]) if is_full(error) else str(error)
 
     def _commit(self) -> None:
         wakes = self.wakes
@@ -380,7 +385,7 @@ class SqliteStore:
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise OutcomeUnknownError(str(error)) from error
+            raise OutcomeUnknownError(self._text(error)) from error
         ended = time.monotonic()
         if ended - begun > YIELD_S:
             self._yield_until = ended + YIELD_S
@@ -395,7 +400,7 @@ class SqliteStore:
             self._connection.execute(f"PRAGMA busy_timeout = {max(0, int(wait_s * 1000))}")
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            raise self._locked() if _is_busy(error) else UnavailableError(str(error)) from error
+            raise self._locked() if _is_busy(error) else UnavailableError(self._text(error)) from error
 
     def _locked(self) -> StoreLockedError:
         holder = _lock_holder(self._path)

@@ -6,12 +6,14 @@ synced, and fails or tears writes. Paths are strings with ``/``. Each failure is
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import shutil
 import stat
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -65,6 +67,33 @@ class File(Protocol):
     def close(self) -> None:
         """Close the handle. The next use opens it again."""
         ...
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Return whether a full file system has caused an error of the system or of SQLite."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+            return True
+        error = error.__cause__
+    return False
+
+
+def full_disk(folders: Sequence[str]) -> str:
+    """Return the sentence for a full file system: the directory with the fewest free bytes, and what to delete."""
+    free = {}
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(folder)
+            free[folder] = found.f_frsize * found.f_bavail
+    if not free:
+        return f"the file system of {', '.join(folders)} is full"
+    folder = min(free, key=lambda each: free[each])
+    return (
+        f"the file system of {folder} is full: {free[folder]} bytes are free. Delete files there that are not the "
+        "broker's. When the broker runs, `oncelog topic delete` and `delete-records` free more"
+    )
 
 
 class Disk(Protocol):

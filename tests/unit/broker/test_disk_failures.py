@@ -9,6 +9,7 @@ import asyncio
 import errno
 import itertools
 import logging
+import re
 import shutil
 from pathlib import Path
 
@@ -87,6 +88,23 @@ def test_failed_sync_is_not_retried(tmp_path: Path) -> None:
 
     storage.run_broker(life)
     storage.run_broker(after)
+
+
+def test_full_disk_is_logged_with_its_free_bytes_and_what_to_delete(
+    storage: BrokerStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 1)
+        storage.disk.break_down("write", storage.paths[0], errno.ENOSPC)
+        with pytest.raises(ProtocolError):
+            append(broker.partitions.find("t", 0))
+        await until(lambda: "offline" in caplog.text)
+
+    storage.run_broker(life)
+    (line,) = (record.getMessage() for record in caplog.records if "has failed and is off" in record.getMessage())
+    said = rf"log directory {storage.paths[0]} has failed .*: the file system of {storage.paths[0]} is full: \d+ bytes"
+    assert re.match(said, line)
+    assert "Delete files there" in line
 
 
 def test_broker_stops_with_its_last_directory(storage: BrokerStorage) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.broker import process
 from oncelog.broker.folder_locks import FolderLock, StartError, check_apart
 from oncelog.broker.resources import share_descriptors
 from oncelog.cluster.changes import cannot_write
 from oncelog.cluster.store import StoreError
 from oncelog.cluster.store_sqlite import SqliteStore
+from oncelog.log.disk import full_disk, is_full
 
 Paths = Callable[[Path], list[Path]]
 
@@ -97,11 +97,12 @@ def test_start_on_a_full_disk_names_the_directory_and_its_free_bytes(tmp_path: P
     refused = cannot_write("metadata", failed.value)
     refused.__cause__ = failed.value
     for error in (failed.value, refused, OSError(errno.ENOSPC, "No space left on device")):
-        assert process._is_full(error)
-    assert not process._is_full(OSError(errno.EIO, "Input/output error"))
-    said = process.full_disk([str(tmp_path / "missing"), str(tmp_path)], "database or disk is full")
-    assert re.fullmatch(
-        rf"the file system of {tmp_path} is full: \d+ bytes are free \(database or disk is full\)\. "
-        r"Delete files there .*`oncelog topic delete` and `delete-records` free more",
-        said,
-    )
+        assert is_full(error)
+    assert not is_full(OSError(errno.EIO, "Input/output error"))
+    said = full_disk([str(tmp_path / "missing"), str(tmp_path)])
+    for sentence in (str(failed.value), said):
+        assert re.fullmatch(
+            rf"the file system of {tmp_path} is full: \d+ bytes are free\. "
+            r"Delete files there .*`oncelog topic delete` and `delete-records` free more",
+            sentence,
+        )

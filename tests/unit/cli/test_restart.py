@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
+import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -122,10 +124,26 @@ def test_restarts_slow_down_while_a_disk_is_full(tmp_path: Path) -> None:
     broker = BrokerProcess(Launch({"node.id": "2", "log.dirs": "/disk2"}, str(metadata)), restart=True, say=said.append)
     broker.ready = Ready("127.0.0.1", 9093, "127.0.0.1:9093")
     broker._accepts = True
-    for wait in ("0.05", "0.1", "0.2"):
+    for wait in ("0.05 s", "0.1 s (2 attempts have failed)", "", "0.4 s (4 attempts have failed)"):
         broker.process = SimpleNamespace(returncode=NO_LOG_DIRECTORY)  # type: ignore[assignment]
         assert broker.died()
-        assert said.pop() == (
+        assert not wait or said.pop() == (
             "broker 2 cannot use any of its log directories, and serves no clients until it can. Free space on the "
-            f"disk of /disk2, or repair it. Retrying in {wait} s."
+            f"disk of /disk2, or repair it. Retrying in {wait}."
         )
+        assert not said
+
+
+def test_reason_that_repeats_is_not_printed_at_each_attempt(new_cluster: NewCluster) -> None:
+    """A disk may be full for days, and `oncelog up` tries again every 5 s."""
+    cluster = new_cluster()
+    pid_file = cluster.data / "broker-1" / "broker.pid.new"
+    pid_file.symlink_to("/dev/full")
+    os.kill(cluster.broker_pid(), signal.SIGKILL)
+    cluster.process.wait_for(lambda: "(8 attempts have failed)" in cluster.process.output(), "it tries again")
+    reason = f"oncelog: cannot write {pid_file.with_suffix('')}: the file system of {pid_file.parent} is full: "
+    assert output_count(cluster, reason) <= 5, "the attempts 1, 2, 4 and 8, and the first line after the kill"
+    assert output_count(cluster, "attempts have failed") <= 4
+    pid_file.unlink()
+    cluster.process.wait_for(lambda: output_count(cluster, "started") >= 2, "another broker serves")
+    cluster.wait_ready()

@@ -11,6 +11,7 @@ from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.store import StoreError
+from oncelog.log.disk import full_disk, is_full
 
 
 class DiskFailures:
@@ -57,13 +58,14 @@ class DiskFailures:
 
     def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
         """Fail the partitions of a directory. If no directory is left, or the metadata was there, set `_fatal`."""
-        self._logger.error("log directory %s has failed and is offline: %s", directory.path, error)
+        reason = full_disk([directory.path]) if is_full(error) else str(error)
+        self._logger.error("log directory %s has failed and is offline: %s", directory.path, reason)
         if not self._fatal.done():
             if not self._directories.online:
                 paths = ", ".join(each.path for each in self._directories)
-                self._fatal.set_result(f"all log directories have failed: {paths}: {error}")
+                self._fatal.set_result(f"all log directories have failed: {paths}: {reason}")
             elif directory.path == self._metadata_dir:
-                self._fatal.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
+                self._fatal.set_result(f"the log directory with the metadata has failed: {directory.path}: {reason}")
         for topic, partition in self._partitions.fail(directory):
             self._on_term_ended(topic, partition)
         self._workers.spawn(self._publish_offline(), "publish which partitions are offline")
