@@ -1,7 +1,7 @@
 """Log the first of many similar lines at once, and the others as one line with counts.
 
-A leader that moves rejects a batch of each producer in each partition, and a follower truncates each log. A person who
-reads the log needs the event, its size, and the partitions that it affects most.
+If leaders move, the former leaders reject batches of each producer in each partition, and followers truncate each log.
+A reader of the log needs the event, its size, and the partitions that it affects most.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections import Counter
 FIRST_S, LONGEST_S = 1.0, 60.0
 """The first pause between two lines of a kind, which doubles while the lines continue, and the longest one."""
 NAMED = 3
-"""The partitions that one line names."""
+"""The number of partitions that one line names."""
 MOST_NAMES = 1_000
-"""The partitions that are counted by name, because a client may send any names."""
+"""The number of partitions that are counted by name, because a client may send any names."""
 
 
 class _Pause:
-    """The lines of one kind that were not logged in a pause."""
+    """The lines of one kind that were counted in a pause instead of logged."""
 
     __slots__ = ("amounts", "level", "lines", "seconds", "text")
 
@@ -44,7 +44,7 @@ class RepeatedLines:
     def log(self, kind: str, partition: str, text: str, *, level: int = logging.INFO, amount: int = 1) -> None:
         """Log `text`, or count it if a line of this kind was logged recently.
 
-        The kinds must be few.
+        There must be few kinds, because each one is remembered while its lines continue.
         """
         pause = self._pauses.get(kind)
         if pause is None:

@@ -1,4 +1,4 @@
-"""One connection: who its client is, why the server handles none of its requests now, and who waits for its end."""
+"""One connection: its client, the reasons why none of its requests is handled now, and the callbacks for its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ANONYMOUS = "User:ANONYMOUS"
 """The principal of a client that did not authenticate."""
 
 BUSY = 1
-"""A request is handled. No other one may be handled meanwhile."""
+"""The server handles a request, and must not handle another one meanwhile."""
 IN_ORDER = 2
 """The next request must wait until earlier responses are sent."""
 UNREAD = 4
@@ -68,8 +68,10 @@ class Session:
         self.muted &= ~reason
 
     def on_disconnect(self, callback: Callable[[], None]) -> DisconnectCallback:
-        """Have `callback` called when the client disconnects, or now if it has: a worker thread may have decoded the
-        request meanwhile. A request that may wait long removes it again: the result is a context manager that does.
+        """Call `callback` when the client disconnects, or at once if it has disconnected.
+
+        The client may disconnect while a worker thread decodes its request. The result is a context manager that
+        removes the callback at its end, for requests that may wait long.
         """
         self._callbacks.append(callback)
         if self.gone:

@@ -1,4 +1,4 @@
-"""Say which members a consumer waits for, because it gets no partitions before they have released them or expired."""
+"""Log which members a consumer waits for, because it gets no partitions before they have released them or expired."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NAMED = 3
 WAITING = (
     "group {group!r} gives this consumer no partitions before its other members have joined or expired: {members}. A "
     "member that was killed expires {seconds:g} s after its last heartbeat (session_timeout_ms); one that does not "
-    "poll, after its max_poll_interval_ms. With group_instance_id, a consumer that is started again takes its place at "
-    "once"
+    "poll, after its max_poll_interval_ms. With group_instance_id, a consumer that is started again gets its "
+    "partitions at once"
 )
 _EXPIRES = (
     "A member that was killed expires 45 s after its last heartbeat, or after the brokers' "
@@ -39,7 +39,7 @@ TAKEN = (
 
 
 async def explain_wait(group_id: str, reason: Callable[[], Awaitable[str]]) -> None:
-    """Warn if the group has waited for other members for seconds. When cancelled after that, log that it is over.
+    """Log a warning if the group has waited for SILENT_SECONDS. When cancelled after that, log that the wait is over.
 
     `reason()` returns what the group waits for, or an empty string.
     """
