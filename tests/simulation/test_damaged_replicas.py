@@ -157,6 +157,35 @@ def test_old_copy_takes_no_records_of_the_others(log_dirs: tuple[str, ...], copi
     ReplicaCluster.run(scenario, log_dirs=log_dirs)
 
 
+async def die_while_starting(cluster: ReplicaCluster, changes: int) -> None:
+    """Start broker 3, whose process dies at one of its changes of the disk. Start it again, and then the others."""
+    machine = cluster.world.brokers[3]
+    await machine.start(die_in=changes)
+    await asyncio.sleep(20)
+    machine.kill()
+    await asyncio.sleep(10)  # until the session has ended
+    await machine.start()
+    await asyncio.sleep(60)
+    for number in (1, 2):
+        await cluster.world.brokers[number].start()
+
+
+@pytest.mark.parametrize("changes", range(12))
+def test_damage_is_noticed_if_the_first_start_with_it_dies(changes: int) -> None:
+    """The clean-shutdown mark shows that the first segment is gone. Its records were not deleted."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await fill(cluster)
+        for number in ALL:
+            await end(cluster, number, clean=True)
+        lose_first_segment(cluster, 3)
+        await asyncio.sleep(10)  # until the sessions have ended
+        await die_while_starting(cluster, changes)
+        await check_complete(cluster)
+
+    ReplicaCluster.run(scenario)
+
+
 @pytest.mark.parametrize("changes", range(16))
 def test_old_copy_is_noticed_if_the_first_start_with_it_dies(changes: int) -> None:
     """The process dies at one of its first changes of the disk, for example between those of two directories."""
@@ -179,14 +208,7 @@ def test_old_copy_is_noticed_if_the_first_start_with_it_dies(changes: int) -> No
             await end(cluster, number, clean=True)
         put_back(cluster, 3, prefix, old)
         await asyncio.sleep(10)  # until the sessions have ended
-        await machine.start(die_in=changes)
-        await asyncio.sleep(20)
-        machine.kill()
-        await asyncio.sleep(10)
-        await machine.start()
-        await asyncio.sleep(60)
-        for number in (1, 2):
-            await cluster.world.brokers[number].start()
+        await die_while_starting(cluster, changes)
         await check_complete(cluster)
 
     ReplicaCluster.run(scenario, log_dirs=("data", "more"))

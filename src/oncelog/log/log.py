@@ -72,7 +72,7 @@ class Log(TruncatableLog):
     ) -> Steps[Log]:
         """Open the log in ``directory``, and recover it unless the last stop was ``clean``. Pause every few ms.
 
-        ``at_stop`` are its files at the clean stop. If they have changed, the log is recovered too.
+        ``at_stop`` are its files at the last clean stop. If they have changed, the log is recovered too.
 
         With ``high_watermark``, the checkpointed one, the log's high watermark starts there, not at the log start.
         A log without records has no files: the first append creates them. ``unlink`` gets the files that are no longer

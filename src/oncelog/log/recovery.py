@@ -177,10 +177,10 @@ class Loader:
 
         If this fails, or is closed in a pause because the topic was deleted, close the files that it has opened.
 
-        ``clean``: the last stop was orderly, so only changed files are checked. ``at_stop``: the files at that stop, or
-        None if they are unknown. ``recovery_point``: records below this offset are
-        on the device. ``log_start``: the checkpointed log start offset. ``high_watermark``: the checkpointed one, or 0
-        if it is unknown; None if all records of the log are committed. Raises LostRecordsError if ``holes`` says so.
+        ``clean``: the last stop was orderly, so only changed files are checked. ``at_stop``: the files at the last
+        clean stop, or None if they are unknown. ``recovery_point``: records below this offset are on the device.
+        ``log_start``: the checkpointed log start offset. ``high_watermark``: the checkpointed one, or 0 if it is
+        unknown; None if all records of the log are committed. Raises LostRecordsError if ``holes`` says so.
         """
         self._high_watermark = NO_LIMIT if high_watermark is None else high_watermark
         self._holes = holes
@@ -205,11 +205,11 @@ class Loader:
         self._snapshots = Snapshots(self._disk, self._directory, snapshots)
         if not segments:
             return (yield from self._empty(log_start, exists=True))
-        changed = at_stop.changed_from(segments) if clean and at_stop is not None else None
+        changed = at_stop.changed_from(segments) if at_stop is not None else None
         if changed is not None:
             text = "the files of %s have changed since the last clean stop; recovering the log from offset %d on"
             logger.warning(text, self._directory, max(changed, segments[0].base_offset))
-            clean, recovery_point = False, changed
+            clean, recovery_point = False, changed if clean else min(recovery_point, changed)
         stored_start, log_start = log_start, max(log_start, segments[0].base_offset)
         if not clean and self._is_hole(segments[0], max(stored_start, recovery_point)) and self._holes is Holes.DROP:
             return (yield from self._emptying(segments, stored_start))

@@ -197,6 +197,13 @@ class Registration:
         if self._is_starting:
             self._is_starting = False
             await self._try_update()
+        self._workers.spawn(self._forget_stop(), "forget the last clean stop")
+
+    async def _forget_stop(self) -> None:
+        """Forget the last clean stop, when this broker has left the ISRs of the logs that differ from it."""
+        while self.epoch < 0 or self.info.starting or self.incomplete():
+            await asyncio.sleep(RETRY_S)
+        await self._workers.offload(self._directories.checked)
 
     async def _try_update(self) -> None:
         with suppress(StoreError):  # the next renewal tries again

@@ -30,6 +30,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+UNCHECKED = "oncelog-unchecked"
+"""The clean-shutdown mark of the last clean stop, until all logs were opened and compared with it."""
 GENERATION = "oncelog-generation"
 """A file with a number that only grows. The metadata store has it too, so that an older copy is noticed."""
 DELETE_SUFFIX = "-delete"
@@ -96,8 +98,8 @@ class DataDirectory:
         self.high_watermarks: Offsets = {}
         """(topic, partition) -> high watermark when the broker started."""
         self.at_stop: CleanEnds = {}
-        """(topic, partition) -> the files of the log at the last clean stop. Empty after another stop, and if Kafka or
-        an older oncelog has stopped."""
+        """(topic, partition) -> the files of the log at the last clean stop. Empty if Kafka or an older oncelog has
+        stopped, and after another stop, unless the process died before it had opened its logs."""
         self.checkpoint_version = 0
         """The number of calls of `checkpoint_now`."""
         self._cleaned: Offsets = {}
@@ -154,7 +156,7 @@ class DataDirectory:
         return {"cluster.id": cluster_id, "node.id": str(self._node_id)}
 
     def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known_id: UUID | None = None) -> None:
-        """Check the owner of the directory, and remove the clean-shutdown mark until the next clean stop.
+        """Check the owner of the directory, and put the clean-shutdown mark aside until the next clean stop.
 
         Afterwards, `deleted` names the partition directories of topics whose deletion was interrupted. `known_id` is
         the directory id that the broker has stored for this path. If it is given and the directory is empty, the
@@ -175,8 +177,10 @@ class DataDirectory:
         if data is not None:
             found = clean_mark.decode(data)
             self.clean, self.at_stop = found is not None, found or {}
-            self.disk.remove(mark)
+            self.disk.rename(mark, self._file(UNCHECKED))
             self.disk.sync(self.path)  # otherwise, a power failure may bring the mark back
+        elif (data := read_if_exists(self.disk, self._file(UNCHECKED))) is not None:
+            self.at_stop = clean_mark.decode(data) or {}
         self.deleted = [self._file(name) for name in self.disk.listdir(self.path) if name.endswith(DELETE_SUFFIX)]
         self.found = set(self.list_partitions())
         self.is_new = not known and not self.found
@@ -369,6 +373,10 @@ class DataDirectory:
         generation = max(self.generation, least) + 1
         self.disk.atomic_write(self._file(GENERATION), b"%d\n" % generation, sync=sync)
         self.generation = generation
+
+    def checked(self) -> None:
+        """Forget the last clean stop, because all logs were compared with it. Raises OSError."""
+        self.disk.remove(self._file(UNCHECKED))
 
     def mark_clean(self, at_stop: CleanEnds) -> None:
         """Write the clean-shutdown mark, so that the next start recovers only logs that differ. Raises OSError."""

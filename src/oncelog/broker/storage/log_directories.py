@@ -99,6 +99,12 @@ class LogDirectories:
             with suppress(OSError):  # the directory goes offline
                 each.grow(expected)
 
+    def checked(self) -> None:
+        """See `DataDirectory.checked`. Blocks."""
+        for each in self.online:
+            with suppress(OSError):  # the directory goes offline
+                each.checked()
+
     @staticmethod
     def end_generations(stopped: Iterable[DataDirectory]) -> None:
         """Write the next generation of directories whose logs are closed. A copy from before is an old one. Blocks."""
