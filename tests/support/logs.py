@@ -72,8 +72,9 @@ def apply_retention(log: Log, now_ms: int) -> int:
 
 
 def delete_old_segments(log: Log) -> int:
-    """Delete the segments before the log start without a pause. Return their number."""
-    return at_once(log.deleting_old_segments(log.log_start_offset))
+    """Delete the segments before the log start without a pause, as retention does. Return their number."""
+    at_once(log.finishing_snapshot(log.log_start_offset))
+    return log.delete_old_segments(log.log_start_offset)
 
 
 def restart_at(log: Log, offset: int, now_ms: int) -> None:

@@ -436,7 +436,7 @@ class Log(TruncatableLog):
             segment.close()
 
     def advance_log_start(self, offset: int) -> None:
-        """Advance the log start to ``offset`` (DeleteRecords, retention). `deleting_old_segments` deletes the files.
+        """Advance the log start to ``offset`` (DeleteRecords, retention). `delete_old_segments` deletes the files.
 
         Raises OFFSET_OUT_OF_RANGE if it is after the high watermark.
         """
@@ -462,20 +462,18 @@ class Log(TruncatableLog):
                 finished = self.closed
         return self._files.snapshot_paths(offset)
 
-    def deleting_old_segments(self, stored_start: int, most: int | None = None) -> Steps[int]:
+    def delete_old_segments(self, stored_start: int, most: int | None = None) -> int:
         """Delete segments before the log start, at most ``most`` if it is given. Return their number.
 
-        ``stored_start`` is a log start offset that is in a checkpoint. Recovery takes the absence of a later segment
-        for a loss, so those are kept. Pause while a producer snapshot is unfinished. Do not change a closed log: its
-        directory may have another name now, or belong to a new topic.
+        ``stored_start`` is a log start offset that is in a checkpoint, and for which `finishing_snapshot` has ended.
+        Recovery takes the absence of a later segment for a loss, so those are kept. Later rolls do not matter: the
+        finished snapshot remains. Do not change a closed log: its directory may have another name now, or belong to a
+        new topic.
         """
-        while not self.closed:
-            with self._access.to("delete segments of"):
-                deleted = self._files.delete_before(min(stored_start, self.log_start_offset), most)
-            if deleted is not None:
-                return deleted
-            yield
-        return 0
+        if self.closed:
+            return 0
+        with self._access.to("delete segments of"):
+            return self._files.delete_before(min(stored_start, self.log_start_offset), most)
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Replace ``old`` by a compacted segment, whose files end in ``.swap``. Recovery completes a failed change."""

@@ -211,15 +211,9 @@ class LogFiles:
         """Return the first producer snapshot at or after ``offset``, and its directory, for `finishing_snapshot`."""
         return [path for first in self._snapshots.paths_from(offset)[:1] for path in (first, self.directory)]
 
-    def delete_before(self, log_start: int, most: int | None) -> int | None:
-        """Delete segments before ``log_start``, at most ``most`` if it is given. Return their number.
-
-        If a snapshot is unfinished, encode only a part of it, and return None: the segments may be the only record of
-        some producers. The caller calls again.
-        """
+    def delete_before(self, log_start: int, most: int | None) -> int:
+        """Delete segments before ``log_start``, at most ``most`` if it is given. Return their number."""
         doomed = self.segments.before(log_start)[:most]
-        if doomed and not self._snapshots.advance():
-            return None
         self._delete(doomed)
         if doomed or not self.epochs.may_wait:
             self.epochs.flush()

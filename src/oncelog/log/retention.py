@@ -38,7 +38,7 @@ def retained_from(log: Log, now_ms: int) -> int:
 def applying_retention(log: Log, now_ms: int) -> Steps[int]:
     """Advance the log start, with pauses. Return the number of segments before it, or 0 for a closed log.
 
-    Write the new log start to a checkpoint before you delete these segments (`Log.deleting_old_segments`).
+    Write the new log start to a checkpoint before you delete these segments (`Log.delete_old_segments`).
     Raises KAFKA_STORAGE_ERROR.
     """
     while not log.closed:

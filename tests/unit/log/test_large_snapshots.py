@@ -106,42 +106,53 @@ def test_producers_before_the_log_start_survive_a_kill_while_a_snapshot_is_unfin
 
 
 @pytest.mark.usefixtures("few_producers_a_step")
-def test_deletion_of_segments_waits_in_steps_for_an_unfinished_snapshot() -> None:
+def test_snapshot_is_finished_in_steps_before_the_deletion_of_segments() -> None:
     """Encoding 100,000 producers at once would stop the event loop for 0.3 s."""
     disk, log = rolled_log()
     log.advance_log_start(22)
-    steps = log.deleting_old_segments(log.log_start_offset)
+    steps = log.finishing_snapshot(22)
     for _ in range(4):
         next(steps)
-        assert (len(log.segments), snapshots(disk)) == (2, [])
+        assert snapshots(disk) == []
     with pytest.raises(StopIteration) as done:
         next(steps)
-    assert done.value.value == 1
-    assert (len(log.segments), len(snapshots(disk))) == (1, 1)
+    assert done.value.value[:1] == snapshots(disk)
+    assert log.delete_old_segments(22) == 1
+    assert len(log.segments) == 1
 
 
 @pytest.mark.usefixtures("few_producers_a_step")
-def test_deletion_of_segments_includes_those_that_are_rolled_in_its_pauses() -> None:
-    disk, log = rolled_log()
-    log.advance_log_start(22)
-    steps = log.deleting_old_segments(23)
-    next(steps)
+@pytest.mark.parametrize("log_start", [10, 22, 23])
+def test_roll_before_the_deletion_of_segments_loses_no_producers(log_start: int) -> None:
+    """The snapshot of the new roll is unfinished, but the one that is already finished has the producers."""
+    disk, log = new_log()
+    for producer in range(22):
+        if producer == 10:
+            log.roll(NOW)
+        append(log, of_producer(producer, 0))
+    log.roll(NOW)
+    append(log, of_producer(22, 0))
+    if log_start == 23:
+        log.roll(NOW)
+    log.advance_log_start(log_start)
+    at_once(log.finishing_snapshot(log_start))
     append(log, of_producer(30, 0))
     log.roll(NOW)
-    log.advance_log_start(23)
-    assert at_once(steps) == 2
-    assert sorted(reopen(disk, log_start_offset=23).producer_entries) == [*range(22), 30]
+    assert log.delete_old_segments(log_start) > 0
+    again = reopen(disk, log_start_offset=log_start)
+    assert sorted(again.producer_entries) == [*range(23), 30]
 
 
 @pytest.mark.usefixtures("few_producers_a_step")
-def test_deletion_of_segments_ends_if_the_log_is_closed_in_a_pause() -> None:
+def test_snapshot_is_not_finished_if_the_log_is_closed_in_a_pause() -> None:
     disk, log = rolled_log()
     log.advance_log_start(22)
-    steps = log.deleting_old_segments(log.log_start_offset)
+    steps = log.finishing_snapshot(22)
     next(steps)
     log.discard()
     before = disk.listdir(log.directory)
-    assert at_once(steps) == 0
+    assert at_once(steps) == []
+    assert log.delete_old_segments(22) == 0
     assert disk.listdir(log.directory) == before
 
 

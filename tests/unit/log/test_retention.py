@@ -67,7 +67,7 @@ def test_many_segments_are_deleted_in_steps() -> None:
         starts.append(log.log_start_offset)
     assert starts == [SEGMENTS_AT_ONCE, 2 * SEGMENTS_AT_ONCE, count]
     assert at_once(applying_retention(log, NOW + 5000)) == count
-    deleted = [at_once(log.deleting_old_segments(count, SEGMENTS_AT_ONCE)) for _ in range(4)]
+    deleted = [log.delete_old_segments(count, SEGMENTS_AT_ONCE) for _ in range(4)]
     assert deleted == [SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE, 10, 0]
     assert bases(log) == [count]
 
@@ -77,9 +77,9 @@ def test_segments_after_the_checkpointed_log_start_stay() -> None:
     log = filled(retention_ms=100)
     assert at_once(applying_retention(log, NOW + 129)) == 2
     assert log.log_start_offset == 20
-    assert at_once(log.deleting_old_segments(10)) == 1
+    assert log.delete_old_segments(10) == 1
     assert bases(log) == [10, 20, 30]
-    assert at_once(log.deleting_old_segments(40)) == 1
+    assert log.delete_old_segments(40) == 1
     assert bases(log) == [20, 30]
 
 

@@ -63,7 +63,7 @@ class Retention:
 
         async def delete(replica: Replica) -> None:
             log, start = replica.log, starts[replica]
-            while dropped := await in_turns(log.deleting_old_segments(start, SEGMENTS_AT_ONCE), 1):
+            while dropped := log.delete_old_segments(start, SEGMENTS_AT_ONCE):
                 self._logger.info("dropped %d old segments of %r", dropped, replica)
                 await asyncio.sleep(0)
 
