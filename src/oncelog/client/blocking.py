@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 import threading
+from asyncio.futures import _chain_future  # type: ignore[attr-defined]
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from sys import is_finalizing
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -21,7 +22,7 @@ from oncelog import errors
 from oncelog.client.calls import FORKED
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Topology
-from oncelog.client.guards import refuse_under_guard
+from oncelog.client.guards import Guard, GuardedCondition, refuse_under_guard
 from oncelog.client.requests.broker_fanout import gather_brokers
 
 A = TypeVar("A")
@@ -29,6 +30,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("oncelog.client")
+
+
+class _Outcome(concurrent.futures.Future[T]):
+    """The outcome of a coroutine. A thread that waits for it holds a lock, which the event loop needs to set it."""
+
+    _outcomes: ClassVar[Guard] = Guard()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = GuardedCondition(self._outcomes)
+
+    def result(self, timeout: float | None = None) -> T:
+        """Return the result. Raises UsageError in code that interrupts such a wait of the same thread."""
+        refuse_under_guard("result()")
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, or None. Raises UsageError as `result` does."""
+        refuse_under_guard("exception()")
+        return super().exception(timeout)
 
 
 class LoopThread:
@@ -76,15 +97,11 @@ class LoopThread:
     def _forked(cls) -> None:
         cls._guard = threading.RLock()
         cls._shared = None
+        _Outcome._outcomes = Guard()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and return its result. An interrupt (Ctrl-C) cancels the coroutine."""
-        try:
-            self.refuse_its_own("a blocking call")
-            refuse_under_guard("a blocking call")
-        except errors.UsageError:
-            work.close()
-            raise
+        self.refuse_wait(work)
         future = self.start(work)
         try:
             return future.result(timeout)
@@ -92,6 +109,15 @@ class LoopThread:
             raise errors.ClientClosedError("the client was closed during this call; create a new one") from None
         except BaseException:
             future.cancel()
+            raise
+
+    def refuse_wait(self, work: Coroutine[Any, Any, T]) -> None:
+        """Raise UsageError if this thread must not wait for the coroutine, which then ends unstarted."""
+        try:
+            self.refuse_its_own("a blocking call")
+            refuse_under_guard("a blocking call")
+        except errors.UsageError:
+            work.close()
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -105,7 +131,18 @@ class LoopThread:
         if is_finalizing():
             work.close()
             raise errors.UsageError("the interpreter is exiting; call close() on the client before the program ends")
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        outcome = _Outcome[T]()
+
+        def begin() -> None:
+            try:
+                _chain_future(self.loop.create_task(work), outcome)
+            except BaseException as error:
+                if outcome.set_running_or_notify_cancel():
+                    outcome.set_exception(error)
+                raise
+
+        self.loop.call_soon_threadsafe(begin)  # `run_coroutine_threadsafe`, with an outcome of our own
+        return outcome
 
     def settle(self, function: Callable[[], object]) -> None:
         """Call a plain function on the loop and wait until it has returned.

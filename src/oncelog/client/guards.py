@@ -42,6 +42,14 @@ class Guard:
             raise _interrupted(what)
 
 
+class GuardedCondition(threading.Condition):
+    """A condition whose lock is that of a guard. By default, the guard is a new one."""
+
+    def __init__(self, guard: Guard | None = None) -> None:
+        self.guard = guard or Guard()
+        super().__init__(self.guard.lock)
+
+
 def refuse_under_guard(what: str) -> None:
     """Raise UsageError if the calling thread holds any guard, because the clients' event loop may wait for it."""
     for found in list(_ALL.values()):

@@ -82,6 +82,7 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
             for result in results:
                 give_back(result)
 
+        self._thread.refuse_wait(work)
         try:
             runner = self._thread.start(run())
         except errors.UsageError:
@@ -213,18 +214,25 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         core.polls.check()
         require_formats(self.options, "tables", key, value)
         while core.loop_continues(threading.get_ident()):
-            fetches = self._serve(core.poll_fetches(ms(timeout)), lambda taken: subscription.give_back(reversed(taken)))
-            if not fetches:
-                return
-            table = decode(
-                subscription,
-                fetches,
-                check_crcs=self.options["check_crcs"],
-                include_headers=headers,
-                key=key,
-                value=value,
-                count=self._core.fetches.consumed,
-            )
+            mine = object()
+            try:
+                fetches = self._serve(
+                    core.poll_fetches(ms(timeout), mine), lambda taken: subscription.give_back(reversed(taken))
+                )
+                if not fetches:
+                    return
+                table = decode(
+                    subscription,
+                    fetches,
+                    check_crcs=self.options["check_crcs"],
+                    include_headers=headers,
+                    key=key,
+                    value=value,
+                    count=self._core.fetches.consumed,
+                )
+            finally:
+                if core.converting is mine:
+                    core.converting = None
             if table.num_rows:
                 yield table
 

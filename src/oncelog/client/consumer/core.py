@@ -31,6 +31,7 @@ from oncelog.client.consumer.rebalance import CallListener, Listener, Rebalancer
 from oncelog.client.consumer.subscription_state import SubscriptionState
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.guards import INTERRUPTS
 from oncelog.client.metrics.fetches import Fetches
 from oncelog.client.metrics.results import ConsumerMetrics
 from oncelog.client.options import cluster_options
@@ -101,6 +102,8 @@ class ConsumerCore:
         self._iteration: Iteration | None = None
         """The current or the last loop over records."""
         self._closed_by: object = None
+        self.converting: object = None
+        """Not None while `tables` converts fetched records. A poll would move the positions past them."""
         self.subscription.assignment_listeners.append(
             lambda: self.fetches.keep_topics({topic for topic, _ in self.subscription.partitions})
         )
@@ -158,9 +161,14 @@ class ConsumerCore:
             self.fetches.consumed(topic, number)
         return records
 
-    async def poll_fetches(self, timeout_ms: float | None) -> list[CompletedFetch]:
-        """Return fetched records, undecoded, as soon as there are some. The caller has to move the positions."""
-        return await self._poll(timeout_ms, lambda: collect_fetches(self.subscription))
+    async def poll_fetches(self, timeout_ms: float | None, converting: object = None) -> list[CompletedFetch]:
+        """Return fetched records, undecoded, as soon as there are some. The caller has to move the positions.
+
+        The attribute `converting` is then the argument, until the caller resets it.
+        """
+        found = await self._poll(timeout_ms, lambda: collect_fetches(self.subscription))
+        self.converting = converting if found else None
+        return found
 
     def iterate(self, records: list[ConsumerRecord], *, count: bool = False) -> Iteration:
         """Return a loop over the records of a poll. The next poll stops it. With `count`, count those it reaches."""
@@ -188,6 +196,10 @@ class ConsumerCore:
         if self.coordinator.member is None and not self.subscription.partitions:
             raise errors.UsageError("call subscribe() or assign() before poll()")
         self._poll_timer.check_only_poll()
+        if self.converting is not None:
+            raise errors.UsageError(
+                f"poll() and tables() cannot run while tables() converts records, as in {INTERRUPTS}; call them later"
+            )
         with self.polls.call(), self._poll_timer.poll():
             self._stop_iteration()
             within_ms = FOR_EVER_MS if timeout_ms is None else timeout_ms

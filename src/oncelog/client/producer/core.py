@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import random
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from oncelog import errors
 from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
-from oncelog.client.guards import Guard
+from oncelog.client.guards import Guard, GuardedCondition
 from oncelog.client.metrics.results import ProducerMetrics
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.options import cluster_options
@@ -45,7 +44,7 @@ log = logging.getLogger("oncelog.client.producer")
 
 
 def _make_accumulator(options: Mapping[str, Any], failures: Failures, loop: asyncio.AbstractEventLoop) -> Accumulator:
-    guard = threading.Condition()
+    guard = GuardedCondition()
     return Accumulator(
         batch_size=options["batch_size"],
         linger_ms=options["linger_ms"],
