@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from oncelog.client.producer.buffer import NoRoomError
 from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.options import producer_options
 from oncelog.net.connection import ClientConnection, connect
@@ -74,3 +77,30 @@ def test_record_with_acks_0_is_reported_as_delivered_only_after_it_is_written() 
 
     server.run(body)
     assert server.log.count("Produce") == 2
+
+
+def test_records_with_acks_0_that_wait_for_a_new_login_fill_the_buffer_and_no_more() -> None:
+    server = LoginServer("PLAIN", lifetime_ms=1000)
+
+    async def body(port: int) -> None:
+        cluster = Connected(port)
+        options = {"bootstrap_servers": "model:1", "acks": 0, "linger_ms": 0, "buffer_memory": 10_000}
+        loop = asyncio.get_running_loop()
+        core = ProducerCore(producer_options(None, options), loop, cluster=cluster)  # type: ignore[arg-type]
+        await core.learn_topic("t")
+        core.buffer.append("t", b"first", None, 0, 0, ())
+        await core.flush(10_000)
+        assert cluster.made is not None
+        await asyncio.sleep(1)
+        for _ in range(8):
+            core.buffer.append("t", b"x" * 1_000, None, 0, 0, ())
+            await asyncio.sleep(0.001)
+        with pytest.raises(NoRoomError):
+            core.buffer.append("t", b"x" * 2_000, None, 0, 0, ())
+        assert core.accumulator.used <= 10_000
+        cluster.login.gate.set()
+        await core.flush(10_000)
+        cluster.made.close()
+        await core.close()
+
+    server.run(body)

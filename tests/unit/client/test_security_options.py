@@ -16,6 +16,7 @@ from oncelog import Admin, Consumer, Producer
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.options import cluster_options
 from oncelog.client.producer.options import producer_options
+from oncelog.client.security import stores
 from oncelog.client.security.jaas import parse_jaas
 from oncelog.client.security.options import SECURITY
 from oncelog.client.security.stores import ReloadedTls, Store, TlsFiles
@@ -349,6 +350,14 @@ def test_temporary_files_of_keys_are_removed(tmp_path: Path, ours: Pair, monkeyp
     inline = {"ssl_keystore_key": client.key_pem().decode(), "ssl_ca_pem": ours.certificate_pem.decode()}
     chain = {"ssl_keystore_certificate_chain": client.certificate_pem.decode()}
     assert context_of(security(security_protocol="SSL", **inline, **chain))
+    assert list(tmp_path.iterdir()) == []
+    before = os.umask(0)
+    try:
+        with stores._file(b"key") as path:
+            assert Path(path).stat().st_mode & 0o777 == 0o600
+            assert Path(path).parent.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
     assert list(tmp_path.iterdir()) == []
 
 
