@@ -234,14 +234,14 @@ def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> Non
     async def life(broker: Broker) -> None:
         await broker.topics.ensure_internal("__consumer_offsets")
         bad, good = (group_of(broker, path) for path in storage.paths)
-        context = RequestContext(11, 9, 1, "test", Session())
 
         def join(group: str, member: str) -> asyncio.Task[object]:
             request = JoinGroupRequest(
                 group_id=group, member_id=member, session_timeout_ms=30_000, rebalance_timeout_ms=30_000,
                 protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
             )  # fmt: skip
-            return asyncio.get_running_loop().create_task(broker.groups.join_group(request, context))  # type: ignore[arg-type]
+            joining = broker.groups.join_group(request, 9, "test", Session())
+            return asyncio.get_running_loop().create_task(joining)  # type: ignore[arg-type]
 
         member = (await join(bad, "")).member_id  # type: ignore[attr-defined]
         first = await join(bad, member)

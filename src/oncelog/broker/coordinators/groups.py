@@ -17,7 +17,6 @@ from oncelog.broker.coordinators.deleted_topics import DeletedTopics, Deletion
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, parts_of
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.coordinators.terms import Terms
-from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns, counted
 from oncelog.broker.workers import Workers
@@ -29,6 +28,7 @@ from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.coordinator.timers import Now
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
 from oncelog.protocol.messages.describe_groups import DescribedGroup
@@ -147,29 +147,31 @@ class GroupService:
 
     # -- membership -------------------------------------------------------------------------------------------------
 
-    async def join_group(self, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
+    async def join_group(
+        self, request: JoinGroupRequest, version: int, client_id: str, session: Session
+    ) -> JoinGroupResponse | None:
         """Answer JoinGroup after the other members have joined. Return None if the client disconnects before."""
         try:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: JoinGroupResponse | None = await self.shell.request(
                 coordinator_partition,
                 lambda shard, token: shard.join_group(
-                    request, ctx.api_version, ctx.client_id, f"/{ctx.session.host}", token, self.shell.now()
+                    request, version, client_id, f"/{session.host}", token, self.shell.now()
                 ),
-                session=ctx.session,
+                session=session,
             )
         except ProtocolError as error:
             return JoinGroupResponse(error_code=operation_error(error), member_id=request.member_id, protocol_name=None)
         return response
 
-    async def sync_group(self, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
+    async def sync_group(self, request: SyncGroupRequest, session: Session) -> SyncGroupResponse | None:
         """Answer SyncGroup after the leader has sent its SyncGroup. Return None if the client disconnects before."""
         try:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: SyncGroupResponse | None = await self.shell.request(
                 coordinator_partition,
                 lambda shard, token: shard.sync_group(request, token, self.shell.now()),
-                session=ctx.session,
+                session=session,
             )
         except ProtocolError as error:
             return SyncGroupResponse(error_code=operation_error(error))

@@ -35,7 +35,7 @@ async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestCont
             error_code=ErrorCode.INVALID_REQUEST, member_id=request.member_id, protocol_name=None
         )
     else:
-        response = await groups.join_group(request, ctx)
+        response = await groups.join_group(request, ctx.api_version, ctx.client_id, ctx.session)
     if response is None:
         return None
     if response.protocol_name is None and ctx.api_version < _PROTOCOL_NAME_MAY_BE_NULL:
@@ -51,7 +51,7 @@ async def sync(groups: GroupService, request: SyncGroupRequest, ctx: RequestCont
     ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     if ctx.api_version >= _NAMES_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    return await groups.sync_group(request, ctx)
+    return await groups.sync_group(request, ctx.session)
 
 
 async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: RequestContext) -> DescribeGroupsResponse:
