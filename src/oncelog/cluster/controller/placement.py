@@ -20,9 +20,9 @@ def place(
 
     `racks` has the rack of each running broker, or None, and `down` those of the other registered brokers. `first` is
     the number of the first new partition. Leaders go round robin over the running brokers, alternating between racks.
-    Each further replica goes to a rack that the partition does not use yet, and there to a running broker if possible,
-    and to the one with the fewest new replicas. Raises INVALID_REPLICATION_FACTOR if there are too few brokers. Source:
-    Kafka's `StripedReplicaPlacer`, whose fenced brokers are those of `down`.
+    Each further replica goes to a rack that the partition does not use yet. Within it, a running broker comes first,
+    then the broker with the fewest new replicas. Raises INVALID_REPLICATION_FACTOR if there are too few brokers.
+    Source: Kafka's `StripedReplicaPlacer`, whose fenced brokers are those of `down`.
     """
     running, racks = racks, {**(down or {}), **racks}
     if not 1 <= replication_factor <= len(racks):

@@ -45,8 +45,8 @@ class ClusterView:
     seen: frozenset[int] | None = None
     """The brokers that have opened their logs since the controller started. None: do not wait for other brokers.
 
-    While all brokers start, no leader is elected for a partition before all members of its ISR are here, because a
-    missing member may have more records than the others.
+    Until then, no leader is elected for a partition with a member of the ISR that is not among them. That member may
+    have more records than the others.
     """
 
 
