@@ -139,6 +139,7 @@ def test_partition_can_be_reassigned_to_its_own_replicas(wire: Wire, name: str, 
         ([2], "broker 2, but no such broker is registered."),
         ([ME, 2], "broker 2, but no such broker is registered."),
         ([ME, ME], "the broker 1 more than once."),
+        ([2, ME, ME], "the broker 1 more than once."),
         ([-1], "broker -1, but no such broker is registered."),
     ],
 )

@@ -112,7 +112,8 @@ TOPIC_KEYS: dict[str, TopicKey] = {
         TopicKey(
             "min.insync.replicas",
             "min.insync.replicas",
-            "Reject a Produce request with acks=all while fewer replicas than this are in sync.",
+            "Reject a Produce request with acks=all while fewer replicas than this are in sync. A value above the "
+            "number of replicas counts as that number, as in Kafka.",
         ),
         TopicKey("preallocate", "log.preallocate", "Whether to allocate the file of a new segment at its full size."),
         TopicKey(

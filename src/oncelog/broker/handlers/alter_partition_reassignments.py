@@ -5,7 +5,7 @@ Source: Kafka's `ReplicationControlManager.alterPartitionReassignments`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import partial
 
 from oncelog.broker.metadata.loader import Deadline
@@ -31,7 +31,10 @@ Refusal = tuple[ErrorCode, str]
 async def handle(
     cache: MetadataCache, topics: TopicAdministration, request: AlterPartitionReassignmentsRequest, ctx: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Return an error for each partition that cannot be assigned as requested."""
+    """Return an error for each partition that cannot be assigned as requested.
+
+    Raises ProtocolError if the metadata cannot be read.
+    """
     ctx.authorize(Operation.ALTER, *CLUSTER)
     if not request.topics:
         return AlterPartitionReassignmentsResponse()
@@ -44,6 +47,7 @@ async def handle(
     except ProtocolError as error:
         late = error.code, str(error)
         answer.error_code, answer.error_message = late
+    registered = {} if late else await topics.registered()
     turns = Turns()
     for topic in request.topics:
         await turns.next()
@@ -51,7 +55,7 @@ async def handle(
         for wanted in topic.partitions:
             await turns.next()
             result = ReassignablePartitionResponse(partition_index=wanted.partition_index)
-            refused = late or _refusal(cache.image, topics, topic.name, wanted)
+            refused = late or _refusal(cache.image, registered, topic.name, wanted)
             if refused is not None:
                 result.error_code, result.error_message = refused
             results.append(result)
@@ -60,7 +64,7 @@ async def handle(
 
 
 def _refusal(
-    image: MetadataImage, topics: TopicAdministration, topic: str, wanted: ReassignablePartition
+    image: MetadataImage, registered: Collection[int], topic: str, wanted: ReassignablePartition
 ) -> Refusal | None:
     """Return why a partition cannot be assigned as requested, None if it can."""
     found = image.topic(topic)
@@ -72,20 +76,24 @@ def _refusal(
     if replicas is None:
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
     if tuple(replicas) != found.partitions[index].replicas:
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, _why_invalid(topics.broker_ids(), replicas)
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, _why_invalid(registered, replicas)
     return None
 
 
-def _why_invalid(broker_ids: Iterable[int], replicas: list[int]) -> str:
-    """Return why a partition cannot have these replicas, with Kafka's message if it has one."""
+def _why_invalid(registered: Collection[int], replicas: list[int]) -> str:
+    """Return why a partition cannot have these replicas, with Kafka's message if it has one.
+
+    A broker that is down remains registered, so it may be named.
+    """
     if not replicas:
         return "The manual partition assignment includes an empty replica list."
-    unknown = min(set(replicas).difference(broker_ids), default=None)
-    if unknown is not None:
-        return f"The manual partition assignment includes broker {unknown}, but no such broker is registered."
-    if len(set(replicas)) < len(replicas):
-        twice = next(broker for broker in replicas if replicas.count(broker) > 1)
-        return f"The manual partition assignment includes the broker {twice} more than once."
+    former = None
+    for broker in sorted(replicas):
+        if broker not in registered:
+            return f"The manual partition assignment includes broker {broker}, but no such broker is registered."
+        if broker == former:
+            return f"The manual partition assignment includes the broker {broker} more than once."
+        former = broker
     return "This version cannot move replicas to other brokers."
 
 
