@@ -111,6 +111,10 @@ def test_partitions_of_a_dead_broker_are_described(new_cluster: NewCluster) -> N
         assert [row["partition"] for row in tool.json("topic", "describe", "--unavailable")] == [only]
         reduced = tool.json("topic", "describe", "--under-replicated", "triple")
         assert [sorted(row["isr"]) for row in reduced] == [[1, 3], [1, 3]]
+        described = tool.json("topic", "describe", "triple")[0]["partitions"]
+        assert [row["elr"] for row in described] == [[2], [2]]
+        headings, *lines = (re.split(" {2,}", line) for line in tool("topic", "describe", "triple").splitlines()[1:])
+        assert [line[headings.index("ELR")] for line in lines] == ["2", "2"]
         assert "broker 2 is down or hangs; it has 3 replicas" in tool("cluster", "describe")
         assert {row["broker"] for row in tool.json("cluster", "log-dirs")} == {1, 3}
         said = cluster.process.stderr_path.read_text()

@@ -74,13 +74,23 @@ def test_replica_with_a_lost_segment_fetches_it_again(policy: str, lost: int) ->
     ReplicaCluster.run(scenario)
 
 
-@pytest.mark.parametrize(("policy", "lost", "left"), [("delete", 0, (8, 8, 8)), ("compact", 1, (12, 12, 9))])
-def test_last_member_with_a_lost_segment_keeps_the_others(policy: str, lost: int, left: tuple[int, ...]) -> None:
-    """It leads, and the other replicas truncate what it does not have."""
+@pytest.mark.parametrize(
+    ("policy", "lost", "least", "left"),
+    [
+        ("delete", 0, 1, (8, 8, 8)),
+        ("compact", 1, 1, (12, 12, 9)),
+        ("delete", 0, 2, (12, 12, 12)),
+        ("compact", 1, 2, (12, 12, 12)),
+    ],
+)
+def test_last_member_with_a_lost_segment_leads_if_no_replica_is_eligible(
+    policy: str, lost: int, least: int, left: tuple[int, ...]
+) -> None:
+    """Then the other replicas truncate what it does not have. An eligible one has all committed records."""
 
     async def scenario(cluster: ReplicaCluster) -> None:
         world = cluster.world
-        await cluster.create("t", ALL, least=2, **SMALL, **{"cleanup.policy": policy})
+        await cluster.create("t", ALL, least=least, **SMALL, **{"cleanup.policy": policy})
         await write(cluster, 1, WRITTEN, keyed=policy == "compact")
         await cluster.agree("t", ALL)
         world.brokers[1].kill()
@@ -92,6 +102,34 @@ def test_last_member_with_a_lost_segment_keeps_the_others(policy: str, lost: int
             await world.brokers[number].start()
         await in_sync(cluster, *ALL)
         await cluster.eventually(lambda: tuple(len(cluster.records(number)) for number in ALL) == left)
+
+    ReplicaCluster.run(scenario)
+
+
+def test_last_member_that_loses_power_leads_if_no_replica_is_eligible() -> None:
+    """Without eligible replicas, no other replica leads before it returns. What it lost is lost."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        brokers = cluster.world.brokers
+        await cluster.create("t", ALL)
+        await cluster.append(1, "t", b"a")
+        await cluster.agree("t", ALL)
+        for number in (2, 3):
+            brokers[number].kill()
+        await cluster.eventually(lambda: cluster.state("t").isr == (1,))
+        await cluster.append(1, "t", b"b")
+        brokers[1].crash()
+        for number in (2, 3):
+            await brokers[number].start()
+        await cluster.eventually(lambda: cluster.state("t").leader == -1)
+        await asyncio.sleep(30)
+        assert (cluster.state("t").leader, cluster.state("t").isr) == (-1, (1,))
+        await brokers[1].start()
+        await cluster.eventually(lambda: cluster.state("t").leader == 1)
+        await cluster.eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+        assert await cluster.append(1, "t", b"c") is ErrorCode.NONE
+        await cluster.agree("t", ALL)
+        assert cluster.records(1) in ([b"c"], [b"a", b"c"], [b"a", b"b", b"c"])
 
     ReplicaCluster.run(scenario)
 

@@ -168,6 +168,19 @@ def lost_data_is_ignored(patch: Patching) -> None:
     patch.setattr(ReplicaWorld, "live", live)
 
 
+def high_watermark_advances_under_min_isr(patch: Patching) -> None:
+    def advance(term: Term) -> bool:
+        least, state = term.min_insync_replicas, term.state
+        term.min_insync_replicas, term.state = 1, replace(state, elr=())
+        try:
+            return original(term)
+        finally:
+            term.min_insync_replicas, term.state = least, state
+
+    original = Term._advance
+    patch.setattr(Term, "_advance", advance)
+
+
 def replaced_process_counts(patch: Patching) -> None:
     def fetched(term: Term, broker: int, broker_epoch: int, offset: int, **options: int) -> bool:
         return original(term, broker, max(broker_epoch, term._live.get(broker, -1)), offset, **options)
@@ -221,7 +234,8 @@ SEEDS: dict[Patch, tuple[int, int]] = {
     any_replica_is_elected: (8, 2),
     restarted_leader_keeps_its_epoch: (1, 3),
     lost_data_is_ignored: (8, 2),
-    epoch_is_not_incremented: (0, 12),
+    epoch_is_not_incremented: (1, 3),
+    high_watermark_advances_under_min_isr: (5, 2),
     state_version_is_ignored: (27, 12),
 }
 RARE = (joins_before_the_start_of_the_epoch, joining_unchecked, replaced_process_counts)

@@ -99,7 +99,7 @@ class ReplicaWorld:
 
     def lose_power(self, number: int) -> None:
         """Crash the machine. At most one machine may have unsynced data that is needed, so the others sync first."""
-        if self.state().isr == (number,):  # without ELR, the last member takes records with it
+        if self.state().complete == (number,):  # it takes records with it
             return
         for other in self.processes.values():
             if other.number != number and other.log is not None:
@@ -127,7 +127,7 @@ class ReplicaWorld:
         """Let the controller write what it wants. Its view may be old when it writes."""
         node = self.tree.get("/controller_epoch")
         state = self.state()
-        view = ClusterView(0, node.version, self.live(), [Partition("t", TOPIC_ID, 0, BROKERS, state)])
+        view = ClusterView(0, node.version, self.live(), [Partition("t", TOPIC_ID, 0, BROKERS, state, False, MIN_ISR)])
         preferred = {("t", 0)} if self.rng.random() < 0.3 else set[tuple[str, int]]()
         for write in reconcile(view, preferred):
             self.send(partial(self._control, write.operations))
@@ -142,15 +142,16 @@ class ReplicaWorld:
         if state.leader != before.leader or state.leader_epoch != before.leader_epoch:
             self.check_leader(state)
         for process in self.processes.values():
-            if process.lost_unsynced and process.alive and process.number not in set(state.isr) - {state.leader}:
+            is_member = process.number in state.complete and len(state.complete) > 1
+            if process.lost_unsynced and process.alive and not is_member:
                 process.lost_unsynced = False
                 self.tree.set(epoch_path(process.number), b"")
                 process.epoch = self.tree.get(epoch_path(process.number)).version
 
     def check_last_member(self) -> PartitionState:
-        """Stop if the last member of the ISR has lost unsynced data. Only ELR (KIP-966) would prevent a loss then."""
+        """Stop if all members of the ISR and ELR have lost unsynced data."""
         state = self.state()
-        if len(state.isr) == 1 and self.processes[state.isr[0]].lost_unsynced:
+        if all(self.processes[member].lost_unsynced for member in state.complete):
             raise LastMemberLostError
         return state
 

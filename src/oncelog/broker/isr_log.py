@@ -32,6 +32,15 @@ class Uncleanly(NamedTuple):
     former_isr: tuple[int, ...]
 
 
+class Stuck(NamedTuple):
+    """A partition without a leader, because its complete replicas do not run, and running ones lack records."""
+
+    partition: str
+    damaged: tuple[int, ...]
+    missing: tuple[int, ...]
+    """The brokers with complete replicas."""
+
+
 def isr_summary(changes: Iterable[IsrChange]) -> str:
     """Return whose in-sync replicas each broker has left or joined, and the partitions that have the fewest now."""
     left: Counter[int] = Counter()
@@ -54,7 +63,7 @@ def unclean_elections(before: MetadataImage, writes: Iterable[StateWrite]) -> li
     found = []
     for write in writes:
         info = before.partition(write.topic, write.partition)
-        if info is not None and write.state.leader not in (NO_LEADER, *info.isr):
+        if info is not None and write.state.leader not in (NO_LEADER, *info.complete):
             found.append(Uncleanly(f"{write.topic}-{write.partition}", write.state.leader, info.isr))
     return found
 
@@ -69,6 +78,36 @@ def unclean_summary(elections: Sequence[Uncleanly]) -> str:
     return (
         f"unclean election of leaders for {_count(len(elections))}: acknowledged records that the new leader lacks are "
         f"lost. {named}{more}"
+    )
+
+
+def stuck_partitions(image: MetadataImage) -> list[Stuck]:
+    """Return the partitions that wait for brokers with complete replicas, although a member of the ISR runs."""
+    found = []
+    for topic in image.topics():
+        for index, info in enumerate(topic.partitions):
+            if info.leader == NO_LEADER:
+                missing = tuple(broker for broker in info.complete if broker not in image.brokers)
+                running = [(broker, image.brokers[broker]) for broker in info.complete if broker not in missing]
+                damaged = tuple(broker for broker, each in running if each.is_unfit(topic.name, index))
+                if damaged and missing:
+                    found.append(Stuck(f"{topic.name}-{index}", damaged, missing))
+    return found
+
+
+def stuck_summary(partitions: Sequence[Stuck]) -> str:
+    """Return a warning about partitions that have no leader, with what to do."""
+    named = "; ".join(
+        f"{partition}: broker {_brokers(damaged)} lacks records, broker {_brokers(missing)} has all"
+        for partition, damaged, missing in partitions[:NAMED]
+    )
+    more = f"; and {len(partitions) - NAMED} more" if len(partitions) > NAMED else ""
+    brokers = _brokers({broker for each in partitions for broker in each.missing})
+    topic = partitions[0].partition.rpartition("-")[0]
+    return (
+        f"no leader for {_count(len(partitions))}, because the complete replicas are not running: {named}{more}. "
+        f"Start these brokers: {brokers}. If they are lost for good, accept the loss of records with: "
+        f"oncelog topic alter {topic} --config unclean.leader.election.enable=true"
     )
 
 

@@ -126,7 +126,8 @@ def describe(
     """Show each partition's leader, replicas, in-sync replicas and offsets. Without NAMES, describe all topics.
 
     START is the first offset and LEO the log end offset. Consumers with read_committed read up to LSO (the last stable
-    offset), other consumers up to HW (the high watermark). A further line names each open transaction that holds back
+    offset), other consumers up to HW (the high watermark). ELR, if there are any, are the replicas that have left the
+    in-sync ones, but have all committed records (KIP-966). A further line names each open transaction that holds back
     a partition's LSO.
 
     With --unavailable, --under-min-isr or --under-replicated, list the partitions to which one of them applies, without
@@ -147,7 +148,8 @@ def describe(
     for index, item in enumerate(found):
         settings = " ".join(f"{key}={value}" for key, value in item["configs"].items())
         click.echo(("\n" if index else "") + f"{item['name']}  id {item['topic_id']}  {settings}".rstrip())
-        show(item["partitions"], form, PARTITION_COLUMNS)
+        eligible = ("elr",) if any(row["elr"] for row in item["partitions"]) else ()
+        show(item["partitions"], form, PARTITION_COLUMNS + eligible)
         for row in item["partitions"]:
             if row["held_by"] is not None:
                 click.echo(sentence(item["name"], row["partition"], row["lso"], row["held_by"]))
@@ -176,6 +178,7 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
                 "leader_epoch": item.leader_epoch,
                 "replicas": list(item.replicas),
                 "isr": list(item.isr),
+                "elr": list(item.elr),
                 "start": _known(item.log_start_offset),
                 "lso": _known(item.last_stable_offset),
                 "hw": _known(item.high_watermark),

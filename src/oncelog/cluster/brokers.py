@@ -73,6 +73,10 @@ class BrokerInfo:
         key = topic, partition
         return key in self.incomplete or (self.lost_unsynced and key not in self.intact)
 
+    def is_unfit(self, topic: str, partition: int) -> bool:
+        """Return whether the replica of a partition is lost, or acknowledged records of it may be missing."""
+        return (topic, partition) in self.lost_logs or self.may_lack(topic, partition)
+
 
 class _BrokerNode(msgspec.Struct, omit_defaults=True):
     listener_security_protocol_map: dict[str, str]

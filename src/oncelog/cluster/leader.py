@@ -12,9 +12,10 @@ Kafka's `Partition`, `Replica`; KAFKA-7128, KAFKA-13091, KAFKA-19996.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.partition_state import PartitionState, eligible
 from oncelog.cluster.waits import Outcome, Wait, Waits
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -211,9 +212,9 @@ class Term:
         """Return the lowest log start offset of the live and the in-sync replicas, which completes DeleteRecords.
 
         Return -1 until each of them has fetched. Kafka counts the live ones only. But a member of the ISR that has just
-        died may be elected when it is back.
+        died may be elected when it is back, and so may one of the ELR.
         """
-        counted = self._maximal.union(self._live)
+        counted = self._maximal.union(self._live, self.state.elr)
         starts = [follower.log_start for follower in self._followers.values() if follower.broker in counted]
         return min([self.log_start, *starts])
 
@@ -315,17 +316,15 @@ class Term:
         """Return the change of the ISR to write now, or None. Report its outcome before you ask for another one."""
         if self.over or self._pending is not None:
             return None
-        staying = {member for member in self.isr if member == self.broker or not self._lags(member)}
-        joining = {broker for broker, follower in self._followers.items() if self._may_join(follower)}
-        if staying | joining == self.isr:
+        staying = frozenset(member for member in self.isr if member == self.broker or not self._lags(member))
+        joining = frozenset(broker for broker, follower in self._followers.items() if self._may_join(follower))
+        members = tuple(broker for broker in self.replicas if broker in staying | joining)
+        elr = eligible(self.state, members, self.min_insync_replicas)
+        if (staying | joining, elr) == (self.isr, self.state.elr):
             return None
-        self._pending = frozenset(staying | joining)
+        self._pending = frozenset(members)
         self._count()
-        members = tuple(broker for broker in self.replicas if broker in self._pending)
-        old = self.state
-        state = PartitionState(
-            old.leader, old.leader_epoch, members, old.version, old.leader_broker_epoch, old.controller_epoch
-        )
+        state = replace(self.state, isr=members, elr=elr)
         epochs = tuple((broker, self._followers[broker].broker_epoch) for broker in members if broker in joining)
         return IsrProposal(state, epochs)
 
@@ -402,9 +401,13 @@ class Term:
     # --- the high watermark ---
 
     def _advance(self) -> bool:
-        """Advance the high watermark. Finish the waits for records before it."""
+        """Advance the high watermark. Finish the waits for records before it.
+
+        It stops until the ELR is empty, even if `min.insync.replicas` was lowered, because its members must have all
+        committed records.
+        """
         target = self._stored_end
-        if target <= self.high_watermark or self.over or len(self.isr) < self.min_insync_replicas:
+        if target <= self.high_watermark or self.over or len(self.isr) < self.min_insync_replicas or self.state.elr:
             return False
         for broker, follower in self._followers.items():
             if follower.log_end < target and (

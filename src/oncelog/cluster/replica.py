@@ -353,14 +353,14 @@ class Replica:
     def learned(self, state: PartitionState) -> bool:
         """Record a state of the partition that was read from the tree. Return whether the term continues.
 
-        DeleteRecords waits for the in-sync replicas, so wake it if they have changed.
+        DeleteRecords waits for the in-sync and the eligible replicas, so wake it if they have changed.
         """
         term = self.term
         if term is None:
             return False
-        isr = term.isr
+        before = term.isr, term.state.elr
         continues = term.learned(state)
-        if term.isr != isr:
+        if (term.isr, term.state.elr) != before:
             self.wake()
         return continues
 

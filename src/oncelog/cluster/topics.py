@@ -33,11 +33,20 @@ class PartitionInfo:
     """The version of the partition's state node (`cluster/partition_state`)."""
     leader_broker_epoch: int = UNKNOWN_BROKER_EPOCH
     """The registration of the leader that was elected."""
+    elr: tuple[int, ...] = ()
+    """The eligible leader replicas."""
 
     @property
     def state(self) -> PartitionState:
         """Return the content of the partition's state node."""
-        return PartitionState(self.leader, self.leader_epoch, self.isr, self.state_version, self.leader_broker_epoch)
+        return PartitionState(
+            self.leader, self.leader_epoch, self.isr, self.state_version, self.leader_broker_epoch, elr=self.elr
+        )
+
+    @property
+    def complete(self) -> tuple[int, ...]:
+        """Return the replicas that have all committed records: the ISR and the ELR."""
+        return self.isr + self.elr
 
 
 @dataclass(frozen=True, slots=True)

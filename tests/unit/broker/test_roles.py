@@ -168,15 +168,20 @@ def test_delete_records_ends_when_another_has_removed_the_member_first(
     storage.run_broker(life)
 
 
-def test_dead_member_leaves_at_once_if_the_leader_may_lack_records(storage: BrokerStorage) -> None:
-    """No other broker can lead. The leader forgets the loss when it is alone in the ISR."""
+@pytest.mark.parametrize("least", [1, 2])
+def test_dead_member_leaves_at_once_if_the_leader_may_lack_records(storage: BrokerStorage, least: int) -> None:
+    """No other broker can lead. The leader forgets the loss when no other replica is in the ISR or ELR."""
 
     async def life(broker: Broker) -> None:
-        await create(broker)
+        await create(broker, replace(TOPIC, configs={"min.insync.replicas": str(least)}))
         term = found(broker).leading()
         broker.registration.records_missing("a log directory")
         await until(lambda: term.isr == {1}, limit_s=10)  # less than replica.lag.time.max.ms
-        await until(lambda: not broker.registration.info.lost_unsynced)
+        if least == 1:
+            await until(lambda: not broker.registration.info.lost_unsynced)
+        else:  # broker 2 leads as soon as it runs
+            assert term.state.elr == (2,)
+            assert broker.registration.info.may_lack("t", 0)
 
     storage.run_broker(life)
 

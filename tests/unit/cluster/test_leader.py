@@ -72,6 +72,36 @@ def test_restart_uses_the_checkpoint_up_to_the_log_end(checkpoint: int, expected
     assert new_term(high_watermark=checkpoint).high_watermark == expected
 
 
+def changed(term: Term) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Write the state that the term proposes. Return its ISR and ELR."""
+    proposal = term.proposal()
+    assert proposal is not None
+    term.learned(replace(proposal.state, version=proposal.state.version + 1))
+    return proposal.state.isr, proposal.state.elr
+
+
+def test_member_that_leaves_is_eligible_while_too_few_are_in_sync() -> None:
+    term = new_term(live={1: 0, 2: 0})
+    assert changed(term) == ((1, 2), ())
+    term.live_changed({1: 0}, 0)
+    assert changed(term) == ((1,), (2,))
+    term.live_changed({1: 0, 2: 0, 3: 0}, 0)
+    fetched(term, 3, 10)
+    assert changed(term) == ((1, 3), ())
+
+
+def test_high_watermark_stops_until_no_replica_is_eligible() -> None:
+    """With a lower min.insync.replicas, the leader may commit alone, but eligible replicas would lack the records."""
+    term = new_term((1, 2), live={1: 0})
+    assert changed(term) == ((1,), (2,))
+    term.appended(20)
+    term.min_insync_replicas = 1
+    term.passed(0)
+    assert term.high_watermark == 0
+    assert changed(term) == ((1,), ())
+    assert term.high_watermark == 20
+
+
 def test_high_watermark_stops_under_min_isr() -> None:
     term = new_term((1,))
     term.appended(20)
@@ -305,9 +335,10 @@ def test_low_watermark_is_the_lowest_start_of_the_live_and_the_in_sync_replicas(
     assert term.low_watermark == 6
 
 
-def test_low_watermark_counts_dead_members_until_they_have_left_the_isr() -> None:
+@pytest.mark.parametrize("is_eligible", [False, True])
+def test_low_watermark_counts_dead_members_until_they_have_left_isr_and_elr(is_eligible: bool) -> None:
     """A dead member may be elected when it is back."""
-    term = new_term(isr=(1, 2), live={1: 0, 2: 0})
+    term = new_term(isr=(1, 2), live={1: 0, 2: 0}, min_insync_replicas=2 if is_eligible else 1)
     term.fetched(2, 0, 10, log_start=0, now_ms=0)
     term.deleted(6)
     term.live_changed({1: 0}, 0)
@@ -315,8 +346,9 @@ def test_low_watermark_counts_dead_members_until_they_have_left_the_isr() -> Non
     proposal = term.proposal()
     assert proposal is not None
     assert term.low_watermark == 0
+    assert proposal.state.elr == ((2,) if is_eligible else ())
     term.learned(replace(proposal.state, version=proposal.state.version + 1))
-    assert term.low_watermark == 6
+    assert term.low_watermark == (0 if is_eligible else 6)
 
 
 def test_follower_joins_only_when_it_has_deleted_what_delete_records_has_deleted() -> None:

@@ -29,8 +29,9 @@ def view_of(
     unclean: bool = False,
     offline: set[int] | None = None,
     replicas: tuple[int, ...] = (1, 2, 3),
+    least: int = 1,
 ) -> ClusterView:
-    partition = Partition("t", TOPIC_ID, 0, replicas, state, unclean)
+    partition = Partition("t", TOPIC_ID, 0, replicas, state, unclean, least)
     failed = {
         broker: replace(brokers[broker], offline=frozenset({("t", 0)})) for broker in (offline or set()) & set(brokers)
     }
@@ -41,8 +42,8 @@ def alive(*brokers: int) -> dict[int, BrokerInfo]:
     return {broker: BrokerInfo(broker * 10) for broker in brokers}
 
 
-def led(leader: int, *isr: int, epoch: int = 5) -> PartitionState:
-    return PartitionState(leader, epoch, isr, 7, leader * 10 if leader > 0 else NONE, 4)
+def led(leader: int, *isr: int, epoch: int = 5, elr: tuple[int, ...] = ()) -> PartitionState:
+    return PartitionState(leader, epoch, isr, 7, leader * 10 if leader > 0 else NONE, 4, elr)
 
 
 def decided(view: ClusterView, *, prefer: bool = False) -> tuple[int, tuple[int, ...], int] | None:
@@ -134,6 +135,49 @@ def test_decisions(view: ClusterView, expected: tuple[int, tuple[int, ...], int]
 
 
 @pytest.mark.parametrize(
+    ("state", "brokers", "expected"),
+    [
+        # members that leave are eligible while fewer than min.insync.replicas are in sync
+        (led(1, 1, 2), alive(2, 3), (2, (2,), (1,))),
+        (led(1, 1, 2, 3), alive(2, 3), (2, (2, 3), ())),
+        (led(2, 1, 2), {**alive(2, 3), **STOPPING}, (2, (2,), (1,))),
+        # they lead if no member of the ISR can
+        (led(1, 1, elr=(2,)), alive(2, 3), (2, (2,), (1,))),
+        (led(1, 1, elr=(2, 3)), alive(3), (3, (3,), (1, 2))),
+        (led(NONE, 2, elr=(1,)), alive(1, 2), (2, (2,), (1,))),
+        (led(1, 1, elr=(2,)), alive(3), (NONE, (1,), (2,))),
+        (led(1, 1, elr=(2,)), alive(1, 2, 3), None),
+        (led(1, 1, elr=(2,)), {**alive(2, 3), **STOPPING}, (2, (2,), (1,))),
+        # a replica that may lack records is not eligible
+        (led(1, 1, 2), {**alive(1, 3), **LOST}, (1, (1,), ())),
+        (led(1, 1, elr=(2, 3)), {**alive(1), **LOST}, (1, (1,), (3,))),
+        (led(1, 1, elr=(2, 3)), INCOMPLETE, (NONE, (1,), (3,))),
+        (led(1, 1, elr=(2, 3)), LOST_LOG, (NONE, (1,), (3,))),
+        # the last member of the ISR lacks records: it waits for an eligible one, and then leaves
+        (led(NONE, 2, elr=(1,)), {**alive(3), **LOST}, None),
+        (led(NONE, 2, elr=(1,)), {**alive(3), **LOST_LOG}, None),
+        (led(NONE, 2, elr=(1,)), {**alive(3), **INCOMPLETE}, None),
+        (led(NONE, 2, elr=(1,)), {**alive(1, 3), **INCOMPLETE}, (1, (1,), ())),
+        (led(2, 2, elr=(1,)), {**alive(1, 3), **LOST}, (1, (1,), ())),
+        (led(NONE, 2, elr=(1,)), {**alive(3), **LOST, 1: BrokerInfo(11, lost_unsynced=True)}, (NONE, (2,), ())),
+        (led(NONE, 2, elr=(1,)), {**LOST_LOG, 1: BrokerInfo(11, lost_unsynced=True)}, (NONE, (2,), ())),
+    ],
+)
+def test_eligible_leader_replicas(
+    state: PartitionState, brokers: dict[int, BrokerInfo], expected: tuple[int, tuple[int, ...], tuple[int, ...]] | None
+) -> None:
+    writes = reconcile(view_of(state, brokers, least=2))
+    found = [(write.state.leader, write.state.isr, write.state.elr) for write in writes]
+    assert found == ([] if expected is None else [expected])
+
+
+def test_unclean_election_leaves_no_eligible_replicas() -> None:
+    """The leader may expose less than was committed, so former members may have other records."""
+    (write,) = reconcile(view_of(led(NONE, 1, elr=(2,)), alive(3), unclean=True, least=2))
+    assert (write.state.leader, write.state.isr, write.state.elr) == (3, (3,), ())
+
+
+@pytest.mark.parametrize(
     ("state", "brokers", "seen", "expected"),
     [
         (led(1, 1, 2, 3), alive(2, 3), {2, 3}, None),  # broker 1 may start soon
@@ -216,19 +260,23 @@ STATES = st.builds(
     st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3, unique=True).map(tuple),
     st.integers(0, 9),
     st.integers(10, 12),
-).filter(lambda state: state.leader in (-1, *state.isr))
+    elr=st.sets(st.sampled_from([1, 2, 3])).map(sorted).map(tuple),
+).filter(lambda state: state.leader in (-1, *state.isr) and not {*state.isr} & {*state.elr})
 
 
-@given(STATES, BROKERS, st.booleans(), st.booleans(), st.sets(st.integers(1, 3), max_size=2))
+@given(STATES, BROKERS, st.booleans(), st.booleans(), st.sets(st.integers(1, 3), max_size=2), st.integers(1, 3))
 def test_properties_of_each_decision(
-    state: PartitionState, brokers: dict[int, BrokerInfo], unclean: bool, prefer: bool, offline: set[int]
+    state: PartitionState, brokers: dict[int, BrokerInfo], unclean: bool, prefer: bool, offline: set[int], least: int
 ) -> None:
-    view = view_of(state, brokers, unclean=unclean, offline=offline)
+    view = view_of(state, brokers, unclean=unclean, offline=offline, least=least)
     for write in reconcile(view, {("t", 0)} if prefer else ()):
         new = write.state
         assert new != state
         assert new.isr
-        assert set(new.isr) <= set(state.isr) or (unclean and new.isr == (new.leader,))
+        assert set(new.isr) <= set(state.isr) or (new.isr == (new.leader,) and (unclean or new.leader in state.elr))
+        assert set(new.elr) <= set(state.complete) - set(new.isr)
+        assert not new.elr or len(new.isr) < least
+        assert not any(member in brokers and brokers[member].is_unfit("t", 0) for member in new.elr)
         moved = (new.leader, new.leader_broker_epoch) != (state.leader, state.leader_broker_epoch)
         assert new.leader_epoch == state.leader_epoch + moved
         if new.leader >= 0:
@@ -237,7 +285,7 @@ def test_properties_of_each_decision(
             assert new.leader in new.isr
             assert new.leader_broker_epoch == brokers[new.leader].epoch
         if moved and not unclean and new.leader >= 0 and brokers[new.leader].may_lack("t", 0):
-            assert len(state.isr) == 1
+            assert len(state.complete) == 1
         if moved and not unclean and new.leader >= 0:
             assert not brokers[new.leader].lost_logs
             assert not brokers[new.leader].shutting_down
@@ -249,7 +297,7 @@ def test_properties_of_each_decision(
             settled = replace(settled, partitions=[replace(view.partitions[0], state=again[0].state)])
         assert not reconcile(settled, {("t", 0)} if prefer else ())
         last = settled.partitions[0].state
-        for member in set(last.isr) - {last.leader} if len(last.isr) > 1 else ():
+        for member in set(last.isr) - {last.leader} if len(last.isr) > 1 else ():  # the last one may have to wait
             assert member not in brokers or not brokers[member].lost_logs
 
 

@@ -7,7 +7,8 @@ import pytest
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import initialize
 from oncelog.cluster.image_nodes import cluster_id, create_cluster, created_ms, prepare, read_image
-from oncelog.cluster.store import Operation, OutcomeUnknownError, UnavailableError
+from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state
+from oncelog.cluster.store import Node, Operation, OutcomeUnknownError, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo, check_topic_name
@@ -46,6 +47,15 @@ def test_tree_has_kafkas_layout() -> None:
         b'{"leader":1,"leader_epoch":3,"isr":[1],"controller_epoch":0,"version":1}'
     )
     assert store.get("/config/topics/flights").data == b'{"config":{"segment.bytes":"1000"},"version":1}'
+
+
+def test_eligible_replicas_are_in_the_state_of_a_partition() -> None:
+    """An older version of oncelog has written no such field."""
+    state = PartitionState(1, 3, (1,), 7, elr=(2, 3))
+    data = b'{"leader":1,"leader_epoch":3,"isr":[1],"controller_epoch":0,"version":1,"elr":[2,3]}'
+    assert encode_state(state) == data
+    assert decode_state(Node(data, 7)) == state
+    assert decode_state(Node(data.replace(b',"elr":[2,3]', b""), 7)).elr == ()
 
 
 def test_topic_is_created_once_and_deleted_completely() -> None:

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.isr_log import election_summary, unclean_elections, unclean_summary
+from oncelog.broker.config.topics import effective
+from oncelog.broker.isr_log import (
+    election_summary,
+    stuck_partitions,
+    stuck_summary,
+    unclean_elections,
+    unclean_summary,
+)
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.workers import Workers
@@ -35,10 +42,7 @@ from oncelog.cluster.store import (
     StoreError,
     UnavailableError,
 )
-from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-
-_UNCLEAN = "unclean.leader.election.enable"
 
 
 class Claim(NamedTuple):
@@ -81,6 +85,8 @@ class Controller:
         self._is_started = False
         self._touched: dict[str, set[int]] | None = None
         """The partitions to reconcile in the next turn, by topic. None means all."""
+        self._stuck: frozenset[str] = frozenset()
+        """The partitions that a warning has named, because they wait for complete replicas."""
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
 
@@ -183,13 +189,14 @@ class Controller:
         async with self._writing:
             image, touched, self._touched = self._cache.image, self._touched, {}
             writes = await self._workers.read_store(self._decide, image, claim, touched)
-            if not writes:
-                return
-            done = await self._workers.write_store(self._write, claim, writes)
+            done = await self._workers.write_store(self._write, claim, writes) if writes else []
         if done:
             self._logger.info("%s", election_summary(image, done))
-        self._warn_of_unclean(image, done)
-        await self._loader.refresh()
+        if writes:
+            self._warn_of_unclean(image, done)
+            await self._loader.refresh()
+        if touched is None:
+            self._warn_of_stuck(self._cache.image)
 
     def _see(self, image: MetadataImage) -> None:
         """Note which brokers have opened their logs. If one of them dies, another one leads at once.
@@ -211,6 +218,14 @@ class Controller:
     def _warn_of_unclean(self, before: MetadataImage, done: Sequence[StateWrite]) -> None:
         if elections := unclean_elections(before, done):
             self._logger.warning("%s", unclean_summary(elections))
+
+    def _warn_of_stuck(self, image: MetadataImage) -> None:
+        """Say which partitions wait for brokers, each one once. During a full start, these may still start."""
+        if self._seen is None:
+            found = stuck_partitions(image)
+            if new := [each for each in found if each.partition not in self._stuck]:
+                self._logger.warning("%s", stuck_summary(new))
+            self._stuck = frozenset(each.partition for each in found)
 
     async def _balance(self) -> None:
         """Let brokers lead their preferred partitions again, at each `leader.imbalance.check.interval.seconds`."""
@@ -282,27 +297,34 @@ class Controller:
             if touched is None
             else ((name, index) for name in sorted(touched) for index in sorted(touched[name]))
         )
-        return reconcile(self._view(image, claim, _known(image, keys, self._is_unclean)))
+        return reconcile(self._view(image, claim, keys))
 
     def _unbalanced(self, image: MetadataImage, claim: Claim) -> list[tuple[str, int]]:
-        view = self._view(image, claim, _known(image, _all_keys(image), self._is_unclean))
+        view = self._view(image, claim, _all_keys(image))
         return unbalanced(view, self._config.static.leader_imbalance_per_broker_percentage)
 
     def _elect_now(
         self, image: MetadataImage, claim: Claim, partitions: Collection[tuple[str, int]], unclean: bool
     ) -> list[StateWrite]:
-        view = self._view(image, claim, _known(image, partitions, lambda _: unclean))
-        if unclean:
-            view = replace(view, seen=None)
+        view = self._view(image, claim, partitions)
+        allowed = [replace(partition, unclean=unclean) for partition in view.partitions]
+        view = replace(view, partitions=allowed, seen=None if unclean else view.seen)
         return self._write(claim, reconcile(view, () if unclean else partitions))
 
-    def _view(self, image: MetadataImage, claim: Claim, partitions: Iterable[Partition]) -> ClusterView:
-        return ClusterView(claim.epoch, claim.version, image.brokers, tuple(partitions), self._seen)
-
-    def _is_unclean(self, topic: TopicInfo) -> bool:
-        """Return whether a replica that is not in sync may lead the topic's partitions."""
-        own = topic.configs.get(_UNCLEAN)
-        return self._config.current.unclean_leader_election_enable if own is None else own == "true"
+    def _view(self, image: MetadataImage, claim: Claim, keys: Iterable[tuple[str, int]]) -> ClusterView:
+        """Return what the controller knows, with the partitions of these keys that exist."""
+        found, config, settings = [], self._config.current, dict[str, tuple[bool, int]]()
+        for name, index in keys:
+            topic, info = image.topic(name), image.partition(name, index)
+            if topic is None or info is None:
+                continue
+            if name not in settings:
+                unclean = effective(config, topic.configs, "unclean.leader.election.enable") == "true"
+                settings[name] = unclean, int(effective(config, topic.configs, "min.insync.replicas"))
+            unclean, least = settings[name]
+            least = min(least, len(info.replicas))
+            found.append(Partition(name, topic.topic_id, index, info.replicas, info.state, unclean, least))
+        return ClusterView(claim.epoch, claim.version, image.brokers, found, self._seen)
 
     def _write(self, claim: Claim, writes: Sequence[StateWrite]) -> list[StateWrite]:
         """Change the states, and return the writes that were made. Raises StoreError if the store fails.
@@ -324,14 +346,14 @@ class Controller:
 
 
 def led_elsewhere(image: MetadataImage, broker: int) -> int:
-    """Return how many partitions the broker leads that another in-sync broker could lead."""
+    """Return how many partitions the broker leads that another broker could lead."""
     others = {
         other
         for other, info in image.brokers.items()
         if other != broker and not info.shutting_down and not info.starting
     }
     led = (info for topic in image.topics() for info in topic.partitions if info.leader == broker)
-    return sum(not others.isdisjoint(info.isr) for info in led)
+    return sum(not others.isdisjoint(info.complete) for info in led)
 
 
 def _listed(brokers: Iterable[int]) -> str:
@@ -340,13 +362,3 @@ def _listed(brokers: Iterable[int]) -> str:
 
 def _all_keys(image: MetadataImage) -> Iterable[tuple[str, int]]:
     return ((topic.name, index) for topic in image.topics() for index in range(topic.partition_count))
-
-
-def _known(
-    image: MetadataImage, keys: Iterable[tuple[str, int]], unclean: Callable[[TopicInfo], bool]
-) -> Iterable[Partition]:
-    """Yield the partitions of these keys that exist."""
-    for name, index in keys:
-        topic, info = image.topic(name), image.partition(name, index)
-        if topic is not None and info is not None:
-            yield Partition(name, topic.topic_id, index, info.replicas, info.state, unclean(topic))

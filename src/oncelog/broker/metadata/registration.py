@@ -381,12 +381,12 @@ class Registration:
                     await self._write(info, lost=self._lost if info.lost_unsynced else frozenset())
 
     def _with_less_lost(self) -> BrokerInfo:
-        """Return the registration without the partitions whose ISR this broker has left.
+        """Return the registration without the partitions whose ISR and ELR this broker has left.
 
-        Change nothing until the leaders have removed the broker from all these ISRs, because each change may name all
-        partitions. Do not wait for partitions without a leader, because the other members of their ISRs may be down for
-        long. Meanwhile, the broker must be able to join other ISRs. Ignore partitions in whose ISR this broker is the
-        only member.
+        Change nothing until this broker has been removed from all these ISRs and ELRs, because each change may name all
+        partitions. Do not wait if there is no leader, or if this broker leads and only eligible replicas are left:
+        the other members may be down for long. Meanwhile, the broker must be able to join other ISRs. Ignore partitions
+        that have no other member.
         """
         node_id, lacking, hosted = self._identity.node_id, set(), set()
         if not self.info.lost_unsynced:
@@ -395,8 +395,8 @@ class Registration:
             for index, info in enumerate(topic.partitions):
                 if node_id in info.replicas:
                     hosted.add((topic.name, index))
-                if node_id in info.isr and len(info.isr) > 1 and self.info.may_lack(topic.name, index):
-                    if info.leader != NO_LEADER:
+                if node_id in info.complete and len(info.complete) > 1 and self.info.may_lack(topic.name, index):
+                    if info.leader != NO_LEADER and info.isr != (node_id,):
                         return self.info
                     lacking.add((topic.name, index))
         return replace(self.info, lost_unsynced=bool(lacking), intact=frozenset(hosted - lacking if lacking else ()))

@@ -36,7 +36,7 @@ class PartitionView(NamedTuple):
     isr: list[int]
     """The in-sync replicas, or none if the partition has no leader."""
     eligible: list[int]
-    """The replicas that may lead a partition without a leader."""
+    """The eligible leader replicas. If the partition has no leader, they include the members of the ISR."""
     offline: list[int]
     """The replicas whose broker is not running, has no such listener, or has lost the log directory."""
 
@@ -102,10 +102,14 @@ class Nodes:
         if not error and not self._is_elected(info):
             error = ErrorCode.LEADER_NOT_AVAILABLE
         if not error:
-            return PartitionView(ErrorCode.NONE, info.leader, list(info.isr), [], offline)
+            return PartitionView(ErrorCode.NONE, info.leader, list(info.isr), list(info.elr), offline)
         if info.leader == NO_LEADER or error == ErrorCode.KAFKA_STORAGE_ERROR:
-            return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, [], list(info.isr), offline)
-        return PartitionView(error, NO_LEADER, list(info.isr), [], offline)
+            brokers = self.cache.image.brokers
+            eligible = [
+                each for each in info.complete if each not in brokers or not brokers[each].is_unfit(topic, index)
+            ]
+            return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, [], eligible, offline)
+        return PartitionView(error, NO_LEADER, list(info.isr), list(info.elr), offline)
 
     def _is_elected(self, info: PartitionInfo) -> bool:
         """Return whether the leader's process is the one that was elected. One that started again must be elected."""

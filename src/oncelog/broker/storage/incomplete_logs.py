@@ -1,7 +1,7 @@
-"""Find the logs of this broker that lack records although it is in their ISR. The broker must leave these ISRs.
+"""Find the logs of this broker that lack records although it is in their ISR or ELR. The broker must leave both.
 
 If such a log led, the other replicas would truncate the records that it lacks. So a broker that starts opens the logs
-in whose ISR it is before it may be elected, and names the incomplete ones in its registration.
+in whose ISR or ELR it is before it may be elected, and names the incomplete ones in its registration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = tuple[str, int]
 
 
 class IncompleteLogs:
-    """The logs that lack records, until this broker has left their ISRs."""
+    """The logs that lack records, until this broker has left their ISRs and ELRs."""
 
     def __init__(self, cache: MetadataCache, directories: LogDirectories, node_id: int, logger: logging.Logger) -> None:
         self._cache = cache
@@ -36,21 +36,23 @@ class IncompleteLogs:
     def suspects(self) -> list[Key]:
         """Return the partitions that this broker may lead only when it has opened their logs and found them complete.
 
-        They have other replicas, and this broker is in their ISR.
+        They have other replicas, and this broker is in their ISR or ELR.
         """
-        return [key for key in self._cache.image.replicated(self._node_id) if self._is_member(key)]
+        return [key for key in self._cache.image.replicated(self._node_id) if self._others(key) is not None]
 
-    def _is_member(self, key: Key) -> bool:
-        info = self._cache.image.partition(*key)
-        return info is not None and self._node_id in info.isr
+    def _others(self, key: Key) -> frozenset[int] | None:
+        """Return the other members of a partition's ISR and ELR.
 
-    def _has_others(self, key: Key) -> bool:
+        Return None if this broker is in neither, or if it has the only replica.
+        """
         info = self._cache.image.partition(*key)
-        return info is not None and self._node_id in info.isr and len(info.isr) > 1
+        if info is None or self._node_id not in info.complete or len(info.replicas) == 1:
+            return None
+        return frozenset(info.complete) - {self._node_id}
 
     def add(self, key: Key) -> None:
-        """Count a log as incomplete, if this broker is in its ISR together with others."""
-        if self._has_others(key) and key not in self.keys:
+        """Count a log as incomplete, if this broker is in its ISR or ELR together with others."""
+        if self._others(key) and key not in self.keys:
             self.keys |= {key}
             self.on_changed()
 
@@ -62,15 +64,13 @@ class IncompleteLogs:
     def check(self, replica: Replica) -> None:
         """If the log lacks records, leave its ISR. If they were committed, leave the ISRs of all logs in its directory.
 
-        Raises KAFKA_STORAGE_ERROR if this broker is in the log's ISR together with others.
+        Raises KAFKA_STORAGE_ERROR if this broker is in the log's ISR or ELR together with others.
         """
         key, end = (replica.topic, replica.partition), replica.log.log_end_offset
-        info = self._cache.image.partition(*key)
         directory = self._directories.holding(replica.log.directory)
-        committed = directory.least_end(*key)
-        if info is None or self._node_id not in info.isr or len(info.replicas) == 1:
+        committed, others = directory.least_end(*key), self._others(key)
+        if others is None:
             return
-        others = len(info.isr) > 1
         if committed > end:
             text = "%s ends at offset %d, but its records before offset %d were acknowledged"
             message = text % (replica.name, end, committed)
@@ -91,8 +91,8 @@ class IncompleteLogs:
         self.on_records_missing(directory)
 
     def release(self, key: Key) -> None:
-        """Let a log be opened if this broker has left its ISR, or is its last member."""
-        if key in self.keys and not self._has_others(key):
+        """Let a log be opened if this broker has left its ISR and ELR, or is the last member."""
+        if key in self.keys and not self._others(key):
             self.keys -= {key}
             self.on_changed()
 

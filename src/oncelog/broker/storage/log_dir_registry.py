@@ -106,20 +106,20 @@ def lost_change(node_id: int, lost: Lost) -> Set:
 
 
 def lost_logs(image: MetadataImage, node_id: int, is_held: Callable[[TopicInfo, int], bool]) -> Lost:
-    """Return the replicated partitions whose ISR includes the broker although the broker has lost their log.
+    """Return the replicated partitions whose ISR or ELR includes the broker although the broker has lost their log.
 
     `is_held` returns whether one of the remaining log directories has the log.
     """
     found = set()
     for name, index in image.replicated(node_id):
         topic = image.topics_by_name[name]
-        if node_id in topic.partitions[index].isr and not is_held(topic, index):
+        if node_id in topic.partitions[index].complete and not is_held(topic, index):
             found.add((topic.topic_id, index))
     return frozenset(found)
 
 
 def still_lost(image: MetadataImage, lost: Lost, node_id: int, broker_epoch: int) -> Lost:
-    """Return those of the lost logs that the broker may not replace yet, because it is still in the ISR.
+    """Return those of the lost logs that the broker may not replace yet, because it is still in the ISR or ELR.
 
     If this process leads such a partition, it has won an unclean election, and its records count from now on.
     """
@@ -129,7 +129,7 @@ def still_lost(image: MetadataImage, lost: Lost, node_id: int, broker_epoch: int
         if topic is not None:
             info = topic.partitions[index]
             elected = info.leader == node_id and info.leader_broker_epoch == broker_epoch != UNKNOWN_BROKER_EPOCH
-            if node_id in info.isr and not elected:
+            if node_id in info.complete and not elected:
                 left.add((topic_id, index))
     return frozenset(left)
 

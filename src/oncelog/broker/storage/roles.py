@@ -50,9 +50,9 @@ class Roles:
     def holes(self, topic: str, partition: int) -> Holes:
         """Return what recovery does if the log has a hole. If it led, the others would truncate what it lacks."""
         info = self._cache.image.partition(topic, partition)
-        if info is None or len(info.replicas) == 1 or info.isr == (self.node_id,):
+        if info is None or len(info.replicas) == 1 or info.complete == (self.node_id,):
             return Holes.KEEP
-        return Holes.REFUSE if self.node_id in info.isr else Holes.DROP
+        return Holes.REFUSE if self.node_id in info.complete else Holes.DROP
 
     def _is_leader(self, info: PartitionInfo) -> bool:
         """Return whether the image makes this process the leader.
@@ -109,13 +109,13 @@ class Roles:
         """Return `min.insync.replicas` of the topic."""
         return int(effective(self._config.current, topic.configs, "min.insync.replicas"))
 
-    @staticmethod
-    def reconfigure(replica: Replica, least: int) -> None:
+    def reconfigure(self, replica: Replica, least: int) -> None:
         """Apply a new `min.insync.replicas` to the replica's term."""
         term = replica.term
         if term is not None:
             term.min_insync_replicas = min(least, max(len(term.replicas), 1))
             term.passed(steady_ms())
+            self.on_isr_change_due(replica)  # if it is lower, the eligible leader replicas no longer count
 
     def brokers_changed(self, replica: Replica) -> None:
         """Apply the brokers of the newest image to the replica's term."""
@@ -144,7 +144,7 @@ class Roles:
 
 def _is_unfit(broker: BrokerInfo, key: tuple[str, int]) -> bool:
     """Return whether a broker's replica of a partition is offline, lost, or may lack records."""
-    return key in broker.offline or key in broker.lost_logs or broker.may_lack(*key)
+    return key in broker.offline or broker.is_unfit(*key)
 
 
 def steady_ms() -> int:

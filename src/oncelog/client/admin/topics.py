@@ -14,6 +14,7 @@ from oncelog import errors
 from oncelog.client.admin._shared import names
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.topology import Partition
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.client.types import TopicPartition
@@ -31,6 +32,7 @@ from oncelog.protocol.messages.create_topics import (
 )
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
+from oncelog.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 
 LAST_BY_NAME = 5
 """The last version of DeleteTopics that has only names of topics."""
@@ -58,7 +60,8 @@ class PartitionInfo(NamedTuple):
     """A partition: its number, leader, leader epoch, replicas, in-sync replicas and offsets.
 
     `leader` is a node id, or -1 if the partition has none. Then the offsets are -1, too. The offsets are the first one
-    in the log, the high watermark, the last stable offset and the log end offset.
+    in the log, the high watermark, the last stable offset and the log end offset. `elr` are the eligible leader
+    replicas: they are not in sync, but have all committed records (KIP-966).
     """
 
     partition: int
@@ -70,6 +73,7 @@ class PartitionInfo(NamedTuple):
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_end_offset: int = -1
+    elr: tuple[int, ...] = ()
 
 
 class TopicInfo(NamedTuple):
@@ -251,6 +255,7 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
     stable = await offset_calls.list_offsets(cluster, end, isolation_level=1)
     committed = await offset_calls.list_offsets(cluster, end)
     last = await offset_calls.list_offsets(cluster, end, replica_id=offset_calls.DEBUGGING)
+    eligible = await _eligible(cluster, name, topic.partitions)
     partitions = [
         PartitionInfo(
             index,
@@ -259,10 +264,31 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
             partition.replicas,
             partition.isr,
             *_in_order(*(_offset(where, (name, index)) for where in (first, stable, committed, last))),
+            eligible.get(index, ()),
         )
         for index, partition in topic.partitions.items()
     ]
     return TopicInfo(name, topic.topic_id, topic.internal, partitions)
+
+
+async def _eligible(
+    cluster: ClusterClient, name: str, partitions: Mapping[int, Partition]
+) -> dict[int, tuple[int, ...]]:
+    """Return the eligible leader replicas by partition. If all replicas are in sync, ask no broker: there are none."""
+    cursor, found = None, dict[int, tuple[int, ...]]()
+    if all(len(partition.isr) == len(partition.replicas) for partition in partitions.values()):
+        return found
+    while True:
+        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)], cursor=cursor)
+        try:
+            response = await cluster.call_any(request)
+        except errors.UnsupportedError:  # before Kafka 3.8
+            return found
+        for item in (item for topic in response.topics for item in topic.partitions):
+            found[item.partition_index] = tuple(item.eligible_leader_replicas or ())
+        cursor = response.next_cursor
+        if cursor is None:
+            return found
 
 
 def _offset(found: Mapping[TopicPartition, offset_calls.Listed], partition: TopicPartition) -> int:

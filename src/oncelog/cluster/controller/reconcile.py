@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from oncelog.cluster.brokers import BrokerInfo, epoch_path
-from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState
+from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState, eligible
 from oncelog.cluster.state_writes import StateWrite, state_write
 from oncelog.cluster.store import Check
 from oncelog.cluster.topics import NO_LEADER
@@ -32,6 +32,8 @@ class Partition:
     state: PartitionState
     unclean: bool = False
     """Whether a replica that is not in sync may lead if no other can (`unclean.leader.election.enable`)."""
+    min_insync_replicas: int = 1
+    """`min.insync.replicas`, but never more than the number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +92,21 @@ def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionS
     leader = _leader(view, partition, prefer)
     if leader == NO_LEADER:
         isr = _without_lost(view, partition, None)
-        if state.leader == NO_LEADER and isr == state.isr:
+        wanted = replace(state, isr=isr, elr=_elr(view, partition, isr))
+        if wanted == replace(state, leader=NO_LEADER):
             return None
-        return replace(_next(view, state), leader=NO_LEADER, isr=isr, leader_broker_epoch=UNKNOWN_BROKER_EPOCH)
+        return replace(_next(view, wanted), leader=NO_LEADER, leader_broker_epoch=UNKNOWN_BROKER_EPOCH)
     registration = view.brokers[leader].epoch
     if leader == state.leader and _is_elected(view, partition):
         isr = _without_lost(view, partition, leader)
-        return None if isr == state.isr else replace(state, isr=isr, controller_epoch=view.controller_epoch)
+        wanted = replace(state, isr=isr, elr=_elr(view, partition, isr))
+        return None if wanted == state else replace(wanted, controller_epoch=view.controller_epoch)
     isr = state.isr if leader in state.isr else (leader,)
     isr = tuple(member for member in isr if member == leader or _is_online(view, partition, member))
     isr = _without_lost(view, replace(partition, state=replace(state, isr=isr)), leader)
-    return replace(_next(view, state), leader=leader, isr=isr, leader_broker_epoch=registration)
+    is_clean = leader in state.complete and not _lacks(view, partition, leader)
+    elr = _elr(view, partition, isr) if is_clean else ()
+    return replace(_next(view, state), leader=leader, isr=isr, elr=elr, leader_broker_epoch=registration)
 
 
 def _is_awaiting(view: ClusterView, partition: Partition) -> bool:
@@ -114,7 +120,7 @@ def _leader(view: ClusterView, partition: Partition, prefer: bool) -> int:
     """Return the broker that should lead, or NO_LEADER. The first rule that applies decides.
 
     1. The present leader may continue: the preferred leader if it is wanted and can lead, else the present one.
-    2. A member of the ISR can lead: the first of them, in the order of the replicas.
+    2. A member of the ISR can lead: the first of them, in the order of the replicas. If none can, one of the ELR.
     3. The present leader is shutting down or may lack records: it continues, because no other broker can lead.
     4. Unclean elections are allowed: the first replica that can start. A replica that has a log comes first, then one
        that is not known to lack records.
@@ -135,9 +141,10 @@ def _must_go(view: ClusterView, partition: Partition) -> bool:
 def _elected(view: ClusterView, partition: Partition) -> int:
     """Apply the rules 2 to 4 of `_leader`."""
     state = partition.state
-    for broker in partition.replicas:
-        if broker in state.isr and _may_lead(view, partition, broker):
-            return broker
+    for members in (state.isr, state.elr):
+        for broker in partition.replicas:
+            if broker in members and _may_lead(view, partition, broker):
+                return broker
     if _still_leads(view, partition):
         return state.leader
     if not partition.unclean:
@@ -189,13 +196,13 @@ def _may_start(view: ClusterView, partition: Partition, broker: int) -> bool:
 
 
 def _may_lead(view: ClusterView, partition: Partition, broker: int) -> bool:
-    """Return whether a member of the ISR may be elected.
+    """Return whether a member of the ISR or ELR may be elected.
 
     The last member may, even if it lacks records, but not if it has lost the log.
     """
     if not _may_start(view, partition, broker) or _has_lost_log(view, partition, broker):
         return False
-    return not view.brokers[broker].may_lack(partition.topic, partition.index) or len(partition.state.isr) == 1
+    return not _lacks(view, partition, broker) or len(partition.state.complete) == 1
 
 
 def _has_lost_log(view: ClusterView, partition: Partition, broker: int) -> bool:
@@ -208,8 +215,23 @@ def _preferred(view: ClusterView, partition: Partition) -> int | None:
     return first if first in partition.state.isr and _may_lead(view, partition, first) else None
 
 
+def _lacks(view: ClusterView, partition: Partition, broker: int) -> bool:
+    """Return whether a running broker is known to have lost the log, or records of it."""
+    found = view.brokers.get(broker)
+    return found is not None and found.is_unfit(partition.topic, partition.index)
+
+
+def _elr(view: ClusterView, partition: Partition, isr: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ELR if the ISR becomes `isr`."""
+    found = eligible(partition.state, isr, partition.min_insync_replicas)
+    return tuple(broker for broker in found if not _lacks(view, partition, broker))
+
+
 def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -> tuple[int, ...]:
-    """Return the ISR without members that may lack records or are shutting down. Keep the least damaged one at least.
+    """Return the ISR without members that may lack records or are shutting down.
+
+    If all of them may lack records, keep the least damaged one. It leads if the ELR is empty. Otherwise, it remains
+    until an eligible replica leads. So it keeps its records, in case an unclean election is the only way out.
 
     Dead members stay until an election, because while there is no leader, any of them may return and lead. A member
     that shuts down together with the leader stays, because it can lead if the leader then loses its disk.
@@ -224,10 +246,8 @@ def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -
 
 def _leaves(view: ClusterView, partition: Partition, member: int, may_stop: bool) -> bool:
     found = view.brokers.get(member)
-    if found is None:
-        return False
-    stops = found.shutting_down and not may_stop
-    return found.may_lack(partition.topic, partition.index) or stops or _has_lost_log(view, partition, member)
+    stops = found is not None and found.shutting_down and not may_stop
+    return stops or _lacks(view, partition, member)
 
 
 def _write(view: ClusterView, partition: Partition, wanted: PartitionState) -> StateWrite:
