@@ -28,9 +28,10 @@ class SchemaRegistry:
     """A schema registry with Confluent's REST API (also Karapace, Apicurio's `/apis/ccompat/v7`).
 
     `url` is one URL, or several of the same registry: a list, or a string with commas. The client begins with the one
-    that answered last. If it does not answer within its share of the time, the client tries the next. `username` and
-    `password` are for basic authentication, `token` is a bearer token. `ssl_context` is an `ssl.SSLContext` for https
-    (default: the system's authorities). `timeout` limits a request including its retries, in seconds.
+    that answered last. If it does not answer in HTTP within its share of the time, or its certificate is not trusted,
+    the client tries the next. `username` and `password` are for basic authentication, `token` is a bearer token.
+    `ssl_context` is an `ssl.SSLContext` for https (default: the system's authorities). `timeout` limits a request
+    including its retries, in seconds.
     """
 
     def __init__(
