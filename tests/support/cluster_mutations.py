@@ -26,7 +26,7 @@ from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.replication import Replication, _Followed
 from oncelog.broker.storage import log_cleaner
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.storage.log_offsets import LogOffsetReader
 from oncelog.broker.storage.roles import Roles
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.controller import reconcile
@@ -264,12 +264,12 @@ def deletion_is_answered_at_once(patch: Patching) -> None:
 def deletion_is_not_written(patch: Patching) -> None:
     """The start offsets of logs are not in the checkpoint, so a restart brings deleted records back."""
 
-    def offsets(partitions: Partitions, directory: Any) -> Any:
-        found = yield from original(partitions, directory)
+    def offsets(reader: LogOffsetReader, directory: Any) -> Any:
+        found = yield from original(reader, directory)
         return found._replace(start_offsets={})
 
-    original = Partitions.offsets
-    patch.setattr(Partitions, "offsets", offsets)
+    original = LogOffsetReader.all
+    patch.setattr(LogOffsetReader, "all", offsets)
 
 
 def deletion_exceeds_the_offset(patch: Patching) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -17,11 +17,10 @@ from oncelog.broker.metadata.export_kafka import export
 from oncelog.broker.metadata.import_kafka import PRODUCER_ID_GAP
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster import kafka_metadata
-from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
+from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER
 from oncelog.cluster.store import MetadataStore
 from oncelog.cluster.store_memory import MemoryStore
-from oncelog.cluster.topics import PartitionInfo, TopicInfo
-from oncelog.log.disk import Buffer, Disk, OsDisk
+from oncelog.log.disk import Disk, OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.metadata_records import (
     AbortTransactionRecord,
@@ -82,15 +81,6 @@ def metadata_log(data: Path, *records: Message, node_id: int = 1) -> Path:
 
 def directory_at(data: Path, disk: Disk | None = None) -> DataDirectory:
     return DataDirectory(disk or OsDisk(), str(data), 1, logging.getLogger(), lambda _directory, _error: None)
-
-
-def read_bootstrap(data: Path) -> KafkaMetadata:
-    """Return the records of the exported file, as Kafka reads them."""
-    folder = data.with_name(f"{data.name}-read")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    shutil.copy(data / BOOTSTRAP, folder / f"{0:020d}.log")
-    return kafka_metadata.read(OsDisk(), str(folder))
 
 
 def partition(topic_id: UUID, index: int, replicas: tuple[int, ...] = (1,)) -> PartitionRecord:
@@ -240,33 +230,6 @@ def test_restored_topics_keep_all_records(tmp_path: Path) -> None:
     live(data, new_tree(), second, restore_metadata="true")
 
 
-def test_exported_metadata_can_be_read_back(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    store = new_tree()
-    ids: list[UUID] = []
-
-    async def life(broker: Broker) -> None:
-        configs = {"retention.ms": "77"}
-        ids.append((await broker.topics.create("t", partitions=3, configs=configs)).topic_id)
-        while not broker.producer_ids.ids.remaining:
-            await asyncio.sleep(0.005)
-
-    live(data, store, life)
-    done = export(store, [directory_at(data)], NOW)
-    assert (done.path, done.topics, done.set_aside) == (str(data / BOOTSTRAP), 1, ())
-    found = read_bootstrap(data)
-    assert list(found.topics.values()) == [
-        TopicInfo("t", ids[0], tuple(PartitionInfo(1, 1, (1,), (1,)) for _ in range(3)))
-    ]
-    assert found.configs == {(2, "t"): {"retention.ms": "77"}}
-    assert found.next_producer_id == 1000
-    assert found.features["metadata.version"] == kafka_metadata.METADATA_VERSION
-    assert found.features["transaction.version"] == 2
-    foreign = DataDirectory(OsDisk(), str(data), 9, logging.getLogger(), lambda _directory, _error: None)
-    with pytest.raises(ProtocolError, match=r"node\.id"):
-        export(store, [foreign], NOW)
-
-
 def test_kafka_that_ran_since_the_import_is_detected(tmp_path: Path) -> None:
     data = tmp_path / "data"
     store = new_tree()
@@ -342,63 +305,6 @@ def test_metadata_log_is_renamed_in_place(tmp_path: Path) -> None:
     live(first, store, **log_dirs)  # the broker can still start after the export
 
 
-def test_export_does_not_overwrite_a_kafka_that_has_run(tmp_path: Path) -> None:
-    data, store = tmp_path / "data", new_tree()
-    live(data, store)
-    export(store, [directory_at(data)], NOW)
-    before = (data / BOOTSTRAP).read_bytes()
-    text = (data / "meta.properties").read_text()
-    metadata_log(data, *CHANGES)
-    (data / "meta.properties").write_text(text)
-    with pytest.raises(ProtocolError, match="Apache Kafka has run on"):
-        export(store, [directory_at(data)], NOW + 1)
-    assert (data / FOLDER).exists()
-    assert (data / BOOTSTRAP).read_bytes() == before
-
-
-def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data, store = tmp_path / "data", new_tree()
-
-    def setting(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
-        return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
-
-    metadata_log(
-        data,
-        setting(4, "", "log.retention.ms", "77000"),
-        setting(4, "", "ssl.cipher.suites", "x"),  # without use here
-        setting(4, "1", "max.connections", "99"),
-        setting(4, "7", "max.connections", "3"),
-        setting(32, "g", "consumer.session.timeout.ms", "45000"),
-    )
-
-    async def life(broker: Broker) -> None:
-        assert (broker.config.current.log_retention_ms, broker.config.current.max_connections) == (
-            77000,
-            99,
-        )
-
-        def smaller(before: Mapping[str, str]) -> dict[str, str]:
-            return {**before, "max.connections": "98"}
-
-        await broker.settings.alter_broker(1, smaller, validate_only=False)
-
-    acl = build_batch([Record(5, NOW, None, b"\x01\x12\x00")], base_offset=5, leader_epoch=1)
-    with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
-        file.write(acl)
-    live(data, store, life)
-    refusals = [each.getMessage() for each in caplog.records if "not importing" in each.getMessage()]
-    assert refusals == [
-        "not importing these settings of broker 7: max.connections",
-        "not importing these settings of group g: consumer.session.timeout.ms",
-        "not importing ACLs: all clients have all permissions",
-    ]
-    assert export(store, [directory_at(data)], NOW).settings == 3
-    assert read_bootstrap(data).configs == {
-        (4, ""): {"log.retention.ms": "77000", "ssl.cipher.suites": "x"},
-        (4, "1"): {"max.connections": "98"},
-    }
-
-
 def test_directory_of_a_newer_kafka_is_rejected(tmp_path: Path) -> None:
     data, store = tmp_path / "data", new_tree()
     newer = FeatureLevelRecord(name="metadata.version", feature_level=kafka_metadata.METADATA_VERSION + 1)
@@ -438,65 +344,6 @@ class KilledError(Exception):
 
 def _die(*_: object) -> None:
     raise KilledError
-
-
-class MortalDisk(OsDisk):
-    """Die before the `life`-th change, or during it."""
-
-    def __init__(self, life: int, *, midway: bool) -> None:
-        super().__init__()
-        self.life = life
-        self.midway = midway
-
-    def _step(self) -> None:
-        self.life -= 1
-        if self.life < 0:
-            raise KilledError
-
-    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
-        if self.midway and self.life == 0:
-            Path(f"{path}.tmp").write_bytes(bytes(data)[: len(data) // 2])
-        self._step()
-        super().atomic_write(path, data, sync=sync)
-
-    def rename(self, source: str, target: str) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def sync(self, path: str) -> None:
-        self._step()
-        super().sync(path)
-
-
-@pytest.mark.parametrize("midway", [False, True])
-def test_killed_export_can_be_repeated(tmp_path: Path, *, midway: bool) -> None:
-    """At any point, Kafka has the old metadata log or all of the new one, and oncelog can still start."""
-    data, store = tmp_path / "data", new_tree()
-    metadata_log(data, *CHANGES)
-
-    async def life(broker: Broker) -> None:
-        await broker.topics.create("t", partitions=2)
-
-    live(data, store, life)
-    original = sorted(path.read_bytes() for path in (data / FOLDER).iterdir())
-    deaths = 0
-    while True:
-        shutil.rmtree(copy := tmp_path / "copy", ignore_errors=True)
-        shutil.copytree(data, copy)
-        try:
-            export(store, [directory_at(copy, MortalDisk(deaths, midway=midway))], NOW)
-            break
-        except KilledError:
-            deaths += 1
-        if not (copy / FOLDER).exists():
-            assert {topic.name for topic in read_bootstrap(copy).topics.values()} == {"a", "t"}
-        live(copy, store)
-        export(store, [directory_at(copy)], NOW + 1)
-        assert {topic.name for topic in read_bootstrap(copy).topics.values()} == {"a", "t"}
-        (aside,) = copy.glob("__cluster*")
-        assert sorted(path.read_bytes() for path in aside.iterdir()) == original
-        live(copy, store)
-    assert deaths >= 4, "written, synced, renamed, synced"
 
 
 def test_files_are_no_partition_directories(tmp_path: Path) -> None:

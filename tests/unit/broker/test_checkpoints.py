@@ -18,7 +18,7 @@ from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.delete_records import bind as delete_records
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN, DataDirectory, Offsets
-from oncelog.broker.storage.partitions import LOGS_A_STEP
+from oncelog.broker.storage.log_offsets import LOGS_A_STEP
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.checkpoint import read_offset_checkpoint
 from oncelog.log.disk import Buffer, Disk, OsDisk

@@ -10,17 +10,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from types import MappingProxyType
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import log_config
 from oncelog.broker.storage.checkpoints import Checkpoints, Written
-from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets, Offsets
+from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.deletions import Deletion, Deletions
 from oncelog.broker.storage.flusher import Flusher, close_logs
 from oncelog.broker.storage.incomplete_logs import IncompleteLogs
 from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.log_offsets import LogOffsetReader
 from oncelog.broker.storage.log_opener import LogOpener
 from oncelog.broker.storage.roles import Roles
 from oncelog.broker.storage.unlinker import Unlinker
@@ -31,14 +31,12 @@ from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
 from oncelog.cluster.waits import Wait
-from oncelog.log.log import AppendResult, Log
+from oncelog.log.log import AppendResult
 from oncelog.log.recovery import LostRecordsError
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
-LOGS_A_STEP = 2000
-"""The logs whose offsets are read in one step, which takes some ms."""
 STEPS_AT_ONCE = 4
 """The recovery steps that the first request for a log waits for, about 20 ms."""
 STEPS_A_TURN = 6
@@ -71,8 +69,9 @@ class Partitions:
         self.roles = Roles(cache, config, node_id)
         self._now_ms = now_ms
         self._logger = logger
-        self.checkpoints = Checkpoints(directories, self.offsets, self.high_watermarks, workers, logger)
         self._replicas: dict[tuple[str, int], Replica] = {}
+        offsets = LogOffsetReader(directories, self._replicas, self.roles)
+        self.checkpoints = Checkpoints(directories, offsets.all, offsets.high_watermarks, workers, logger)
         self._deletions = Deletions(self._replicas, directories, logger)
         self._opening: dict[tuple[str, int], Steps[Replica]] = {}
         """The remaining steps of the logs whose opening is in progress."""
@@ -469,37 +468,3 @@ class Partitions:
             self._logger.error("cannot close %r: %s", replica, error)
             clean -= {self._directories.find(replica.topic, replica.partition)}
         return [directory for directory in self._directories.online if directory in clean]
-
-    def offsets(self, directory: DataDirectory) -> Steps[LogOffsets]:
-        """Return the recovery point, log start offset and high watermark of each log in a directory, with pauses.
-
-        A log that the broker has not opened keeps its checkpointed offsets.
-        """
-        points = yield from self._offsets(directory, directory.recovery_points, attrgetter("recovery_point"))
-        starts = yield from self._offsets(directory, directory.start_offsets, attrgetter("log_start_offset"))
-        return LogOffsets(points, starts, (yield from self.high_watermarks(directory)))
-
-    def high_watermarks(self, directory: DataDirectory) -> Steps[Offsets]:
-        """Return the high watermark of each log in a directory, with pauses. See `offsets`."""
-        return self._offsets(directory, directory.high_watermarks, attrgetter("high_watermark"))
-
-    def _offsets(self, directory: DataDirectory, checkpointed: Offsets, of: Callable[[Log], int]) -> Steps[Offsets]:
-        """Return one offset of each log in a directory, with a pause after some logs.
-
-        If a log is deleted in a pause, the result may have its offset. `Deletions.is_stale` is true until a later round
-        has ended.
-        """
-        find, hosts, replicas = self._directories.find, self.roles.hosts, self._replicas
-        found: Offsets = {}
-        opened, known = tuple(replicas), tuple(checkpointed)
-        for start in range(0, len(opened), LOGS_A_STEP):
-            for key in opened[start : start + LOGS_A_STEP]:
-                if key in replicas and find(*key) is directory:
-                    found[key] = of(replicas[key].log)
-            yield
-        for start in range(0, len(known), LOGS_A_STEP):
-            for key in known[start : start + LOGS_A_STEP]:
-                if key not in found and key in checkpointed and hosts(*key):
-                    found[key] = checkpointed[key]
-            yield
-        return found

@@ -1,0 +1,240 @@
+"""Export of a broker's metadata and settings to Apache Kafka, also if the export is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config.settings import load
+from oncelog.broker.metadata.export_kafka import export
+from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.cluster import kafka_metadata
+from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
+from oncelog.cluster.store import MetadataStore
+from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.log.disk import Buffer, Disk, OsDisk
+from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.messages.metadata_records import (
+    ConfigRecord,
+    PartitionRecord,
+    TopicRecord,
+    encode_record,
+)
+from oncelog.protocol.records import Record, build_batch
+from oncelog.protocol.schema import Message
+
+NOW = 1_000_000
+A, B = UUID(int=1 << 80), UUID(int=2 << 80)
+
+
+def live(
+    data: Path, store: MetadataStore, life: Callable[[Broker], Awaitable[None]] | None = None, **settings: str
+) -> None:
+    """Start a broker on `data` with this metadata, run `life`, stop the broker."""
+
+    async def run() -> None:
+        given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data)}
+        given |= {key.replace("_", "."): value for key, value in settings.items()}
+        broker = Broker(load(given), disk=OsDisk(), store=store, now_ms=lambda: NOW)
+        await broker.start()
+        try:
+            if life is not None:
+                await asyncio.wait_for(life(broker), 60)
+        finally:
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+def new_tree() -> MemoryStore:
+    return MemoryStore(lambda: NOW)
+
+
+def metadata_log(data: Path, *records: Message, node_id: int = 1) -> Path:
+    """Write the metadata log of an Apache Kafka, with a partition's folder."""
+    folder = data / FOLDER
+    folder.mkdir(parents=True)
+    (data / "meta.properties").write_text(
+        f"#\n#Sat Nov 21 00:00:00 UTC 2026\nversion=1\ncluster.id=kafka\\=s\nnode.id={node_id}\n"
+        "directory.id=AAAAAAAAAAAAAAAAAAAAaQ\n"
+    )
+    rows = [Record(index, NOW, None, encode_record(record, 0)) for index, record in enumerate(records)]
+    (folder / f"{0:020d}.log").write_bytes(build_batch(rows, base_offset=0, leader_epoch=1))
+    return folder
+
+
+def directory_at(data: Path, disk: Disk | None = None) -> DataDirectory:
+    return DataDirectory(disk or OsDisk(), str(data), 1, logging.getLogger(), lambda _directory, _error: None)
+
+
+def read_bootstrap(data: Path) -> KafkaMetadata:
+    """Return the records of the exported file, as Kafka reads them."""
+    folder = data.with_name(f"{data.name}-read")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    shutil.copy(data / BOOTSTRAP, folder / f"{0:020d}.log")
+    return kafka_metadata.read(OsDisk(), str(folder))
+
+
+def partition(topic_id: UUID, index: int, replicas: tuple[int, ...] = (1,)) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index, topic_id=topic_id, replicas=list(replicas), isr=list(replicas), leader=1, leader_epoch=4
+    )
+
+
+CHANGES = (TopicRecord(name="a", topic_id=A), partition(A, 0))
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+class MortalDisk(OsDisk):
+    """Die before the `life`-th change, or during it."""
+
+    def __init__(self, life: int, *, midway: bool) -> None:
+        super().__init__()
+        self.life = life
+        self.midway = midway
+
+    def _step(self) -> None:
+        self.life -= 1
+        if self.life < 0:
+            raise KilledError
+
+    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        if self.midway and self.life == 0:
+            Path(f"{path}.tmp").write_bytes(bytes(data)[: len(data) // 2])
+        self._step()
+        super().atomic_write(path, data, sync=sync)
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def sync(self, path: str) -> None:
+        self._step()
+        super().sync(path)
+
+
+def test_exported_metadata_can_be_read_back(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    store = new_tree()
+    ids: list[UUID] = []
+
+    async def life(broker: Broker) -> None:
+        configs = {"retention.ms": "77"}
+        ids.append((await broker.topics.create("t", partitions=3, configs=configs)).topic_id)
+        while not broker.producer_ids.ids.remaining:
+            await asyncio.sleep(0.005)
+
+    live(data, store, life)
+    done = export(store, [directory_at(data)], NOW)
+    assert (done.path, done.topics, done.set_aside) == (str(data / BOOTSTRAP), 1, ())
+    found = read_bootstrap(data)
+    assert list(found.topics.values()) == [
+        TopicInfo("t", ids[0], tuple(PartitionInfo(1, 1, (1,), (1,)) for _ in range(3)))
+    ]
+    assert found.configs == {(2, "t"): {"retention.ms": "77"}}
+    assert found.next_producer_id == 1000
+    assert found.features["metadata.version"] == kafka_metadata.METADATA_VERSION
+    assert found.features["transaction.version"] == 2
+    foreign = DataDirectory(OsDisk(), str(data), 9, logging.getLogger(), lambda _directory, _error: None)
+    with pytest.raises(ProtocolError, match=r"node\.id"):
+        export(store, [foreign], NOW)
+
+
+def test_export_does_not_overwrite_a_kafka_that_has_run(tmp_path: Path) -> None:
+    data, store = tmp_path / "data", new_tree()
+    live(data, store)
+    export(store, [directory_at(data)], NOW)
+    before = (data / BOOTSTRAP).read_bytes()
+    text = (data / "meta.properties").read_text()
+    metadata_log(data, *CHANGES)
+    (data / "meta.properties").write_text(text)
+    with pytest.raises(ProtocolError, match="Apache Kafka has run on"):
+        export(store, [directory_at(data)], NOW + 1)
+    assert (data / FOLDER).exists()
+    assert (data / BOOTSTRAP).read_bytes() == before
+
+
+def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, store = tmp_path / "data", new_tree()
+
+    def setting(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
+        return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
+
+    metadata_log(
+        data,
+        setting(4, "", "log.retention.ms", "77000"),
+        setting(4, "", "ssl.cipher.suites", "x"),  # without use here
+        setting(4, "1", "max.connections", "99"),
+        setting(4, "7", "max.connections", "3"),
+        setting(32, "g", "consumer.session.timeout.ms", "45000"),
+    )
+
+    async def life(broker: Broker) -> None:
+        assert (broker.config.current.log_retention_ms, broker.config.current.max_connections) == (
+            77000,
+            99,
+        )
+
+        def smaller(before: Mapping[str, str]) -> dict[str, str]:
+            return {**before, "max.connections": "98"}
+
+        await broker.settings.alter_broker(1, smaller, validate_only=False)
+
+    acl = build_batch([Record(5, NOW, None, b"\x01\x12\x00")], base_offset=5, leader_epoch=1)
+    with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
+        file.write(acl)
+    live(data, store, life)
+    refusals = [each.getMessage() for each in caplog.records if "not importing" in each.getMessage()]
+    assert refusals == [
+        "not importing these settings of broker 7: max.connections",
+        "not importing these settings of group g: consumer.session.timeout.ms",
+        "not importing ACLs: all clients have all permissions",
+    ]
+    assert export(store, [directory_at(data)], NOW).settings == 3
+    assert read_bootstrap(data).configs == {
+        (4, ""): {"log.retention.ms": "77000", "ssl.cipher.suites": "x"},
+        (4, "1"): {"max.connections": "98"},
+    }
+
+
+@pytest.mark.parametrize("midway", [False, True])
+def test_killed_export_can_be_repeated(tmp_path: Path, *, midway: bool) -> None:
+    """At any point, Kafka has the old metadata log or all of the new one, and oncelog can still start."""
+    data, store = tmp_path / "data", new_tree()
+    metadata_log(data, *CHANGES)
+
+    async def life(broker: Broker) -> None:
+        await broker.topics.create("t", partitions=2)
+
+    live(data, store, life)
+    original = sorted(path.read_bytes() for path in (data / FOLDER).iterdir())
+    deaths = 0
+    while True:
+        shutil.rmtree(copy := tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(data, copy)
+        try:
+            export(store, [directory_at(copy, MortalDisk(deaths, midway=midway))], NOW)
+            break
+        except KilledError:
+            deaths += 1
+        if not (copy / FOLDER).exists():
+            assert {topic.name for topic in read_bootstrap(copy).topics.values()} == {"a", "t"}
+        live(copy, store)
+        export(store, [directory_at(copy)], NOW + 1)
+        assert {topic.name for topic in read_bootstrap(copy).topics.values()} == {"a", "t"}
+        (aside,) = copy.glob("__cluster*")
+        assert sorted(path.read_bytes() for path in aside.iterdir()) == original
+        live(copy, store)
+    assert deaths >= 4, "written, synced, renamed, synced"
