@@ -221,5 +221,5 @@ def test_position_that_is_not_in_the_log_is_logged_with_its_replacement(
         else:
             wait_until(lambda: consumer.poll(0.2) or "continuing at" in caplog.text, "the position is replaced")
     assert f"offset 2 is not in the log of {topic}-0" in caplog.text
-    told = f"continuing at offset {end} (auto_offset_reset = {policy}): the records from 2 to {end - 1} are not read"
+    told = f"continuing at offset {end} (auto_offset_reset = {policy}): offsets 2 to {end - 1} are not read"
     assert told in caplog.text

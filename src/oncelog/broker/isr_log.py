@@ -55,7 +55,7 @@ def isr_summary(changes: Iterable[IsrChange]) -> str:
     fewest = nsmallest(NAMED, newest.items(), key=lambda item: len(item[1]))
     named = "; ".join(f"{partition}: {_brokers(isr)}" for partition, isr in fewest)
     more = f"; and {len(newest) - NAMED} more" if len(newest) > NAMED else ""
-    return f"{'; '.join(parts) or 'no broker has left or joined'}. They are now: {named}{more}"
+    return f"{'; '.join(parts) or 'no broker has left or joined'}. Partitions with the fewest: {named}{more}"
 
 
 def unclean_elections(before: MetadataImage, writes: Iterable[StateWrite]) -> list[Uncleanly]:

@@ -20,14 +20,15 @@ def test_changes_of_many_partitions_give_one_line_with_counts_and_the_worst_thre
     changes += [change("u-0", {1, 2}, {1}), change("v-0", {1}, {1, 3})]
     assert isr_summary(changes) == (
         "broker 2 has left those of 101 partitions; broker 3 has joined those of 1 partition. "
-        "They are now: u-0: 1; t-0: 1, 3; t-1: 1, 3; and 99 more"
+        "Partitions with the fewest: u-0: 1; t-0: 1, 3; t-1: 1, 3; and 99 more"
     )
 
 
 def test_last_change_of_a_partition_counts() -> None:
     changes = [change("t-0", {1, 2}, {1}), change("t-0", {1}, {1, 2})]
     assert isr_summary(changes) == (
-        "broker 2 has left those of 1 partition; broker 2 has joined those of 1 partition. They are now: t-0: 1, 2"
+        "broker 2 has left those of 1 partition; broker 2 has joined those of 1 partition. "
+        "Partitions with the fewest: t-0: 1, 2"
     )
 
 

@@ -112,7 +112,7 @@ class TopicAdministration:
             running = tuple(broker for broker in ids if broker in brokers)
             isr = tuple(broker for broker in running if not brokers[broker].shutting_down) or running
             if not isr:
-                message = f"all brokers of a new partition ({', '.join(map(str, ids))}) are down"
+                message = f"all brokers of a new partition ({', '.join(map(str, ids))}) are down; start one of them"
                 raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
             epoch = brokers[isr[0]].epoch if len(ids) > 1 else -1
             infos.append(PartitionInfo(isr[0], 0, ids, isr, leader_broker_epoch=epoch))

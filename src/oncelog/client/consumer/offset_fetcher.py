@@ -136,7 +136,7 @@ class OffsetFetcher:
             return
         old, why = state.invalid
         policy = self._options["auto_offset_reset"]
-        what = f"the records from {old} to {offset - 1} are not read" if offset > old else "records may be read again"
+        what = f"offsets {old} to {offset - 1} are not read" if offset > old else "records may be read again"
         log.warning("%s; continuing at offset %d (auto_offset_reset = %s): %s", why, offset, policy, what)
 
     def reset_timestamp(self, tp: TopicPartition, why: str) -> int:
