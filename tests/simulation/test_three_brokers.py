@@ -192,3 +192,20 @@ def test_an_unclean_truncation_drops_unsent_responses() -> None:
         assert brokers[1].alive
 
     ReplicaCluster.run(scenario, replica_lag_time_max_ms=2000)
+
+
+def test_state_that_the_leader_writes_keeps_the_controller_epoch() -> None:
+    """As in Kafka, where it is the epoch of the controller that has elected the leader."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await cluster.create("t", ALL)
+        cluster.world.brokers[1].kill()
+        await cluster.eventually(lambda: cluster.state("t").leader in (2, 3))
+        elected = cluster.state("t")
+        assert elected.controller_epoch > 0
+        await cluster.world.brokers[1].start()
+        await cluster.eventually(lambda: set(cluster.state("t").isr) == set(ALL))
+        joined = cluster.state("t")
+        assert (joined.leader_epoch, joined.controller_epoch) == (elected.leader_epoch, elected.controller_epoch)
+
+    ReplicaCluster.run(scenario)

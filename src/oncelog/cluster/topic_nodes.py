@@ -123,7 +123,14 @@ def _read_partitions(store: MetadataStore, name: str, node: _TopicNode, first: i
 
 def _partition(replicas: tuple[int, ...], state: PartitionState) -> PartitionInfo:
     return PartitionInfo(
-        state.leader, state.leader_epoch, replicas, state.isr, state.version, state.leader_broker_epoch, state.elr
+        state.leader,
+        state.leader_epoch,
+        replicas,
+        state.isr,
+        state.version,
+        state.leader_broker_epoch,
+        state.elr,
+        state.controller_epoch,
     )
 
 

@@ -35,12 +35,19 @@ class PartitionInfo:
     """The registration of the leader that was elected."""
     elr: tuple[int, ...] = ()
     """The eligible leader replicas."""
+    controller_epoch: int = 0
 
     @property
     def state(self) -> PartitionState:
         """Return the content of the partition's state node."""
         return PartitionState(
-            self.leader, self.leader_epoch, self.isr, self.state_version, self.leader_broker_epoch, elr=self.elr
+            self.leader,
+            self.leader_epoch,
+            self.isr,
+            self.state_version,
+            self.leader_broker_epoch,
+            self.controller_epoch,
+            self.elr,
         )
 
     @property
