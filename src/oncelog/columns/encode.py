@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncelog.columns.fitting import without_dictionary
+from oncelog.columns.fitting import plain
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import TOO_SMALL, at, at_binary
 from oncelog.protocol.compression import Codec, compress
@@ -158,14 +158,14 @@ def _batch(
 class _Column:
     """A binary or string column as arrays for the kernels.
 
-    The data is copied only if it is in several chunks, or if the column is a dictionary or a view.
+    The data is copied only if it is in several chunks, or if the column is a dictionary, runs or a view.
     """
 
     def __init__(self, column: pa.Array | pa.ChunkedArray | None, name: str) -> None:
         if column is None:
             self.rows, self.ends, self.valid, self.data = 0, _NO_ENDS, _NO_BYTES, _NO_BYTES
             return
-        array = without_dictionary(_single_array(column))
+        array = plain(_single_array(column))
         kind = array.type
         if pa.types.is_null(kind):
             array = array.cast(pa.binary())
@@ -210,7 +210,7 @@ class _Headers:
         if column is None:
             self.rows, self.names, self.values = _NO_ENDS, _Column(None, ""), _Column(None, "")
             return
-        array = _single_array(column)
+        array = plain(_single_array(column))
         if pa.types.is_map(array.type):
             pair = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
             array = array.cast(pa.list_(pair))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from oncelog.columns.fitting import cast, fitted, without_dictionary
+from oncelog.columns.fitting import cast, fitted, plain, require_distinct
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
 from oncelog.columns.values import Bad, check_schema_id, frame
@@ -228,10 +228,10 @@ def _text(values: pa.Array, name: str) -> pa.Array:
     Raises TypeError for unsupported types, and _UnwritableError for values without a text.
     """
     t = pa.types
+    values = plain(values)
     kind = values.type
-    if t.is_dictionary(kind):
-        return _text(without_dictionary(values), name)
     if t.is_struct(kind):
+        require_distinct(kind, f"{name}.")
         return _or_null(values, _object(values))
     if t.is_map(kind):
         return _or_null(values, _joined(values, _entries(values, name), "{", "}"))
@@ -244,25 +244,25 @@ def _text(values: pa.Array, name: str) -> pa.Array:
         if not pc.all(pc.is_finite(wide), min_count=0).as_py():
             number = wide.filter(pc.invert(pc.is_finite(wide)))[0].as_py()
             raise _UnwritableError(f"{name}: JSON cannot represent {number}; replace it first, for example by null")
-        plain = wide.cast(pa.large_string())
+        texts = wide.cast(pa.large_string())
     elif t.is_boolean(kind) or t.is_integer(kind) or t.is_decimal(kind):
-        plain = values.cast(pa.large_string())
+        texts = values.cast(pa.large_string())
     elif t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
-        plain = _quoted(values.cast(pa.large_string()))
+        texts = _quoted(values.cast(pa.large_string()))
     elif t.is_timestamp(kind):
         utc = values if kind.tz is None else values.cast(pa.timestamp(kind.unit, "UTC"))
         texts = pc.replace_substring(utc.cast(pa.large_string()), " ", "T")
         _check_years(values, texts, name)
-        plain = _quoted(texts)
+        texts = _quoted(texts)
     elif t.is_date(kind):
         texts = values.cast(pa.large_string())
         _check_years(values, texts, name)
-        plain = _quoted(texts)
+        texts = _quoted(texts)
     elif t.is_time(kind):
-        plain = _quoted(values.cast(pa.large_string()))
+        texts = _quoted(values.cast(pa.large_string()))
     else:
         raise TypeError(f"{name}: cannot write {kind} as JSON; cast it first, for example bytes to base64 text")
-    return plain.fill_null("null")
+    return texts.fill_null("null")
 
 
 def _or_null(values: pa.Array, texts: pa.Array) -> pa.Array:

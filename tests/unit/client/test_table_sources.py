@@ -136,6 +136,20 @@ def test_advice_is_for_the_library_of_the_table(case: str) -> None:
         (pa.table([[1], [2]], names=["a", "a"]), "two columns of the table have the same name: a, a"),
         (duckdb.sql("select 1 as a, 2 as a"), "two columns of the table have the same name: a, a"),
         (pd.DataFrame(index=[3, 4]), "a table needs a column named key or value; this one has none at all"),
+        (
+            pl.DataFrame({"value": [object()]}),
+            "polars passes the column value of type Object as addresses in memory; cast or remove it first",
+        ),
+        (
+            duckdb.sql("select '101'::bit as value"),
+            "DuckDB passes the column value of type BIT as bytes of its own; cast it first, for example to VARCHAR",
+        ),
+        (
+            duckdb.sql("select timetz '10:00:00+01' as value"),
+            "DuckDB passes the column value of type TIME WITH TIME ZONE without its zone; cast it first",
+        ),
+        (duckdb.sql("select error('no such order') as value"), "this DuckDBPyRelation cannot be converted to an Arrow"),
+        (pd.DataFrame({"a": [1, "x"]}), "this DataFrame cannot be converted to an Arrow table: Could not convert 'x'"),
         (pl.LazyFrame({"a": [1]}), "a LazyFrame has no rows yet; pass frame.collect()"),
     ],
 )

@@ -224,10 +224,12 @@ def test_false_lengths_are_errors(data: bytearray) -> None:
     [
         pa.array(["a", None, "b"]).dictionary_encode(),
         pa.chunked_array([pa.array(["a", None]).dictionary_encode(), pa.array(["b"]).dictionary_encode()]),
+        pa.RunEndEncodedArray.from_arrays(pa.array([1, 2, 3], pa.int32()), ["a", None, "b"]),
+        pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 4], pa.int32()), ["a", None, "b"]).slice(1),
         pa.array([b"a", None, b"b"], pa.binary(1)),
         pa.array([b"x", b"a", None, b"b"], pa.binary(1)).slice(1),
     ],
-    ids=["dictionary", "dictionaries", "fixed size", "fixed size, sliced"],
+    ids=["dictionary", "dictionaries", "runs", "runs, sliced", "fixed size", "fixed size, sliced"],
 )
 def test_other_kinds_of_bytes(column: pa.Array) -> None:
     (encoded,) = encode_partition(column, None)

@@ -18,6 +18,16 @@ import pyarrow as pa
 
 from oncelog import errors
 
+CHANGED = {
+    "Object": "polars passes the column {name} of type Object as addresses in memory; cast or remove it first",
+    "BIT": "DuckDB passes the column {name} of type BIT as bytes of its own; cast it first, for example to VARCHAR",
+    "TIME WITH TIME ZONE": (
+        "DuckDB passes the column {name} of type TIME WITH TIME ZONE without its zone; cast it first, for example to "
+        "VARCHAR"
+    ),
+}
+"""Types of polars and DuckDB that do not become the same values in Arrow."""
+
 
 class TableSource:
     """The record batches of a table, read once and without a copy, and what an error says about its library."""
@@ -26,6 +36,7 @@ class TableSource:
         self._library = type(data).__module__.partition(".")[0]
         self._kind = type(data).__name__
         self._has_index = False
+        self._refuse_changed_types(data)
         self.batches = self._without_unnamed_index(_batches_of(data))
 
     def _without_unnamed_index(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -36,6 +47,15 @@ class TableSource:
                 self._has_index = index.named
             yield index.applied(batch, rows)
             rows += batch.num_rows
+
+    def _refuse_changed_types(self, data: Any) -> None:
+        """Raise UsageError for a type whose values the library passes as something else."""
+        kinds = {"DataFrame": "dtypes", "DuckDBPyRelation": "types"}.get(self._kind)
+        if kinds is None or self._library == "pandas":
+            return
+        for name, kind in zip(data.columns, getattr(data, kinds), strict=True):
+            if str(kind) in CHANGED:
+                raise errors.UsageError(CHANGED[str(kind)].format(name=name))
 
     def selecting(self, names: list[str]) -> str:
         """Return the expression that selects these columns of the table."""
@@ -100,8 +120,11 @@ def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
         if hasattr(data, "__arrow_c_array__"):
             return [pa.record_batch(data)]
     except (pa.ArrowException, TypeError) as error:
+        if len(error.args) > 1:  # pandas adds the name of the column
+            why = "; ".join(map(str, error.args))
+            raise errors.UsageError(f"this {kind} cannot be converted to an Arrow table: {why}") from error
         raise errors.UsageError(f"this {kind} is Arrow data, but not a table: {error}") from error
-    except ValueError as error:  # for example, pandas permits two columns of one name
+    except Exception as error:  # for example, pandas permits two columns of one name, and a query of DuckDB may fail
         raise errors.UsageError(f"this {kind} cannot be converted to an Arrow table: {error}") from error
     if kind == "LazyFrame":
         raise errors.UsageError("a LazyFrame has no rows yet; pass frame.collect()")
