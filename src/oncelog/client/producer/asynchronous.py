@@ -35,12 +35,12 @@ class Producer(ProducerBase):
     ) -> None:
         self.options = producer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._in_order = InOrder()
 
     async def start(self) -> None:
         """Start the producer on the running event loop. With a transactional id, fence earlier producers with it."""
         loop = self._loop = asyncio.get_running_loop()
         self._started = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
-        self._in_order = InOrder()
         if self.options["transactional_id"] is not None:
             try:
                 await self._started.init_transactions()
@@ -110,11 +110,11 @@ class Producer(ProducerBase):
         if serializers is not None:
             check_topic(topic)
             headers = check_headers(headers)
-            raw = bool(self._in_order) or not serializers.ready(topic, value, key, headers)
+            raw = bool(self._in_order.waiting) or not serializers.ready(topic, value, key, headers)
             if not raw:
                 value, key = serializers.serialize(topic, value, key, headers)
         future = None
-        if not self._in_order and not raw:
+        if not self._in_order.waiting and not raw:
             append: Callable[..., RecordFuture | None] = core.buffer.append
             try:
                 future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
@@ -154,7 +154,7 @@ class Producer(ProducerBase):
             if topic not in core.counts:
                 with line.shared():
                     await core.learn_topic(topic)
-            if (topic, partition) not in lines:
+            if (topic, partition) not in lines.waiting:
                 future = await self._add(deadline, topic, data, name, partition, timestamp, pairs)
                 if future is not None:
                     return future

@@ -39,14 +39,8 @@ class InOrder:
     """A line of waiting sends for each topic, and for each partition that does not exist yet."""
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, _Line] = {}
-
-    def __bool__(self) -> bool:
-        """Return whether any send waits. A send to its topic must then take its turn."""
-        return bool(self._lines)
-
-    def __contains__(self, place: Hashable) -> bool:
-        return place in self._lines
+        self.waiting: dict[Hashable, _Line] = {}
+        """The places with sends that wait. A send to the same place must take its turn."""
 
     @asynccontextmanager
     async def turn(self, place: Hashable) -> AsyncIterator[_Line]:
@@ -54,7 +48,7 @@ class InOrder:
 
         Add the record in the block. Raises the error of an earlier send that has failed in `shared` meanwhile.
         """
-        line = self._lines.setdefault(place, _Line())
+        line = self.waiting.setdefault(place, _Line())
         line.length += 1
         failures = line.failures
         try:
@@ -65,4 +59,4 @@ class InOrder:
         finally:
             line.length -= 1
             if not line.length:
-                del self._lines[place]
+                del self.waiting[place]
