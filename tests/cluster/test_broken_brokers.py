@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ def data(up: Up) -> Path:
     produce(cluster, 0)
     assert cluster.stop() == 0
     return cluster.data
+
+
+@contextmanager
+def closing_cluster(cluster: OncelogCluster) -> Iterator[OncelogCluster]:
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 def produce(cluster: OncelogCluster, first: int) -> None:
@@ -124,7 +132,7 @@ def damage(folder: Path) -> None:
 def put_back(folder: Path) -> None:
     aside = folder.with_name("aside")
     if aside.exists():
-        folder.unlink() if folder.is_file() else shutil.rmtree(folder)
+        folder.unlink(missing_ok=True)  # fails for a directory, which `mv` would move the other one into
         aside.rename(folder)
     else:
         folder.joinpath("meta.properties").unlink()
@@ -133,7 +141,7 @@ def put_back(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("destroy", "reason"),
     [
-        (remove, "it is empty, but this broker had logs in it"),
+        (remove, "it is missing, but this broker had logs in it"),
         (replace_by_file, "cannot use directory"),
         (damage, "cluster.id=another"),
     ],
@@ -156,6 +164,37 @@ def test_others_run_until_the_directory_is_repaired(
     wait_until(lambda: "broker 2 is ready now, at 127.0.0.1:" in messages(cluster), "broker 2 has started")
     wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
     assert cluster.stop() == 0
+
+
+def test_directory_that_is_deleted_under_a_running_broker_is_not_made_again(up: Up, data: Path) -> None:
+    cluster = up()
+    folder = data / "broker-2"
+    remove(folder)
+    reason = f"cannot use directory {folder}: it is missing, but this broker had logs in it"
+    wait_until(lambda: messages(cluster).count(reason) >= 3, "it retries")
+    assert "repair it, or put the directory back if it is missing" in messages(cluster)
+    assert not folder.exists()
+    put_back(folder)
+    wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
+    assert cluster.stop() == 0
+
+
+def test_copied_cluster_without_a_directory_names_the_path_of_the_copy(up: Up, data: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy / "data", ignore=shutil.ignore_patterns("broker-2"))
+    folder = copy / "data" / "broker-2"
+    arguments = ("--brokers", "3")
+    with closing_cluster(OncelogCluster(copy, arguments=arguments)) as cluster:
+        said = messages(cluster)
+        assert f"cannot use directory {folder}: it is missing, but this broker had logs in it" in said
+        assert f"The metadata has its former path, {data / 'broker-2'}" in said
+        assert not folder.exists()
+    advised = f"lost.log.dirs={folder}"
+    assert f"run it once with --set {advised}" in said
+    with closing_cluster(OncelogCluster(copy, arguments=(*arguments, "--set", advised))) as cluster:
+        assert cluster.bootstrap.count(",") == 2
+        assert read(cluster, RECORDS) == list(range(RECORDS))
+        wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
 
 
 def test_lost_disk_is_replaced_while_the_whole_cluster_starts(up: Up, data: Path) -> None:

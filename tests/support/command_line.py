@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support.servers import OncelogCluster
+
 ONCELOG = Path(sys.executable).with_name("oncelog")
 
 
@@ -44,3 +46,18 @@ class Tool:
         assert done.returncode == status, done
         assert "Traceback" not in done.stderr
         return done.stderr
+
+
+def errors_of(cluster: OncelogCluster) -> str:
+    return cluster.process.stderr_path.read_text()
+
+
+def run(
+    *arguments: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> tuple[int, str, str]:
+    """Run a command to its end: (exit status, stdout, stderr)."""
+    command = [part if isinstance(part, bytes) else str(part) for part in (ONCELOG, *arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(env or {})}, cwd=cwd
+    )
+    return done.returncode, done.stdout, done.stderr

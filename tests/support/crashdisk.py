@@ -115,7 +115,7 @@ class CrashDisk:
     def listdir(self, path: str) -> list[str]:
         return sorted(name for folder, _, name in (p.rpartition("/") for p in self.files) if folder == path)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, *, parents: bool = False) -> None:
         while path:
             self.folders.add(path)
             path = path.rpartition("/")[0]

@@ -8,7 +8,7 @@ import fcntl
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -111,16 +111,21 @@ def check_apart(folders: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def locked(folders: Sequence[str], wait_s: float, log: logging.Logger) -> Iterator[list[str]]:
-    """Lock all usable log directories for the body, and yield their paths. Raises StartError.
+def locked(
+    folders: Sequence[str], wait_s: float, log: logging.Logger, missing: Mapping[str, str]
+) -> Iterator[list[str]]:
+    """Lock all usable log directories for the body, and yield their paths. Create those that do not exist.
 
-    Raises UnusableFolderError if none is usable.
+    `missing` has those that must not be created, with the reason. Raises StartError. Raises UnusableFolderError if no
+    directory is usable.
     """
     check_apart(folders)
     with contextlib.ExitStack() as stack:
         usable: list[str] = []
         for folder in folders:
             try:
+                if folder in missing:
+                    raise UnusableFolderError(f"cannot use directory {folder}: {missing[folder]}")
                 lock = FolderLock(folder, wait_s)
             except UnusableFolderError as error:  # the broker gets this error as well, and continues with the others
                 if folder == folders[-1] and not usable:

@@ -146,7 +146,8 @@ def _run_locked(launch: Launch) -> int:
         log = _start_logging(config.node_id)
         for warning in config.warnings:
             log.warning("%s", warning)
-        with locked(config.log_dirs, LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0, log) as usable:
+        wait_s = LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0
+        with locked(config.log_dirs, wait_s, log, _missing(config, launch.metadata)) as usable:
             pid_file = os.path.join(usable[0], PID_FILE)
             try:
                 _write_pid(pid_file)
@@ -159,6 +160,33 @@ def _run_locked(launch: Launch) -> int:
             say(f"oncelog: {error}")
         return NO_LOG_DIRECTORY if isinstance(error, (DiskFailureError, UnusableFolderError)) else FAILED
     return 0
+
+
+def _missing(config: BrokerConfig, metadata: str) -> dict[str, str]:
+    """Return the missing log directories that had logs, with the reason why they must not be created.
+
+    In a new, empty directory, a user would not see that the logs are gone, and `mv` would put them into it.
+    """
+    metadata = metadata or os.path.join(config.log_dirs[0], METADATA_FILE)
+    if all(map(os.path.lexists, config.log_dirs)) or not os.path.exists(metadata):
+        return {}
+    import sqlite3
+
+    from oncelog.broker.storage import log_dir_registry
+    from oncelog.cluster.store import StoreError
+    from oncelog.cluster.store_sqlite import NewerFormatError, SqliteStore
+
+    own = [os.path.abspath(path) for path in config.log_dirs]
+    lost = [os.path.abspath(path) for path in config.lost_log_dirs]
+    former: dict[str, log_dir_registry.FormerDirectory] = {}
+    unreadable = (NewerFormatError, StoreError, sqlite3.Error, OSError)  # the broker reports it
+    with contextlib.suppress(*unreadable), contextlib.closing(SqliteStore(metadata)) as store:
+        former = log_dir_registry.kept(store, config.node_id, own, lost)
+    return {
+        given: former[path].without_logs(path, exists=False)
+        for given, path in zip(config.log_dirs, own, strict=True)
+        if path in former and not os.path.lexists(path)
+    }
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:

@@ -205,7 +205,8 @@ class BrokerProcess:
         if status == NO_LOG_DIRECTORY:
             text = (
                 f"{self.name} cannot use any of its log directories, and serves no clients until it can. Free space "
-                f"on the disk of {self.launch.settings['log.dirs']}, or repair it. Retrying {when}."
+                f"on the disk of {self.launch.settings['log.dirs']}, repair it, or put the directory back if it is "
+                f"missing. Retrying {when}."
             )
         self._say(text)
         return True

@@ -187,9 +187,12 @@ def _check_existing_data(folder: str, brokers: int, lost: Sequence[str]) -> None
         raise StartError(f"{folder} has the data of broker {known}; run `oncelog up --brokers {known}`")
     if brokers == 1 or stored.keys() != {1}:
         return
+    from oncelog.broker.storage.log_dir_registry import at_present_paths
+
     own = os.path.join(folder, f"{LOG_DIR_PREFIX}1")
     moved = _directory_id(own)  # the directory's former path is stored
-    paths = sorted(path for key, path in stored[1].items() if path not in lost and key != moved)
+    former = at_present_paths(stored[1], [own])
+    paths = sorted(path for path, (key, _) in former.items() if path not in lost and key != moved)
     if any(path != own for path in paths):
         listed = ",".join(paths)
         raise StartError(

@@ -150,8 +150,11 @@ class Disk(Protocol):
         """Return the sorted names in a directory, an empty list if the directory does not exist."""
         ...
 
-    def mkdir(self, path: str) -> None:
-        """Create a directory and its parents. An existing directory is not an error."""
+    def mkdir(self, path: str, *, parents: bool = False) -> None:
+        """Create a directory. An existing one is not an error.
+
+        A missing parent is an error without `parents`: a log must not bring back a log directory that was deleted.
+        """
         ...
 
     def remove_tree(self, path: str) -> None:
@@ -288,15 +291,13 @@ class OsDisk:
         except FileNotFoundError:
             return []
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, *, parents: bool = False) -> None:
         """See `Disk.mkdir`."""
         try:
-            os.mkdir(path)
+            (os.makedirs if parents else os.mkdir)(path)
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
-        except FileNotFoundError:  # a directory above it is missing
-            os.makedirs(path, exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`."""

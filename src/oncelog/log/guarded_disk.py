@@ -117,10 +117,10 @@ class GuardedDisk:
         with self._guarded():
             return self._disk.listdir(path)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, *, parents: bool = False) -> None:
         """See `Disk.mkdir`."""
         with self._guarded():
-            self._disk.mkdir(path)
+            self._disk.mkdir(path, parents=parents)
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`."""

@@ -386,9 +386,11 @@ class Mount:
         disk = self._live()
         return sorted(name.rpartition("/")[2] for name in disk.files.inside(path) + disk.folders.inside(path))
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, *, parents: bool = False) -> None:
         """See `Disk.mkdir`."""
         self._live()
+        if not parents and path.rpartition("/")[0]:
+            self._check_folder(path)
         while path:
             self._disk.folders[path] = None
             path = path.rpartition("/")[0]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.errors import ConfigError
-from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import BrokerStorage, append, fill
 from support.log_directories import nothing, refusal, refused
 
@@ -135,10 +136,29 @@ def test_directory_that_is_now_empty_is_offline_until_it_is_restored(storage: Br
     storage.run_broker(first)
     first_of_all.rename(first_of_all.with_name("unmounted"))
     storage.run_broker(without)
+    assert not first_of_all.exists()
+    first_of_all.mkdir()
     storage.run_broker(without)
-    shutil.rmtree(first_of_all)
+    first_of_all.rmdir()
     first_of_all.with_name("unmounted").rename(first_of_all)
     storage.run_broker(again)
+
+
+def test_new_log_does_not_bring_back_a_deleted_directory(storage: BrokerStorage) -> None:
+    """A restarted broker would find logs in the directory, and open them without their records."""
+    deleted = Path(storage.paths[0])
+
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        deleted.rename(deleted.with_name("moved"))
+        await broker.topics.create("u", partitions=2)
+        for partition in range(2):
+            with suppress(ProtocolError, OSError):
+                append(broker.partitions.find("u", partition))
+        assert not deleted.exists()
+        assert len(broker.directories.online) == 1
+
+    storage.run_broker(life)
 
 
 def test_broker_without_any_of_its_log_directories_does_not_start(storage: BrokerStorage) -> None:
@@ -155,6 +175,30 @@ def test_directory_removed_from_the_settings_prevents_the_start(storage: BrokerS
     storage.paths.insert(0, str(Path(gone).with_name("moved")))
     Path(gone).rename(storage.paths[0])
     storage.run_broker(nothing)  # the same directory in another place
+
+
+def test_copied_directories_are_named_by_the_path_of_the_copy(
+    storage: BrokerStorage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def without(broker: Broker) -> None:
+        assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+
+    async def given_up(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 0
+        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+
+    storage.run_broker(lambda broker: fill(broker, "t", 2))
+    original = storage.paths[0]
+    storage.paths[:] = [str(tmp_path / "copy" / Path(path).name) for path in storage.paths]
+    Path(storage.paths[1]).parent.mkdir()
+    Path(original).with_name(Path(storage.paths[1]).name).rename(storage.paths[1])
+    storage.run_broker(without)
+    assert f"cannot use log directory {storage.paths[0]}" in caplog.text
+    assert f"The metadata has its former path, {original}" in caplog.text
+    assert not Path(storage.paths[0]).exists()
+    storage.run_broker(given_up, lost_log_dirs=storage.paths[0])
+    storage.run_broker(given_up)
 
 
 def test_lost_directory_starts_empty_on_request(storage: BrokerStorage, caplog: pytest.LogCaptureFixture) -> None:
@@ -196,8 +240,7 @@ def test_setting_for_a_lost_directory_counts_once(storage: BrokerStorage, caplog
     storage.run_broker(again, lost_log_dirs=str(lost))
     lost.rename(lost.with_name("unmounted"))
     storage.run_broker(without, lost_log_dirs=str(lost))
-    assert "lost.log.dirs" in caplog.text
-    shutil.rmtree(lost)
+    assert f"lost.log.dirs has no effect on {lost}" in caplog.text
     lost.with_name("unmounted").rename(lost)
     storage.run_broker(again, lost_log_dirs=str(lost))
     shutil.rmtree(lost)

@@ -42,8 +42,8 @@ class CreatingDisk(OsDisk):
         self.threads: set[int] = set()
         self.failing = ""
 
-    def mkdir(self, path: str) -> None:
-        super().mkdir(path)
+    def mkdir(self, path: str, *, parents: bool = False) -> None:
+        super().mkdir(path, parents=parents)
         self.threads.add(threading.get_ident())
 
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:

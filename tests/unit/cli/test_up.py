@@ -5,40 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
-from oncelog.cli.broker_settings import of_broker, with_address
+from support.command_line import ONCELOG, errors_of, run
 from support.processes import ManagedProcess, accepts, children, gone, wait_until
 from support.servers import OncelogCluster
-from support.wire import Wire, batch
 
-ONCELOG = Path(sys.executable).with_name("oncelog")
 NewCluster = Callable[..., OncelogCluster]
-
-
-def errors_of(cluster: OncelogCluster) -> str:
-    return cluster.process.stderr_path.read_text()
-
-
-def run(
-    *arguments: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None
-) -> tuple[int, str, str]:
-    """Run a command to its end: (exit status, stdout, stderr)."""
-    command = [part if isinstance(part, bytes) else str(part) for part in (ONCELOG, *arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(env or {})}, cwd=cwd
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_ready_line_and_clean_stop(new_cluster: NewCluster) -> None:
@@ -154,28 +134,6 @@ def test_signals_hold_the_broker_down_and_restart_it(new_cluster: NewCluster) ->
     assert cluster.stop() == 0
 
 
-def test_up_prints_the_data_folder(new_cluster: NewCluster, tmp_path: Path) -> None:
-    cluster = new_cluster()
-    assert f"oncelog: the data is in {cluster.data}\n" in errors_of(cluster)
-    cluster = new_cluster(settings={"log.dirs": str(tmp_path / "logs")})
-    assert f"oncelog: the data is in {cluster.data}; the logs are in {tmp_path / 'logs'}\n" in errors_of(cluster)
-
-
-def test_data_in_a_parent_folder_is_mentioned(tmp_path: Path) -> None:
-    below = tmp_path / "a" / "b"
-    below.mkdir(parents=True)
-    (tmp_path / ".oncelog").mkdir()
-    (tmp_path / ".oncelog" / "metadata.sqlite").touch()
-    hint = f"{tmp_path / '.oncelog'} contains older data; to use it, pass --data {tmp_path / '.oncelog'}"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        up = ("up", "--port", str(taken.getsockname()[1]))  # ends because the port is in use
-        assert hint in run(*up, cwd=below)[2]
-        assert hint not in run(*up, "--data", "here", cwd=below)[2]
-        assert hint in run(*up, cwd=below)[2]
-        (below / ".oncelog" / "metadata.sqlite").touch()
-        assert hint not in run(*up, cwd=below)[2]
-
-
 def test_no_restart(new_cluster: NewCluster) -> None:
     cluster = new_cluster(arguments=("--no-restart",))
     cluster.kill()
@@ -199,76 +157,6 @@ def test_second_sigterm_does_not_shorten_the_stop(new_cluster: NewCluster) -> No
         os.kill(cluster.process.pid, signal.SIGTERM)
     assert cluster.process.popen.wait(90) == 0
     assert "killing" not in errors_of(cluster)
-
-
-def test_second_up_on_the_same_folder_is_an_error(new_cluster: NewCluster) -> None:
-    cluster = new_cluster()
-    status, out, err = run("up", "--port", "0", "--data", cluster.data)
-    assert (status, out) == (1, "")
-    assert err == (
-        f"oncelog: directory {cluster.data} is in use by process {cluster.process.pid}."
-        " Stop that process, or choose another directory\n"
-    )
-    assert accepts(cluster.bootstrap)
-
-
-def test_second_broker_on_the_same_folder_is_an_error(new_cluster: NewCluster, tmp_path: Path) -> None:
-    cluster = new_cluster()
-    config = tmp_path / "server.properties"
-    config.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={cluster.data / 'broker-1'}\n")
-    status, _, err = run("broker", "--config", config)
-    assert status == 1
-    assert f"is in use by process {cluster.broker_pid()}" in err
-
-
-def test_files_of_a_dead_broker_are_ignored(new_cluster: NewCluster) -> None:
-    cluster = new_cluster()
-    cluster.process.kill()  # both processes, so that nothing is cleaned up
-    assert (cluster.data / "broker-1" / "broker.pid").exists()
-    # its process id belongs to another process now
-    (cluster.data / "broker-1" / "broker.pid").write_text(f"{os.getpid()}\n")
-    cluster.start()
-    assert cluster.broker_pid() != os.getpid()
-    assert cluster.stop() == 0
-
-
-def test_port_in_use(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        status, out, err = run("up", "--port", str(port), "--data", tmp_path / "data")
-    assert (status, out) == (1, "")
-    hint = "choose another with --port (0: any free port)"
-    assert err == f"oncelog: cannot listen on 127.0.0.1:{port}, because the port is in use; {hint}\n"
-
-
-def test_port_in_use_for_one_of_three_brokers_starts_none(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        status, out, err = run("up", "--brokers", "3", "--port", str(port - 2), "--data", tmp_path / "data")
-    assert (status, out) == (1, "")
-    assert re.fullmatch(r"oncelog: cannot listen on 127\.0\.0\.1:\d+, because the port is in use; choose .*\n", err), (
-        err
-    )
-    assert not list((tmp_path / "data").glob("broker-*"))
-
-
-def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) -> None:
-    cluster = new_cluster()
-    cluster.stop()
-    identity = cluster.data / "broker-1" / "meta.properties"
-    text = identity.read_text()
-    identity.write_text(re.sub("cluster.id=.*", "cluster.id=another", text))
-    status, out, err = run("up", "--port", "0", "--data", cluster.data)
-    assert (status, out) == (1, "")
-    assert err.startswith("oncelog: cannot start broker 1: ")
-    assert "has cluster.id=another, but this broker's metadata has" in err
-    assert err.count("\n") == 1
-    identity.write_text(text)
-    (cluster.data / "metadata.sqlite").write_bytes(b"no database" * 1000)
-    status, out, err = run("up", "--port", "0", "--data", cluster.data)
-    assert (status, out) == (1, "")
-    assert err.startswith("oncelog: cannot start broker 1: DatabaseError: ")
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -336,18 +224,6 @@ def test_topics_exist_when_up_is_ready_and_are_created_once(new_cluster: NewClus
         cluster.start()
 
 
-def test_ephemeral_leaves_nothing(tmp_path: Path) -> None:
-    command = [ONCELOG, "up", "--port", "0", "--ephemeral"]
-    process = ManagedProcess(command, tmp_path / "out", "up", {**os.environ, "TMPDIR": str(tmp_path)})
-    try:
-        process.wait_for(lambda: list(process.lines()), "ready")
-        assert len(list(tmp_path.glob("oncelog-*"))) == 1
-        assert process.stop() == 0
-        assert list(tmp_path.glob("oncelog-*")) == []
-    finally:
-        process.kill()
-
-
 def test_single_broker_from_a_properties_file(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     data = tmp_path / "logs"
@@ -395,134 +271,3 @@ def test_idle_broker_uses_little_memory(new_cluster: NewCluster) -> None:
     match = re.search(r"VmRSS:\s+(\d+) kB", fields)
     assert match is not None
     assert int(match[1]) < 80 * 1024
-
-
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [("box", "box:0"), ("box:9", "box:9"), ("::1", "[::1]:0"), ("[::1]", "[::1]:0"), ("[::1]:9", "[::1]:9")],
-)
-def test_advertise_option(given: str, address: str) -> None:
-    settings = with_address({}, host=None, port=None, advertise=given)
-    assert settings["advertised.listeners"] == f"PLAINTEXT://{address}"
-
-
-INNER = {"listeners": "INNER://127.0.0.1:1", "listener.security.protocol.map": "INNER:PLAINTEXT,OUTER:PLAINTEXT"}
-
-
-def test_options_keep_the_name_of_the_listener() -> None:
-    settings = with_address(INNER, host="::1", port=None, advertise="box")
-    assert settings["listeners"] == "INNER://[::1]:1"
-    assert settings["advertised.listeners"] == "INNER://box:0"
-
-
-def test_options_are_rejected_with_several_listeners() -> None:
-    settings = {**INNER, "listeners": "INNER://127.0.0.1:1,OUTER://127.0.0.1:2"}
-    assert with_address(settings, host=None, port=None, advertise=None) == settings
-    with pytest.raises(click.UsageError, match="the settings have INNER, OUTER"):
-        with_address(settings, host=None, port=3, advertise=None)
-
-
-@pytest.mark.parametrize("given", ["box:nine", "box:99999", ":9", "box:"])
-def test_invalid_advertised_address_is_rejected(given: str) -> None:
-    with pytest.raises(click.UsageError, match="--advertise takes HOST"):
-        with_address({}, host=None, port=None, advertise=given)
-
-
-def test_each_of_several_brokers_listens_on_the_next_ports() -> None:
-    listeners = {"listeners": "INNER://127.0.0.1:9092,OUTER://[::1]:0", "advertised.listeners": "INNER://box:100"}
-    settings = {**INNER, **listeners}
-    assert of_broker(settings, 1) == settings
-    third = of_broker(settings, 3)
-    assert third["listeners"] == "INNER://127.0.0.1:9094,OUTER://[::1]:0"
-    assert third["advertised.listeners"] == "INNER://box:102"
-    assert of_broker({}, 2)["listeners"] == "PLAINTEXT://127.0.0.1:9093"
-    with pytest.raises(click.UsageError, match="broker 2 would listen on port 65536"):
-        of_broker({"listeners": "PLAINTEXT://127.0.0.1:65535"}, 2)
-
-
-def test_brokers_with_overlapping_ports_are_rejected(tmp_path: Path) -> None:
-    listeners = "listeners=INNER://127.0.0.1:9092,OUTER://127.0.0.1:9093"
-    protocols = f"listener.security.protocol.map={INNER['listener.security.protocol.map']}"
-    status, out, err = run("up", "--brokers", "2", "--set", listeners, "--set", protocols, cwd=tmp_path)
-    assert (status, out) == (2, "")
-    assert "brokers 1 and 2 would both listen on port 9093" in err
-
-
-@pytest.mark.parametrize("host", ["::", "0.0.0.0", "127.0.0.1"])
-def test_up_on_all_addresses_warns_once_and_accepts_ipv4(new_cluster: NewCluster, host: str) -> None:
-    """As Kafka with [::], which accepts IPv6 and IPv4."""
-    cluster = new_cluster(arguments=("--host", host))
-    port = int(cluster.bootstrap.rpartition(":")[2])
-    for address in ("127.0.0.1", *(("::1",) if host == "::" else ())):
-        socket.create_connection((address, port), 60).close()
-    assert accepts(cluster.bootstrap)
-    assert errors_of(cluster).count("has no access control") == (0 if host == "127.0.0.1" else 1)
-    cluster.kill()  # it listens on the same addresses again
-    cluster.process.wait_for(lambda: errors_of(cluster).count("started") == 2, "the broker is restarted")
-    socket.create_connection(("127.0.0.1", port), 60).close()
-
-
-def test_up_refuses_data_of_more_brokers(tmp_path: Path) -> None:
-    (tmp_path / "broker-3").mkdir()
-    status, out, err = run("up", "--port", "0", "--data", tmp_path)
-    assert (status, out) == (1, "")
-    assert err == f"oncelog: {tmp_path} has the data of broker 3; run `oncelog up --brokers 3`\n"
-    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["broker-3"]
-
-
-@pytest.mark.parametrize(
-    ("brokers", "remedy"), [((2, 3), "cannot be rebuilt from the logs of several"), ((1,), "without --brokers")]
-)
-def test_up_refuses_logs_of_several_brokers_without_metadata(
-    tmp_path: Path, brokers: tuple[int, ...], remedy: str
-) -> None:
-    """A broker without logs would create a new cluster, and the others would rename their logs."""
-    for number in brokers:
-        folder = tmp_path / f"broker-{number}" / "t-0"
-        folder.mkdir(parents=True)
-        (folder / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAAQ")
-        (folder.parent / "meta.properties").write_text(f"version=1\nnode.id={number}\noncelog.format=1\n")
-    before = sorted(tmp_path.rglob("*"))
-    status, out, err = run("up", "--brokers", "3", "--port", "0", "--data", tmp_path)
-    assert (status, out) == (1, "")
-    assert f"{tmp_path}/metadata.sqlite is missing, but there are logs in {tmp_path}/broker-{brokers[0]}" in err
-    assert remedy in err
-    assert [path for path in sorted(tmp_path.rglob("*")) if not path.name.startswith(".")] == before
-
-
-def test_missing_data_is_not_replaced_by_an_empty_log(new_cluster: NewCluster) -> None:
-    """Acknowledged data must not vanish silently."""
-    cluster = new_cluster()
-    cluster.stop()
-    shutil.rmtree(cluster.data / "broker-1")
-    status, out, err = run("up", "--port", "0", "--data", cluster.data)
-    assert (status, out) == (1, "")
-    assert "this broker had logs in it" in err
-    shutil.rmtree(cluster.data)
-    cluster.start()
-    pid = cluster.broker_pid()
-    shutil.rmtree(cluster.data)
-    os.kill(pid, signal.SIGKILL)
-    assert cluster.process.popen.wait(90) == 1
-    assert f"Not restarting it, because {cluster.data / 'metadata.sqlite'} is missing." in errors_of(cluster)
-
-
-def test_broker_does_not_start_without_its_metadata_unless_it_restores_it(new_cluster: NewCluster) -> None:
-    cluster = new_cluster(arguments=("--topic", "kept"))
-    with Wire(cluster.bootstrap) as wire:
-        topic_id = wire.create_topic("words")
-        assert not wire.produce("words", batch([b"one"])).error_code
-    cluster.stop()
-    metadata = cluster.data / "metadata.sqlite"
-    metadata.unlink()
-    up = ("up", "--port", "0", "--data", cluster.data)
-    for _ in range(2):  # the first attempt leaves an empty metadata.sqlite
-        status, out, err = run(*up)
-        assert (status, out) == (1, "")
-        assert "the metadata is missing, but" in err
-        assert "`--set restore.metadata=true`" in err
-    cluster._arguments = ("--set", "restore.metadata=true")
-    cluster.start()
-    with Wire(cluster.bootstrap) as wire:
-        assert wire.values(topic_id) == [b"one"]
-    assert "Settings of topics and brokers, and topics without a directory, are lost" in errors_of(cluster)

@@ -376,8 +376,11 @@ def test_os_disk_writes_large_data_in_pieces(tmp_path: Path, monkeypatch: pytest
 def test_os_disk(tmp_path: Path) -> None:
     disk = OsDisk()
     folder = f"{tmp_path}/a/b"
-    disk.mkdir(folder)
-    disk.mkdir(folder)
+    with pytest.raises(FileNotFoundError):
+        disk.mkdir(folder)
+    for _ in range(2):
+        disk.mkdir(folder, parents=True)
+        disk.mkdir(folder)
     disk.atomic_write(f"{folder}/x", b"12345", sync=True)
     disk.atomic_write(f"{folder}/x", b"1234")
     file = disk.open(f"{folder}/x")

@@ -119,11 +119,13 @@ class ClusterEntry:
                 "To give it up again, first start once without it",
                 path,
             )
-        known = {key: path for key, path in before.items() if path not in named - given_up}
-        now = directories.open(cluster_id, self._new_topic_id, known)
+        own = [directory.absolute_path for directory in directories]
+        now = directories.open(cluster_id, self._new_topic_id, log_dir_registry.kept(store, node_id, own, named))
         mark_imported(store, directories.online)
-        for key in before.keys() - now.keys():
-            self._logger.warning("log directory %s is lost. %s", before[key], _what_follows(image, node_id))
+        for path, (key, _) in log_dir_registry.at_present_paths(before, own).items():
+            if key in now:
+                continue
+            self._logger.warning("log directory %s is lost. %s", path, _what_follows(image, node_id))
             lost |= log_dir_registry.lost_logs(image, node_id, directories.holds)
         lost |= self._gone(image, lost)
         if (now, lost, given_up & named) != (before, noted, named):

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from oncelog.broker.storage import clean_mark
 from oncelog.broker.storage.clean_mark import CleanEnds
+from oncelog.broker.storage.log_dir_registry import FormerDirectory
 from oncelog.cluster.topics import parse_topic_id, topic_id_text
 from oncelog.log.checkpoint import (
     PARTITION_METADATA,
@@ -155,23 +156,27 @@ class DataDirectory:
     def _own_identity(self, cluster_id: str) -> dict[str, str]:
         return {"cluster.id": cluster_id, "node.id": str(self._node_id)}
 
-    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known_id: UUID | None = None) -> None:
+    def open(
+        self, cluster_id: str, new_directory_id: Callable[[], UUID], former: FormerDirectory | None = None
+    ) -> None:
         """Check the owner of the directory, and put the clean-shutdown mark aside until the next clean stop.
 
-        Afterwards, `deleted` names the partition directories of topics whose deletion was interrupted. `known_id` is
-        the directory id that the broker has stored for this path. If it is given and the directory is empty, the
-        directory goes offline. Raises OSError if the directory is offline, and INCONSISTENT_CLUSTER_ID if it belongs to
-        another cluster or broker, or has a newer format.
+        Afterwards, `deleted` names the partition directories of topics whose deletion was interrupted. `former` is
+        what the broker has stored about this directory. If it is given and the directory is missing or empty, the
+        directory goes offline, and is not created. Raises OSError if the directory is offline, and
+        INCONSISTENT_CLUSTER_ID if it belongs to another cluster or broker, or has a newer format.
         """
-        self.directory_id = known_id
-        self.disk.mkdir(self.path)
-        if known_id is not None and not self.identity() and not self.list_partitions():
-            error = FileNotFoundError(
-                errno.ENOENT, "it is empty, but this broker had logs in it; check that it is mounted"
-            )
-            self.disk.fail(error)
-            raise error
-        known = self._identify(cluster_id, (lambda: known_id) if known_id is not None else new_directory_id)
+        if former is None:
+            self.disk.mkdir(self.path, parents=True)
+            known = self._identify(cluster_id, new_directory_id)
+        else:
+            self.directory_id = former.directory_id
+            exists = self.disk.exists(self.path)
+            if not exists or (not self.identity() and not self.list_partitions()):
+                error = FileNotFoundError(errno.ENOENT, former.without_logs(self.path, exists=exists))
+                self.disk.fail(error)
+                raise error
+            known = self._identify(cluster_id, lambda: former.directory_id)
         mark = self._file(CLEAN_SHUTDOWN)
         data = read_if_exists(self.disk, mark)
         if data is not None:

@@ -11,7 +11,10 @@ elected without its records, and the other brokers would truncate theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -30,6 +33,26 @@ Lost = frozenset[tuple[UUID, int]]
 """Topic id and partition of each lost log."""
 
 
+class FormerDirectory(NamedTuple):
+    """A log directory that the broker had at its last start."""
+
+    directory_id: UUID
+    stored_path: str
+
+    def without_logs(self, path: str, *, exists: bool) -> str:
+        """Say that the directory, whose path should be `path` now, is missing or empty, and what to do."""
+        moved = ""
+        if path != self.stored_path:
+            moved = (
+                f". The metadata has its former path, {self.stored_path}: if the data was copied or moved from there, "
+                "bring this directory, too"
+            )
+        return (
+            f"it is {'empty' if exists else 'missing'}, but this broker had logs in it. Mount its disk, or move the "
+            f"directory back{moved}. If it is lost for good, start once with lost.log.dirs={path}"
+        )
+
+
 class _Node(msgspec.Struct):
     log_dirs: dict[str, str]
     version: int = 1
@@ -46,6 +69,37 @@ class _LostNode(msgspec.Struct):
 def read(store: MetadataStore, node_id: int) -> Known:
     """Return the log directories of a broker, or an empty dict before its first start. Blocks."""
     return {UUID(text): path for text, path in _read(store, node_id).log_dirs.items()}
+
+
+def kept(
+    store: MetadataStore, node_id: int, log_dirs: Sequence[str], lost: Iterable[str]
+) -> dict[str, FormerDirectory]:
+    """Return the log directories that a broker had and has not lost, by their present paths. Blocks.
+
+    `log_dirs` and `lost` are the absolute paths of the settings. A path of `lost` has no effect if an earlier start has
+    given it up.
+    """
+    given_up = set(lost) - read_given_up(store, node_id)
+    former = at_present_paths(read(store, node_id), log_dirs)
+    return {path: each for path, each in former.items() if given_up.isdisjoint((path, each.stored_path))}
+
+
+def at_present_paths(known: Known, log_dirs: Sequence[str]) -> dict[str, FormerDirectory]:
+    """Return the known directories by the paths that they should have now.
+
+    If all data was moved or copied, `log_dirs` does not have the stored path, but a new one with the same last part. If
+    several directories have that last part, the stored path is returned.
+    """
+    absent = Counter(posixpath.basename(path) for path in known.values() if path not in log_dirs)
+    new = [path for path in log_dirs if path not in known.values()]
+    by_name = {posixpath.basename(path): path for path in new}
+    single = {name for name, count in Counter(map(posixpath.basename, new)).items() if count == absent[name] == 1}
+    found = {}
+    for key, stored in known.items():
+        name = posixpath.basename(stored)
+        path = by_name[name] if stored not in log_dirs and name in single else stored
+        found[path] = FormerDirectory(key, stored)
+    return found
 
 
 def read_given_up(store: MetadataStore, node_id: int) -> frozenset[str]:

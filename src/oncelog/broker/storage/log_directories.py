@@ -12,7 +12,7 @@ from contextlib import suppress
 from uuid import UUID
 
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
-from oncelog.broker.storage.log_dir_registry import Known
+from oncelog.broker.storage.log_dir_registry import FormerDirectory, Known
 from oncelog.broker.storage.losses import DirectoryState
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.topics import TopicInfo, topic_id_text
@@ -148,17 +148,19 @@ class LogDirectories:
                 self._logger.error("cannot read %s: %s", directory, error)
         return None
 
-    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known: Known) -> Known:
+    def open(
+        self, cluster_id: str, new_directory_id: Callable[[], UUID], former: Mapping[str, FormerDirectory]
+    ) -> Known:
         """Open all directories. A directory that cannot be read or written, or is not mounted, goes offline.
 
-        `known` are the directories that the broker had before. Return them together with the new ones. Raises
+        `former` are the directories that the broker had before, by their present paths. Return them together with the
+        new ones. Raises
         KAFKA_STORAGE_ERROR if all are offline. Raises INCONSISTENT_CLUSTER_ID if a directory belongs to another cluster
         or broker, if two have the same id, or if `log.dirs` does not name a known one.
         """
-        ids = {path: key for key, path in known.items()}
         for directory in self._all:
             try:
-                directory.open(cluster_id, new_directory_id, ids.get(directory.absolute_path))
+                directory.open(cluster_id, new_directory_id, former.get(directory.absolute_path))
             except OSError as error:
                 self._logger.error("cannot use log directory %s: %s", directory.path, error)
         if not self.online:
@@ -173,19 +175,20 @@ class LogDirectories:
                     f"{other} and {directory.path} have the same directory.id, so one is a copy of the other. Name "
                     "only one of them in log.dirs",
                 )
-        return self._with_known(known)
+        return self._with_former(former)
 
-    def _with_known(self, known: Known) -> Known:
+    def _with_former(self, former: Mapping[str, FormerDirectory]) -> Known:
         here = {each.directory_id: each.absolute_path for each in self.online if each.directory_id is not None}
         offline = {each.absolute_path for each in self._all if not each.online}
-        for key, path in known.items():
+        for path, (key, _) in former.items():
             if key not in here and path not in offline:
                 raise ProtocolError(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
-                    f"this broker also has logs in {path} (directory.id={topic_id_text(key)}). Add it to log.dirs, or, "
-                    "if it is lost, to lost.log.dirs. Partitions without another replica then start empty",
+                    f"this broker also has logs in {path} (directory.id={topic_id_text(key)}). Add it to log.dirs, or "
+                    "its copy if the data was copied from there. If it is lost, add it to lost.log.dirs. Partitions "
+                    "without another replica then start empty",
                 )
-        return {**known, **here}
+        return {**{key: path for path, (key, _) in former.items()}, **here}
 
     def holds(self, topic: TopicInfo, partition: int) -> bool:
         """Return whether `open` has found a log of the partition. Blocks. Raises OSError."""
