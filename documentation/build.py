@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from documentation import html_check
-from documentation.reference import generated
+from documentation.clone_check import dead_links
+from documentation.reference import PAGES, generated
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "zensical.toml"
 PROJECT = ROOT / ".cache" / "site"
 """A folder with all that Zensical reads and writes: the configuration, the pages and its cache, which it may delete."""
 WRITTEN = ROOT / "docs"
+CLONES_PAGE = "reference.md"
+"""The page under `docs/` that says how to open the generated pages. The site does not need it."""
 SITE = ROOT / "site"
 ASSETS = ROOT / "documentation" / "assets"
 
@@ -29,6 +32,8 @@ class BuildError(Exception):
 
 def build() -> Path:
     """Build the site from nothing and return its folder. Raises BuildError."""
+    if dead := list(dead_links(ROOT)):
+        raise BuildError("\n".join(dead))
     shutil.rmtree(PROJECT, ignore_errors=True)
     collect()
     pages = {path.relative_to(PROJECT / "docs").as_posix() for path in PROJECT.glob("docs/**/*.md")}
@@ -51,6 +56,8 @@ def build() -> Path:
 def collect() -> None:
     """Copy the written pages and write the generated ones. Files that have not changed keep their times."""
     wanted = {path.relative_to(WRITTEN).as_posix(): path.read_bytes() for path in WRITTEN.rglob("*") if path.is_file()}
+    wanted.pop(CLONES_PAGE, None)
+    wanted = {name: _on_the_site(data) if name.endswith(".md") else data for name, data in wanted.items()}
     wanted |= {f"assets/{path.name}": path.read_bytes() for path in ASSETS.iterdir()}
     for name, words in generated():
         if name in wanted:
@@ -65,6 +72,18 @@ def collect() -> None:
         if not path.is_file() or path.read_bytes() != content:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+
+
+def _on_the_site(page: bytes) -> bytes:
+    """Return a page whose links to a section of `CLONES_PAGE` lead to the generated page itself."""
+
+    def link(found: re.Match[str]) -> str:
+        name = f"reference/{found[2]}.md"
+        if name not in PAGES:
+            raise BuildError(f"docs/{CLONES_PAGE}#{found[2]}: there is no page docs/{name}")
+        return f"({found[1]}{name})"
+
+    return re.sub(rf"\(((?:\.\./)*){re.escape(CLONES_PAGE)}#([a-z-]+)\)", link, page.decode()).encode()
 
 
 def nav_pages(nav: list[Any]) -> Iterator[str]:

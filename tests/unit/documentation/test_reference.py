@@ -14,6 +14,7 @@ import pytest
 import oncelog
 from benchmarks import chart
 from documentation import apis, command_line, error_pages, options, python_client, settings, states
+from documentation.build import WRITTEN
 from documentation.kafka_apis import APIS
 from documentation.reference import PAGES
 from oncelog import aio, errors
@@ -247,6 +248,12 @@ def test_committed_chart_is_drawn_from_the_committed_results() -> None:
     assert chart.CHART.read_text() == drawn, "run scripts/bench --chart"
     words = "".join(ElementTree.fromstring(drawn).itertext())
     assert all(shown.label in words for shown in (*chart.MORE, *chart.LESS))
+
+
+def test_committed_drawing_of_the_states_of_a_transaction_is_current() -> None:
+    committed = (WRITTEN / "images" / "transaction-states.svg").read_text()
+    command = "scripts/docs --print transaction-states.svg > docs/images/transaction-states.svg"
+    assert committed == states.drawing(states.MACHINES["transaction-states"]), f"run {command}"
 
 
 def test_no_page_is_generated_twice() -> None:
