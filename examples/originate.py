@@ -13,8 +13,7 @@ import os
 import signal
 import sys
 
-from oncelog import Admin, Producer
-from oncelog.aio import OffsetAndMetadata
+from oncelog import Admin, OffsetAndMetadata, Producer
 
 
 def main() -> None:

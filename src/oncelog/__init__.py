@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 from oncelog.version import __version__
 
-__all__ = ["Admin", "Consumer", "PreparedTransaction", "Producer", "Transaction", "__version__"]
+__all__ = ["Admin", "Consumer", "OffsetAndMetadata", "PreparedTransaction", "Producer", "Transaction", "__version__"]
 
 if TYPE_CHECKING:
     from oncelog.client.admin.blocking import Admin
     from oncelog.client.consumer.blocking import Consumer
+    from oncelog.client.group_offsets import OffsetAndMetadata
     from oncelog.client.producer.blocking import Producer, Transaction
     from oncelog.client.producer.prepared import PreparedTransaction
 
 _HOMES = {
     "Admin": "admin.blocking",
     "Consumer": "consumer.blocking",
+    "OffsetAndMetadata": "group_offsets",
     "PreparedTransaction": "producer.prepared",
     "Producer": "producer.blocking",
     "Transaction": "producer.blocking",

@@ -103,7 +103,8 @@ def describe(name: str, bootstrap: str, form: str) -> None:
         show(members, form, ("member_id", "group_instance_id", "client_id", "client_host", "partitions"))
     if offsets:
         click.echo("")
-        show(offsets, form)
+        columns = [key for key in offsets[0] if key != "metadata" or any(row[key] for row in offsets)]
+        show([{**row, "metadata": row["metadata"] or None} for row in offsets], form, columns)
 
 
 def _offsets(admin: Admin, found: GroupDescription) -> list[dict[str, Any]]:
@@ -122,6 +123,7 @@ def _offsets(admin: Admin, found: GroupDescription) -> list[dict[str, Any]]:
             if (topic, number) in end and (topic, number) in committed
             else None,
             "member_id": owners.get((topic, number)),
+            "metadata": committed[topic, number].metadata if (topic, number) in committed else None,
         }
         for topic, number in wanted
     ]

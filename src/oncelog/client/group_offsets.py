@@ -17,6 +17,9 @@ class OffsetAndMetadata(int):
 
     `leader_epoch` is the leader epoch of the record before it, or -1 if unknown. With it, a consumer detects that the
     log was truncated (KIP-320). `metadata` is a string that the committing client stored with the offset.
+
+    It is true even if the offset is 0, so `if found:` means that there is an offset. `str()` and formatting give the
+    number alone, `repr()` all three.
     """
 
     leader_epoch: int
@@ -26,6 +29,19 @@ class OffsetAndMetadata(int):
         made = super().__new__(cls, offset)
         made.leader_epoch, made.metadata = leader_epoch, metadata
         return made
+
+    def __repr__(self) -> str:
+        """Return the call that makes it, without the defaults."""
+        epoch = f", leader_epoch={self.leader_epoch}" if self.leader_epoch != -1 else ""
+        return f"OffsetAndMetadata({int(self)}{epoch}{f', metadata={self.metadata!r}' if self.metadata else ''})"
+
+    def __str__(self) -> str:
+        """Return the number, because programs format offsets."""
+        return int.__repr__(self)
+
+    def __bool__(self) -> bool:
+        """Return True, as the tuples of other clients do: the first offset is an offset, and may have metadata."""
+        return True
 
     @classmethod
     def of(cls, offset: int) -> OffsetAndMetadata:

@@ -69,6 +69,14 @@ def test_members_are_listed_with_their_partitions(tool: Tool, wire: Wire, server
     assert text.splitlines()[0] == f"group {group}  state Stable  coordinator 1  assignor range  members 1"
 
 
+def test_metadata_of_offsets_is_shown_if_there_is_any(tool: Tool, wire: Wire, group: str) -> None:
+    assert "METADATA" not in tool("group", "describe", group)
+    assert not any(commit(wire, group, {1: 12}, group_id=group, metadata="note"))
+    shown = [line.split() for line in tool("group", "describe", group).splitlines()[-3:]]
+    assert [line[-1] for line in shown] == ["METADATA", "-", "note"]
+    assert [row["metadata"] for row in tool.json("group", "describe", group)["offsets"]] == ["", "note"]
+
+
 @pytest.mark.parametrize(
     ("where", "targets"),
     [

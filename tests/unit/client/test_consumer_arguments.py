@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from oncelog import Admin, Consumer, Producer, Transaction, aio, errors
-from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata, group_and_offsets
+from oncelog import Admin, Consumer, OffsetAndMetadata, Producer, Transaction, aio, errors
+from oncelog.client.group_offsets import GroupMetadata, group_and_offsets
 from oncelog.client.records import check_offsets, check_partition, check_partitions, check_times
 
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -106,6 +107,15 @@ def test_offset_keeps_its_epoch_and_metadata() -> None:
     (offset,) = check_offsets({("t", 0): OffsetAndMetadata(5, 3, "left")}).values()
     assert isinstance(offset, OffsetAndMetadata)
     assert (int(offset), offset.leader_epoch, offset.metadata) == (5, 3, "left")
+
+
+def test_offset_shows_its_metadata_and_is_true_at_zero() -> None:
+    first = OffsetAndMetadata(0, metadata="7")
+    assert first  # `int(stored.metadata) if stored else -1` must not begin again
+    assert repr({("t", 0): first}) == "{('t', 0): OffsetAndMetadata(0, metadata='7')}"
+    assert repr(OffsetAndMetadata(5, 3)) == "OffsetAndMetadata(5, leader_epoch=3)"
+    assert (str(first), f"{first}", f"{first:3d}", json.dumps(first)) == ("0", "0", "  0", "0")
+    assert (first, hash(first)) == (0, 0)
 
 
 @pytest.mark.parametrize("source", [None, 5, {("t", 0): 1}, [("t", 0)]])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from oncelog import errors
 from oncelog.client.consumer.consumer_protocol import decode_assignment
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import raise_for_error
@@ -175,13 +176,15 @@ def _assigned(assignment: bytes) -> list[TopicPartition] | None:
         return None
 
 
-async def committed(cluster: ClusterClient, group_id: str, *, require_stable: bool = True) -> dict[TopicPartition, int]:
+async def committed(
+    cluster: ClusterClient, group_id: str, *, require_stable: bool = True
+) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return (topic, partition) -> committed offset of a group. For a group that does not exist, the result is empty.
 
     Each offset is an `OffsetAndMetadata`. With `require_stable`, wait until open transactions with offsets of the group
     have ended (KIP-447).
     """
-    return dict(await offset_calls.fetch_committed(cluster, group_id, require_stable=require_stable))
+    return await offset_calls.fetch_committed(cluster, group_id, require_stable=require_stable)
 
 
 async def ends(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
