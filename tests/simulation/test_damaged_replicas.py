@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from oncelog.protocol.errors import ErrorCode
-from oncelog.sim.disk import Content
+from oncelog.sim import damage as disk_damage
 from support.replica_cluster import ReplicaCluster
 
 ALL = 1, 2, 3
@@ -41,10 +41,7 @@ def lose_first_segment(cluster: ReplicaCluster, number: int) -> None:
 
 
 def lose_partition(cluster: ReplicaCluster, number: int) -> None:
-    disk = cluster.world.brokers[number].disk
-    for path in [path for path in disk.files if path.startswith("data/t-0/")]:
-        del disk.files[path]
-    del disk.folders["data/t-0"]
+    disk_damage.remove(cluster.world.brokers[number].disk, "data/t-0")
 
 
 DAMAGES: dict[str, Callable[[ReplicaCluster, int], None]] = {
@@ -106,17 +103,12 @@ def test_damaged_replica_takes_no_records_of_the_others(damage: str, first: str,
 
 def copy(cluster: ReplicaCluster, number: int, prefix: str) -> dict[str, bytes]:
     """Copy the files of a broker in one directory."""
-    files = cluster.world.brokers[number].disk.files
-    return {path: bytes(content.data) for path, content in files.items() if path.startswith(f"{prefix}/")}
+    return disk_damage.copy(cluster.world.brokers[number].disk, prefix)
 
 
 def put_back(cluster: ReplicaCluster, number: int, prefix: str, copied: dict[str, bytes]) -> None:
     """Replace a directory by a copy."""
-    files = cluster.world.brokers[number].disk.files
-    for path in [path for path in files if path.startswith(f"{prefix}/") and path not in copied]:
-        del files[path]
-    for path, data in copied.items():
-        files[path] = Content(bytearray(data), data, durable=True)
+    disk_damage.put_back(cluster.world.brokers[number].disk, prefix, copied)
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
@@ -318,3 +310,30 @@ def test_old_copy_of_a_partition_without_other_replicas_is_used_and_named(caplog
         assert "log directory data is an older copy: it has generation 2, but this broker has written 4" in caplog.text
 
     ReplicaCluster.run(scenario)
+
+
+@pytest.mark.parametrize("changes", range(0, 30, 2))
+def test_torn_end_is_noticed_if_the_first_start_with_it_dies(changes: int) -> None:
+    """No checkpoint has the high watermark, so only the torn end shows that records are missing."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        machine = cluster.world.brokers[3]
+        await cluster.create("t", ALL, least=2, **SMALL)
+        for value in WRITTEN:
+            assert await cluster.append(1, "t", value) is ErrorCode.NONE
+        await cluster.agree("t", ALL)
+        for number in ALL:
+            await end(cluster, number, clean=False)
+        cut_in_half(cluster, 3)
+        await asyncio.sleep(10)  # until the sessions have ended
+        await machine.start(die_in=changes)
+        await asyncio.sleep(2)
+        machine.kill()
+        await asyncio.sleep(10)
+        await machine.start()
+        await asyncio.sleep(60)
+        for number in (1, 2):
+            await cluster.world.brokers[number].start()
+        await check_complete(cluster)
+
+    ReplicaCluster.run(scenario, log_dirs=("data",))

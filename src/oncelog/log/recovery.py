@@ -48,21 +48,29 @@ SEGMENT_FINISHED = 60
 
 
 class Holes(Enum):
-    """What recovery does if segments are missing, because a crash of the machine has lost their names."""
+    """What recovery does if records are missing.
+
+    Segments are missing, because a crash of the machine has lost their names, or the end of the log is damaged.
+    """
 
     KEEP = "keep"
-    """Keep the records after the hole, because no other replica is known to have them.
+    """Keep the records after the hole, because no other replica is known to have them. Drop a damaged end.
 
     A hole in the middle ends a log that is not compacted.
     """
     REFUSE = "refuse"
-    """Keep all records, and raise LostRecordsError, because this replica counts as complete."""
+    """Raise LostRecordsError, because this replica counts as complete. Keep the files, so that each start notices."""
     DROP = "drop"
-    """Drop the records after the hole. The replica fetches them from the leader."""
+    """Drop the records after the hole, or the damaged end. The replica fetches them from the leader."""
 
 
 class LostRecordsError(ProtocolError):
-    """A log has a hole."""
+    """A log has a hole, or its end is damaged."""
+
+    def __init__(self, message: str, end: int | None = None) -> None:
+        """`end` is the offset at which the damage begins. None: the log has a hole."""
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        self.end = end
 
 
 @dataclass(slots=True)
@@ -80,8 +88,6 @@ class Loaded:
     """Whether the log has files yet."""
     deleted: list[str]
     """Files that are no longer part of the log, and still to be unlinked."""
-    damaged: bool = False
-    """Whether recovery has dropped data at the end of the log."""
 
 
 def rebuilding(
@@ -157,7 +163,6 @@ class Loader:
         self._epochs = LeaderEpochs(disk, f"{directory}/{EPOCHS_FILE}")
         self._snapshots = Snapshots(disk, directory, [])
         self._deleted: list[str] = []
-        self._damaged = False
         self._pace = Pace(BATCHES_A_STEP)
         self._high_watermark = NO_LIMIT
         self._holes = Holes.KEEP
@@ -248,7 +253,6 @@ class Loader:
             point,
             True,
             self._deleted,
-            self._damaged,
         )
 
     def _emptying(self, segments: list[Segment], log_start: int) -> Steps[Loaded]:
@@ -358,7 +362,6 @@ class Loader:
             self._state.end_offset = segment.base_offset
             whole = yield from self._recover_segment(segment)
             if not whole:
-                self._damaged = True
                 # If this stops halfway, the next start must still find the damage, so the segment is cut last.
                 segments = yield from self._cutting(segments, slot + 1)
                 segment.cut(segment.size)
@@ -381,7 +384,7 @@ class Loader:
             return False
         message = f"{self._directory} has lost the records from offset {end} to {segment.base_offset - 1}"
         if self._holes is Holes.REFUSE:
-            raise LostRecordsError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+            raise LostRecordsError(message)
         logger.warning("%s", message)
         return True
 
@@ -402,7 +405,10 @@ class Loader:
                 yield
 
     def _recover_segment(self, segment: Segment) -> Steps[bool]:
-        """Read one segment up to the first damage, and return whether it is whole. The caller truncates the rest."""
+        """Read one segment up to the first damage, and return whether it is whole. The caller truncates the rest.
+
+        Raises LostRecordsError if the rest must stay.
+        """
         size = segment.size
         expected = segment.base_offset
         reason = "its batches are out of order"
@@ -424,11 +430,15 @@ class Loader:
             reason = str(error)
         if segment.size == size:
             return True
+        end = self._state.end_offset
+        if self._holes is Holes.REFUSE:
+            message = f"{self._directory} has damaged records from offset {end} on: {reason}"
+            raise LostRecordsError(message, end)
         logger.warning(
             "truncating %s by %d bytes, to offset %d: %s",
             segment.path,
             size - segment.size,
-            self._state.end_offset,
+            end,
             reason,
         )
         return False

@@ -13,6 +13,7 @@ from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
+from oncelog.log.recovery import LostRecordsError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Key = tuple[str, int]
@@ -56,32 +57,34 @@ class IncompleteLogs:
             self.keys |= {key}
             self.on_changed()
 
-    def refused(self, key: Key, error: ProtocolError) -> None:
-        """Count a log as incomplete, because it has a hole."""
+    def refused(self, key: Key, error: LostRecordsError) -> None:
+        """Count a log as incomplete, because it has a hole or a damaged end.
+
+        If records are missing that were committed, leave the ISRs of all logs in its directory.
+        """
         self.add(key)
-        self._leave_isrs(self._directories.place(*key), str(error))
+        directory = self._directories.place(*key)
+        if error.end is None or error.end < directory.least_end(*key):
+            self._leave_isrs(directory, str(error))
+        else:
+            self._logger.error(
+                "%s. Other replicas may have them, so this broker leaves the ISR of the partition", error
+            )
 
     def check(self, replica: Replica) -> None:
-        """If the log lacks records, leave its ISR. If they were committed, leave the ISRs of all logs in its directory.
+        """If the log lacks committed records, leave the ISRs of all logs in its directory.
 
         Raises KAFKA_STORAGE_ERROR if this broker is in the log's ISR or ELR together with others.
         """
         key, end = (replica.topic, replica.partition), replica.log.log_end_offset
         directory = self._directories.holding(replica.log.directory)
         committed, others = directory.least_end(*key), self._others(key)
-        if others is None:
+        if others is None or committed <= end:
             return
-        if committed > end:
-            text = "%s ends at offset %d, but its records before offset %d were acknowledged"
-            message = text % (replica.name, end, committed)
-            self.add(key)
-            self._leave_isrs(directory, message)
-        elif replica.log.was_damaged and others:
-            message = f"{replica.name} had damaged records after offset {end}, which other replicas may have"
-            self.add(key)
-            self._logger.error("%s. This broker leaves the ISR of the partition", message)
-        else:
-            return
+        text = "%s ends at offset %d, but its records before offset %d were acknowledged"
+        message = text % (replica.name, end, committed)
+        self.add(key)
+        self._leave_isrs(directory, message)
         if others:
             replica.log.discard()
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
