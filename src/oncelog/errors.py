@@ -225,14 +225,14 @@ class KafkaError(OncelogError):
     own_advice: ClassVar[bool] = False
     """Whether to use the advice of the class even if its code has one."""
 
-    def __init__(self, message: str = "", code: ErrorCode | None = None) -> None:
+    def __init__(self, message: str = "", code: ErrorCode | None = None, advice: str = "") -> None:
         self.code = self.default_code if code is None else code
         self.message = message.rstrip(". ") or self.code.text
-        self.advice = self._advice()
+        self.advice = advice or self._advice()
         super().__init__(f"{self.message} ({self.code.name}). {self.advice}")
 
-    def __reduce__(self) -> tuple[type[KafkaError], tuple[str, ErrorCode]]:
-        return type(self), (self.message, self.code)
+    def __reduce__(self) -> tuple[type[KafkaError], tuple[str, ErrorCode, str]]:
+        return type(self), (self.message, self.code, self.advice)
 
     def _advice(self) -> str:
         """Return the advice of the code if it does not contradict the class, otherwise the advice of the class."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -157,8 +158,10 @@ def test_errors_of_single_records(server: Server, admin: Admin, name: str) -> No
             producer.send(name, b"x" * 3_000).result(30)
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
         assert producer.send(name, b"small").result(30).offset == 0
-        with pytest.raises(errors.UnknownTopicError, match="partitions 0 to 0, not 7"):
+        with pytest.raises(errors.UnknownTopicError, match=f"{name}' has only partition 0, not 7") as unknown:
             producer.send(name, b"x", partition=7)
+        assert unknown.value.advice.endswith(f"add partitions: `oncelog topic alter {name} --partitions 8`.")
+        assert pickle.loads(pickle.dumps(unknown.value)).advice == unknown.value.advice
         with pytest.raises(errors.UnknownTopicError, match="Create the topic"):
             producer.send(f"{name}-missing", b"x")
         with pytest.raises(errors.RecordTooLargeError, match="max_request_size"):

@@ -120,7 +120,7 @@ def test_invalid_tables_are_rejected(server: Server, topic: str) -> None:
         ):
             with pytest.raises(errors.UsageError, match=message):
                 producer.send_table(topic, data)
-        with pytest.raises(errors.UnknownTopicError, match="partitions 0 to 0"):
+        with pytest.raises(errors.UnknownTopicError, match="only partition 0"):
             producer.send_table(topic, pa.table({"value": [b"x"], "partition": [1]}))
         with pytest.raises(errors.UsageError, match="needs a column named key"):
             producer.send_table(topic, pa.table({"value": [b"x"]}), key=Json())

@@ -140,7 +140,9 @@ def delete_records(
         numbers = [item.partition for item in known.partitions]
         for number in partitions:
             if number not in numbers:
-                raise click.ClickException(f"topic {name!r} has partitions 0 to {len(numbers) - 1}, not {number}")
+                from oncelog.client.discovery.reasons import known_partitions
+
+                raise click.ClickException(f"{known_partitions(name, len(numbers))}, not {number}")
         wanted = dict.fromkeys(((name, number) for number in partitions or numbers), -1 if before is None else before)
         starts = admin.delete_records(wanted)
     show([{"topic": topic, "partition": number, "start": start} for (topic, number), start in starts.items()], form)

@@ -21,6 +21,7 @@ from oncelog.client.calls import Calls
 from oncelog.client.connections.pool import Connections, Outage, parse_bootstrap
 from oncelog.client.connections.versions import Request
 from oncelog.client.discovery.metadata import MetadataUpdater
+from oncelog.client.discovery.reasons import unknown_partition
 from oncelog.client.discovery.retries import Retries
 from oncelog.client.discovery.topology import LEADER_MOVED, Partition, Topic
 from oncelog.client.metrics.requests import Requests
@@ -233,8 +234,7 @@ class ClusterClient:
             if not code.retriable or now() + delay > min(limit, answered + missing_ms / 1000):
                 waits.forget(subject)
                 if found is not None:
-                    last = len(found.partitions) - 1
-                    raise errors.UnknownTopicError(f"topic {name!r} has partitions 0 to {last}, not {partition}")
+                    raise unknown_partition(name, len(found.partitions), partition)
                 raise errors.error_for(code, f"topic {name!r}: {code.text}")
             if missing_ms > MISSING_TOPIC_MS:  # otherwise, the error follows soon
                 waits.waiting(subject, f"a call waits: topic {name!r}, partition {partition}: {code.text}".rstrip("."))

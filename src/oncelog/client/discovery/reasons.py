@@ -25,3 +25,16 @@ def unavailable_topic(topic: str, code: ErrorCode | None) -> str:
     if code is None:
         return f"no broker has answered which brokers lead topic {topic!r}"
     return f"topic {topic!r}: {errors.error_for(code, code.text)}".rstrip(".")
+
+
+def known_partitions(topic: str, count: int) -> str:
+    """Return which partitions a topic has, as the beginning of a sentence about another one."""
+    return f"topic {topic!r} has " + ("only partition 0" if count == 1 else f"partitions 0 to {count - 1}")
+
+
+def unknown_partition(topic: str, count: int, partition: int, when: str = "") -> errors.UnknownTopicError:
+    """Return the error for a partition that an existing topic does not have."""
+    return errors.UnknownTopicError(
+        f"{known_partitions(topic, count)}, not {partition}{when}",
+        advice=f"Name one that it has, or add partitions: `oncelog topic alter {topic} --partitions {partition + 1}`.",
+    )

@@ -15,7 +15,13 @@ from oncelog import errors
 from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.discovery.reasons import unavailable_topic, unreachable_broker, without_leader
+from oncelog.client.discovery.reasons import (
+    known_partitions,
+    unavailable_topic,
+    unknown_partition,
+    unreachable_broker,
+    without_leader,
+)
 from oncelog.client.guards import Guard
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer.accumulator import Accumulator
@@ -132,7 +138,7 @@ class Routes:
                         await self._cluster.refresh([topic])
                         self._count(topic)
                     if partition >= self.counts[topic]:
-                        known = f"topic {topic!r} has partitions 0 to {self.counts[topic] - 1}, not {partition}"
+                        known = f"{known_partitions(topic, self.counts[topic])}, not {partition}"
                         self._troubles.waiting((topic, partition), f"send() waits: {known}")
                         await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
             self._troubles.over((topic, partition))
@@ -141,10 +147,8 @@ class Routes:
                 raise
             self._troubles.forget((topic, partition))
             limit = self._options["max_block_ms"]
-            raise errors.UnknownTopicError(
-                f"topic {topic!r} has partitions 0 to {self.counts[topic] - 1}, not {partition}, "
-                f"after {limit} ms (max_block_ms)"
-            ) from None
+            when = f", after {limit} ms (max_block_ms)"
+            raise unknown_partition(topic, self.counts[topic], partition, when) from None
 
     def _count(self, topic: str) -> None:
         found = self._cluster.topology.topics.get(topic)

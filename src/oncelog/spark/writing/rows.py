@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
+from oncelog.client.discovery.reasons import known_partitions
 from oncelog.client.producer.batch import RECORD_OVERHEAD
 from oncelog.columns.encode import EncodedBatch, Rows, partition_of
 from oncelog.protocol.compression import Codec
@@ -155,9 +156,8 @@ class RowWriter:
             given = column.fill_null(-1).to_numpy(zero_copy_only=False)[rows]
             named = column.is_valid().to_numpy(zero_copy_only=False)[rows]
             if bool((named & ((given < 0) | (given >= count))).any()):
-                raise MisuseError(
-                    f"column partition: a row has an unknown partition; topic {topic!r} has partitions 0 to {count - 1}"
-                )
+                known = known_partitions(topic, count)
+                raise MisuseError(f"column partition: a row has an unknown partition; {known}")
             placed = np.where(named, given, placed)
         return placed
 
