@@ -54,3 +54,11 @@ def applying_retention(log: Log, now_ms: int) -> Steps[int]:
 
 def _is_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:
     return 0 <= retention_ms < now_ms - segment.newest_ms()
+
+
+def expired_when_written(segment: Segment, retention_ms: int) -> bool:
+    """Return whether all records of a segment were older than ``retention_ms`` already when the segment was created.
+
+    Return False for a segment that an earlier process has written, because the time of its creation is not known.
+    """
+    return not segment.loaded and _is_old(segment, retention_ms, segment.created_ms)

@@ -71,6 +71,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "first_timestamp",
+        "loaded",
         "max_timestamp",
         "path",
         "size",
@@ -98,6 +99,8 @@ class Segment:
         self.path = stem + LOG_SUFFIX + suffix
         self.size = size
         self.created_ms = now_ms
+        self.loaded = not new
+        """Whether the file is older than this object. Then `created_ms` is the time when the log was opened."""
         self.first_timestamp: int | None = None
         """The largest timestamp of the first batch, which starts the age of the segment. It is read at first use."""
         self.max_timestamp = TimestampOffset(-1, base_offset)

@@ -58,6 +58,38 @@ def test_housekeeping_deletes_segments_expires_producers_and_writes_checkpoints(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("age_ms", "warnings"), [(60_001, 1), (0, 0)])
+def test_deletion_of_new_records_with_old_timestamps_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, age_ms: int, warnings: int
+) -> None:
+    async def run() -> None:
+        now = 1_000_000_000_000
+        broker = Broker(
+            load(QUICK | {"log.dirs": str(tmp_path)}),
+            disk=OsDisk(),
+            store=MemoryStore(lambda: now),
+            now_ms=lambda: now,
+        )
+        await broker.start()
+        await broker.topics.create("t", partitions=2, configs=TOPIC)
+        for partition in range(2):
+            replica = broker.partitions.find("t", partition)
+            for sequence in range(3):
+                replica.append(batch(now - age_ms, sequence), now_ms=now)
+        now += 60_001 - age_ms
+        while any(broker.partitions.find("t", partition).log.log_start_offset < 3 for partition in range(2)):
+            await asyncio.sleep(0.005)
+        await broker.stop()
+
+    asyncio.run(run())
+    found = [record.getMessage() for record in caplog.records if "older than retention.ms=60000" in record.getMessage()]
+    assert len(found) == warnings, "once per topic, and not for records that have become old"
+    for message in found:
+        assert message.startswith("topic 't': records of partition ")
+        assert "(the newest: 2001-09-09T01:45:39+00:00)" in message
+        assert "oncelog topic alter t --config retention.ms=-1" in message
+
+
 def test_segment_that_is_deleted_during_its_sync_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         loop, deleted = asyncio.get_running_loop(), []

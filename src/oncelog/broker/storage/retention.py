@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
 
 from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.turns import in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
-from oncelog.log.retention import SEGMENTS_AT_ONCE, applying_retention
+from oncelog.log.retention import SEGMENTS_AT_ONCE, applying_retention, expired_when_written
 from oncelog.protocol.errors import ProtocolError
 
 
@@ -35,6 +36,10 @@ async def on_each(
         await asyncio.sleep(0)
 
 
+MOST_WARNINGS = 100
+"""At most so many topics are named in warnings about old timestamps."""
+
+
 class Retention:
     """Drop the old segments of the logs in one directory after the other."""
 
@@ -45,6 +50,7 @@ class Retention:
         self._workers = workers
         self._now_ms = now_ms
         self._logger = logger
+        self._warned: set[str] = set()
 
     async def apply(self, directory: DataDirectory, replicas: Iterable[Replica]) -> None:
         """Drop the old segments of these replicas, whose logs are in `directory`.
@@ -57,6 +63,7 @@ class Retention:
             log = replica.log
             if await in_turns(applying_retention(log, self._now_ms()), 1):
                 start = log.log_start_offset
+                self._warn_of_old_timestamps(replica)
                 for path in await in_turns(log.finishing_snapshot(start), 1):
                     await self._workers.on_disk(directory.disk, directory.disk.sync, path)
                 starts[replica] = start
@@ -70,3 +77,20 @@ class Retention:
         await on_each(tuple(replicas), advance, self._logger)
         if starts and directory in await self._checkpoints.write([directory]):
             await on_each(starts, delete, self._logger)
+
+    def _warn_of_old_timestamps(self, replica: Replica) -> None:
+        """Log once per topic that records are deleted although they are new, because they have old timestamps."""
+        dropped = replica.log.segments.before(replica.log.log_start_offset)[-1:]
+        if replica.topic in self._warned or len(self._warned) >= MOST_WARNINGS:
+            return
+        for segment in dropped:
+            if expired_when_written(segment, replica.log.config.retention_ms):
+                self._warned.add(replica.topic)
+                newest = datetime.fromtimestamp(segment.newest_ms() / 1000, UTC).isoformat(timespec="seconds")
+                self._logger.warning(
+                    "topic %r: records of partition %d before offset %d are deleted although they were written lately, "
+                    "because their timestamps (the newest: %s) are older than retention.ms=%d allows. To keep such "
+                    "records, run: oncelog topic alter %s --config retention.ms=-1. This is logged once per topic",
+                    *(replica.topic, replica.partition, replica.log.log_start_offset, newest),
+                    *(replica.log.config.retention_ms, replica.topic),
+                )
