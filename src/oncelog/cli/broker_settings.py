@@ -12,7 +12,7 @@ import click
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listeners import bracketed
 from oncelog.broker.config.properties import parse_properties
-from oncelog.broker.config.settings import environment_settings, load, set_option
+from oncelog.broker.config.settings import environment_settings, load, misspelled, set_option
 from oncelog.broker.process import TopicSpec
 
 with_settings = click.option(
@@ -34,6 +34,9 @@ def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str
     try:
         assigned = dict(set_option(text) for text in assignments)
         require_utf8(*assigned.values())
+        for name in assigned:
+            if meant := misspelled(name):
+                raise click.UsageError(f"--set {name}: there is no such setting; did you mean {meant}?")
         if assigned:
             load(settings | assigned)
     except ConfigError as error:

@@ -18,6 +18,7 @@ from oncelog.broker.config.settings import (
     environment_settings,
     keys,
     load,
+    misspelled,
     set_option,
 )
 from oncelog.broker.config.topics import TOPIC_KEYS, check_topic_configs, effective, log_config
@@ -133,6 +134,13 @@ def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
         "unknown setting complete.nonsense.xyzzy",
     )
     assert config.num_partitions == 1
+
+
+def test_only_typing_mistakes_are_misspelled_settings() -> None:
+    assert misspelled("min.insync.replica") == "min.insync.replicas"
+    assert misspelled("retention.ms") == "log.retention.ms"  # that of a topic
+    right = {*keys(), *WITHOUT_EFFECT, "log.retention.hours", "listener.name.internal.ssl.key.password"}
+    assert not {name for name in right | {"my.plugin.url", "complete.nonsense.xyzzy"} if misspelled(name)}
 
 
 def test_no_key_is_both_known_and_without_effect() -> None:

@@ -175,6 +175,7 @@ def test_second_sigterm_does_not_shorten_the_stop(new_cluster: NewCluster) -> No
         (["--topic", "a:6000", "--topic", "b:4001"], 2, "--topic names 10001 partitions, but at most 10000 are"),
         (["--set", "num.partitions=x"], 2, "num.partitions must be a whole number, not 'x'"),
         (["--set", "listeners=x"], 2, "listeners must look like PLAINTEXT://HOST:PORT, not 'x'"),
+        (["--set", "min.insync.replica=2"], 2, "there is no such setting; did you mean min.insync.replicas?"),
         (["--set", "nonsense"], 2, "--set takes KEY=VALUE, not 'nonsense'"),
         (["--data", b"bad-\xff"], 2, "bad-\\xff has bytes that are not UTF-8; rename it, or use another path"),
         (["--set", b"log.dirs=bad-\xff"], 2, "bad-\\xff has bytes that are not UTF-8; rename it"),

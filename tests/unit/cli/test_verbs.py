@@ -392,7 +392,9 @@ def test_empty_list_has_its_headings(tool: Tool) -> None:
 
 
 def test_usage_errors(tool: Tool) -> None:
-    assert "No such command 'nonsense'" in tool.fails(2, "nonsense")
+    assert "No such command 'nonsense'." in tool.fails(2, "nonsense")
+    assert "No such command 'lst'. Did you mean 'list'?" in tool.fails(2, "topic", "lst")
+    assert "No such option '--lst'" in tool.fails(2, "topic", "--lst").replace("option: --lst", "option '--lst'")
     for before in ([], ["topic"]):
         assert "-b comes after the command" in tool.fails(2, *before, "-b", "127.0.0.1:1", "list")
     assert "after the command" not in tool.fails(2, "--nonsense", "topic", "list")

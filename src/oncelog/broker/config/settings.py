@@ -417,7 +417,17 @@ def _matches(name: str, text: str, pattern: str) -> None:
 def _warning(name: str, table: Mapping[str, Key]) -> str:
     if name in WITHOUT_EFFECT or name in UNUSED:
         return f"{name} has no effect in oncelog"
+    near = _nearest(name, 0.6)
+    return f"unknown setting {name}" + (f", did you mean {near}?" if near else "")
+
+
+def _nearest(name: str, cutoff: float) -> str | None:
     import difflib
 
-    near = difflib.get_close_matches(name, [*table, *_SCALED, *WITHOUT_EFFECT], n=1, cutoff=0.6)
-    return f"unknown setting {name}" + (f", did you mean {near[0]}?" if near else "")
+    return next(iter(difflib.get_close_matches(name, [*keys(), *_SCALED, *WITHOUT_EFFECT], n=1, cutoff=cutoff)), None)
+
+
+def misspelled(name: str) -> str | None:
+    """Return the setting that was probably meant by a name that is no setting of Kafka. None for others."""
+    known = name in keys() or name in _SCALED or name in WITHOUT_EFFECT or name in UNUSED
+    return None if known or name.startswith("listener.name.") else _nearest(name, 0.85)
