@@ -86,6 +86,7 @@ def test_broker_that_omits_the_coordinator_is_asked_again() -> None:
     class Connection:
         closed = False
         in_flight = 0
+        address = "model:1"
 
         def version_for(self, kind: object) -> int:
             return 4

@@ -250,11 +250,14 @@ class Connections:
             connection.close()
 
 
+ADVICE = "Check bootstrap_servers, and that a broker runs there"
+
+
 class Outage:
     """Whether the client reaches any broker, and the log of each outage. The arguments are those of `Troubles`."""
 
     def __init__(self, now: Callable[[], float], attempt_s: float) -> None:
-        self._troubles = Troubles(log, now, attempt_s=attempt_s)
+        self.troubles = Troubles(log, now, attempt_s=attempt_s)
         self.reached = False
         """Whether the client has ever reached a broker."""
         self.reason = ""
@@ -263,11 +266,10 @@ class Outage:
     def failed(self, reason: str) -> None:
         """Record that the client could not reach any broker."""
         self.reason = reason
-        advice = "Check bootstrap_servers, and that a broker runs there"
-        self._troubles.waiting(Outage, f"{reason}. {advice}")
+        self.troubles.waiting(Outage, f"{reason}. {ADVICE}")
 
     def over(self) -> None:
         """Record that the client has reached a broker."""
         self.reached = True
         self.reason = ""
-        self._troubles.over(Outage)
+        self.troubles.over(Outage)

@@ -29,6 +29,7 @@ from oncelog.client.consumer.options import READ_COMMITTED, isolation_level
 from oncelog.client.consumer.subscription_state import PartitionState, SubscriptionState
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.reasons import unavailable_topic, unreachable_broker, without_leader
+from oncelog.client.discovery.slow_answers import noticed
 from oncelog.client.discovery.topology import LEADER_MOVED, Topic
 from oncelog.client.metrics.fetches import Fetches
 from oncelog.client.types import TopicPartition
@@ -330,7 +331,9 @@ class Fetcher:
             "isolation_level": self._isolation,
         }
         request = session.build(targets, options, self._options["client_rack"])
-        response: FetchResponse = await connection.call(request, version)
+        may_take_s = request.max_wait_ms / 1000
+        with noticed(self._troubles, ("answer", node), f"broker {node}", "FetchRequest", may_take_s=may_take_s):
+            response: FetchResponse = await connection.call(request, version)
         return response
 
     # -- responses ------------------------------------------------------------------------------------------------

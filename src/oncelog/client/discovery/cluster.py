@@ -23,6 +23,7 @@ from oncelog.client.connections.versions import Request
 from oncelog.client.discovery.metadata import MetadataUpdater
 from oncelog.client.discovery.reasons import unknown_partition
 from oncelog.client.discovery.retries import Retries
+from oncelog.client.discovery.slow_answers import noticed, slow, unconnected
 from oncelog.client.discovery.topology import LEADER_MOVED, Partition, Topic
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.metrics.results import ClientMetrics
@@ -147,7 +148,10 @@ class ClusterClient:
         if address is None:
             raise errors.ConnectionFailedError(f"broker {node_id} is not in the cluster's metadata")
         try:
-            found = await self._connections.get((node_id, purpose), address)
+            name = f"broker {node_id} ({address[0]}:{address[1]}) has not"
+            why = unconnected(name, "Check that it runs and is not overloaded")
+            with slow(self.retries.waits, ("connection", node_id), why):
+                found = await self._connections.get((node_id, purpose), address)
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(f"broker {node_id}: {error}") from error
         self._outage.over()
@@ -360,11 +364,12 @@ class ClusterClient:
             request.key = key
         else:
             request.coordinator_keys = [key]
+        about = f"coordinator of {kind} {key!r}"
         try:
-            response = await connection.call(request, version)
+            with noticed(self.retries.waits, about, f"broker {connection.address}", "FindCoordinatorRequest"):
+                response = await connection.call(request, version)
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(str(error)) from error
-        about = f"coordinator of {kind} {key!r}"
         answer = response if version < 4 else next(iter(response.coordinators), None)
         if answer is None:
             raise errors.error_for(

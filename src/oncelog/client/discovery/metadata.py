@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 
 from oncelog import errors
-from oncelog.client.connections.pool import Address, Connections, Outage
-from oncelog.client.discovery.slow_answers import noticed
+from oncelog.client.connections.pool import ADVICE, Address, Connections, Outage
+from oncelog.client.discovery.slow_answers import noticed, slow, unconnected
 from oncelog.client.discovery.topology import Topology
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.troubles import Troubles
@@ -46,7 +46,9 @@ class MetadataUpdater:
         found = self._connections.least_loaded()
         if found is None:
             try:
-                found = await self._connections.get_any((-1, ""), [*self.topology.brokers.values(), *self._bootstrap])
+                with slow(self._outage.troubles, Outage, unconnected("no broker has", ADVICE)):
+                    addresses = [*self.topology.brokers.values(), *self._bootstrap]
+                    found = await self._connections.get_any((-1, ""), addresses)
             except ConnectionLostError as error:
                 what = f"no broker can be reached: {error}"
                 self._outage.failed(what)

@@ -208,4 +208,4 @@ async def _append_async(
             left = deadline - loop.time()
             if left <= 0:
                 raise no_room() from None
-            await core.buffer.memory_freed(min(left, 0.5))
+            core.note_full_buffer(freed=await core.buffer.memory_freed(min(left, 0.5)))
