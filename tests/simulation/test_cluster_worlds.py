@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oncelog.sim.faults import AnyFault, Crash, Cut, CutStore, Die, Kill, Limit, Pause, Slow
+from oncelog.cluster.brokers import BrokerInfo
+from oncelog.sim.faults import AnyFault, Copy, Crash, Cut, CutStore, Damage, Die, Kill, Limit, Pause, Restore, Slow
 from oncelog.sim.plan import PlanError, decode
 from support import cluster_mutations, many_partitions, worlds
 from support.cluster_plans import FAULTS, SCENARIO, Commits, Put, Transaction, Trim, expand
@@ -103,6 +104,33 @@ def test_crash_that_could_lose_records_kills_only_the_process() -> None:
     """Nothing is synced: after broker 1 has left the ISRs, the records of broker 2 may be the only ones."""
     crash = Crash(at=4.0, host="broker-2", seconds=0.5)
     assert struck(Kill(at=0.5, host="broker-1", seconds=5.0), crash) == (2, 0)
+
+
+DAMAGES: dict[str, list[AnyFault]] = {
+    "torn log": [Damage(at=4.0, host="broker-2", folder="data/t-0", torn_at=0.5, seconds=0.1)],
+    "old copy": [
+        Copy(at=1.0, host="broker-2", folder="data"),
+        Restore(at=4.0, host="broker-2", folder="data", seconds=0.1),
+    ],
+}
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_world_finds_a_damaged_replica_that_leads(kind: str, is_ignored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The damaged broker starts while the others are down."""
+    if is_ignored:
+        monkeypatch.setattr(BrokerInfo, "may_lack", lambda _info, _topic, _partition: False)
+    others: list[AnyFault] = [Kill(at=3.9, host=host, seconds=4.0) for host in ("broker-1", "broker-3")]
+    plan = expand(1)
+    plan = msgspec.structs.replace(
+        plan, seconds=9.0, workload=plan.workload[::2], faults=[*DAMAGES[kind][:-1], *others, DAMAGES[kind][-1]]
+    )
+    if is_ignored:
+        with pytest.raises(InvariantError, match="invariant 2: broker 2"):
+            run_plan(plan)
+    else:
+        assert run_plan(plan)[0]["damaged"] == 1
 
 
 def test_no_session_ends_while_a_crashed_replica_may_lack_records() -> None:

@@ -10,17 +10,19 @@ import msgspec
 
 from oncelog.sim.faults import (
     AnyFault,
+    Copy,
     Crash,
     Cut,
     CutStore,
+    Damage,
     Die,
     ExpireSessions,
     Kill,
-    Lasting,
     Limit,
     LoseAnswers,
     Pause,
     Reset,
+    Restore,
     SetClock,
     Skew,
     Slow,
@@ -55,6 +57,10 @@ RETENTION_BYTES = 1500
 SLOW_ANSWERS_S = 0.3
 SLOW_SHARE = 0.25
 """The share of worlds in which answers of the metadata store are slow."""
+DAMAGED_SHARE = 0.3
+"""The share of worlds in which a replica is damaged, or a broker's directory is replaced by an older copy."""
+DATA = "data"
+"""The log directory of each broker."""
 KINDS = ("kill", "crash", "die", "pause", "cut", "one way", "slow", "limit", "reset", "isolate")
 STORE_KINDS = ("requests", "answers", "lose", "expire", "failover", "unknown")
 
@@ -206,7 +212,9 @@ def expand(seed: int) -> Plan:
     for feature in features:  # divide the load of a world instead of adding to it
         workload = [work for index, work in enumerate(workload) if index % 4]
         workload += _FEATURES[feature](random.Random(f"{feature} {seed}"))
-    forever = any(isinstance(each, Lasting) and each.seconds is None for each in faults)
+    gone = {each.host for each in faults if isinstance(each, Kill | Pause | CutStore) and each.seconds is None}
+    forever = bool(gone)
+    faults += _damages(seed, [host for host in HOSTS if host not in gone])
     workload += _administration(seed, all_return=not forever)
     return Plan(
         scenario=SCENARIO,
@@ -323,6 +331,25 @@ def _faults(rng: random.Random) -> list[AnyFault]:
         faults += _fault(rng.choice(kinds), at, hosts, rng)
     if rng.random() < 0.2:
         faults.append(SetClock(at=rng.uniform(0, SECONDS), host=rng.choice(HOSTS), ms=rng.randrange(-5000, 5000)))
+    return faults
+
+
+def _damages(seed: int, hosts: list[str]) -> list[AnyFault]:
+    """Return faults that damage the files of brokers while they do not run."""
+    rng = random.Random(f"damage {seed}")
+    faults: list[AnyFault] = []
+    if rng.random() >= DAMAGED_SHARE:
+        return faults
+    topics = ("t", "t", "t", "__consumer_offsets", "__transaction_state")
+    for _ in range(rng.randint(1, 3)):
+        host, at, seconds = rng.choice(hosts), rng.uniform(2, SECONDS), rng.choice((0.5, 2.5, 4.0))
+        if rng.random() < 0.4:
+            faults.append(Copy(at=rng.uniform(1, at), host=host, folder=DATA))
+            faults.append(Restore(at=at, host=host, folder=DATA, seconds=seconds))
+        else:
+            folder = f"{DATA}/{rng.choice(topics)}-{rng.randrange(2)}"
+            torn_at = rng.choice((None, rng.random(), 1.0))
+            faults.append(Damage(at=at, host=host, folder=folder, torn_at=torn_at, seconds=seconds))
     return faults
 
 

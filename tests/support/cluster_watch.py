@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -164,7 +164,7 @@ class StateWatch:
         self.crashes: dict[int, int] = {}
         """The broker epoch of each broker whose machine has crashed."""
         self._lost: set[tuple[Partition, int]] = set()
-        """The members of an ISR that may lack records, because their machine has crashed."""
+        """The members of an ISR or ELR that may lack records, because their machine has crashed or was damaged."""
         self._writes: dict[Partition, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_WRITES))
         """When the last states of each partition were written."""
         self._world = world
@@ -185,11 +185,19 @@ class StateWatch:
                         2, f"{partition}: {key_of(header)} is committed; broker {number} of the ISR has {at}"
                     )
 
-    def crashed(self, broker: int) -> None:
-        """Record that a machine may have lost records."""
+    def crashed(self, broker: int, damaged: Partition | None = None) -> None:
+        """Record that a machine may have lost records of all partitions, or of one."""
         self.crashes[broker] = self._world.store.get(epoch_path(broker)).version
-        self._lost |= {(partition, broker) for partition in self.states}
+        lost = self.states if damaged is None else (damaged,)
+        self._lost |= {(each, broker) for each in lost if broker in self.states[each].complete}
         self._disks.forget(broker)
+
+    def may_lose(self, broker: int, damaged: Partition | None, gone: Container[int]) -> bool:
+        """Return whether others have all committed records of the partitions whose records a broker loses."""
+        if self.have_lost or (damaged is not None and damaged not in self.states):
+            return False
+        states = self.states.values() if damaged is None else (self.states[damaged],)
+        return all(any(each not in gone for each in {*state.complete} - {broker}) for state in states)
 
     @property
     def have_lost(self) -> bool:
@@ -252,12 +260,16 @@ class StateWatch:
         leader = self._disks.leaders[partition].setdefault(state.leader_epoch, state.leader)
         if leader != state.leader:
             raise InvariantError(3, f"{partition}: {state.leader} leads epoch {state.leader_epoch}, as {leader} does")
-        joined = set(state.isr) - set(() if before is None else before.isr)
-        self._lost -= {(partition, number) for number in joined}
-        self._lost -= {each for each in self._lost if each[0] == partition and each[1] not in state.isr}
+        for number in set(state.complete) - set(() if before is None else before.complete):
+            # A Fetch that a process sent before it was killed may let it join, until the broker registers again.
+            if self._world.store.get(epoch_path(number)).version <= self.crashes.get(number, -2):
+                self._lost.add((partition, number))
+            else:
+                self._lost.discard((partition, number))
+        self._lost -= {each for each in self._lost if each[0] == partition and each[1] not in state.complete}
         self._disks.scan()
         elected = before is None or state.leader_epoch != before.leader_epoch
-        for number in state.isr:
+        for number in state.complete:
             crashed = (partition, number) in self._lost
             if elected and number == state.leader:  # unless its machine has crashed since it registered
                 crashed = state.leader_broker_epoch <= self.crashes.get(number, -2)

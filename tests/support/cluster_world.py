@@ -17,11 +17,13 @@ from oncelog.sim.faults import (
     AnyFault,
     Crash,
     CutStore,
+    Damage,
     Die,
     ExpireSessions,
     Kill,
     Lasting,
     Pause,
+    Restore,
     SetClock,
     machine_of,
 )
@@ -31,8 +33,10 @@ from oncelog.sim.world import SimBroker, World
 from support.cluster_admin import Administration
 from support.cluster_clients import TOPIC, Client, Producer, Routes
 from support.cluster_features import Features
+from support.cluster_losses import generation_of, has_committed, noted_generation
 from support.cluster_plans import (
     BROKERS,
+    DATA,
     GROUPS,
     HOSTS,
     MIN_ISR,
@@ -164,12 +168,16 @@ class ClusterWorld:
 
         Nothing is synced, so acknowledged records survive if one machine at a time crashes, and if the only in-sync
         replica returns. While a machine that has crashed or never returns is in an ISR, the sessions of the others must
-        not end: it would be the last member. Only eligible leader replicas (KIP-966) could then lead. A machine that
-        crashes leaves the ISRs, so it must not crash while the ISRs contain a broker that never returns. The ISRs may
-        still contain a broker that has died, so a broker disappears for good only while the others are well.
+        not end: it would be the last member. A machine that crashes leaves the ISRs, so it must not crash while the
+        ISRs contain a broker that never returns. The ISRs may still contain a broker that has died, so a broker
+        disappears for good only while the others are well.
         """
-        if isinstance(fault, Crash | ENDING_SESSIONS) and (self.states.have_lost or self._need_the_gone()):
+        if isinstance(fault, Crash | Damage | Restore | ENDING_SESSIONS) and (
+            self.states.have_lost or self._need_the_gone()
+        ):
             return None
+        if isinstance(fault, Damage | Restore):
+            return fault if self._may_damage(fault) else None
         safe = self.states.are_full
         if isinstance(fault, Crash):
             if not safe:
@@ -183,6 +191,28 @@ class ClusterWorld:
                 return None
             self.gone.add(host)
         return fault
+
+    def _may_damage(self, fault: Damage | Restore) -> bool:
+        """Return whether a broker may lose records, and can notice it. If so, note it.
+
+        A loss shows if the high watermark was in a checkpoint, if the log ends inside a batch, or if the directory has
+        an earlier generation than the store.
+        """
+        machine, number = machine_of(self.world, fault.host), int(fault.host.rpartition("-")[2])
+        damaged: Partition | None = None
+        if isinstance(fault, Damage):
+            topic, _, index = fault.folder.rpartition("/")[2].rpartition("-")
+            damaged = topic, int(index)
+            if fault.torn_at is None and not has_committed(machine.disk.files, fault.folder):
+                return False
+        elif generation_of(machine.copies.get(DATA, {})) >= noted_generation(self.world.store, number):
+            return False
+        gone = {int(host.rpartition("-")[2]) for host in self.gone}
+        if not self.states.may_lose(number, damaged, gone):
+            return False
+        self.states.crashed(number, damaged)
+        self.outcomes["damaged"] += 1
+        return True
 
     def _need_the_gone(self) -> bool:
         """Return whether a broker that never returns is in an ISR."""

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from oncelog.sim import damage
 from oncelog.sim.machine import Machine
 from oncelog.sim.world import World
 
@@ -115,6 +116,47 @@ class Die(_Stop, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="die
 
     def _strike(self, world: World) -> None:
         machine_of(world, self.host).die_in(self.changes)
+
+
+class Damage(_Stop, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="damage"):
+    """Kill the process of a host. Before it starts again, remove a partition's folder, or cut its log inside a batch.
+
+    `torn_at` says how far from the start of the last segment, from 0 to 1. None removes the folder.
+    """
+
+    folder: str
+    torn_at: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+
+    def _strike(self, world: World) -> None:
+        machine = machine_of(world, self.host)
+        machine.kill()
+        if self.torn_at is None:
+            damage.remove(machine.disk, self.folder)
+        else:
+            damage.tear(machine.disk, self.folder, self.torn_at)
+
+
+class Copy(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="copy"):
+    """Copy a folder of a host for a later `restore`."""
+
+    host: str
+    folder: str
+
+    def _strike(self, world: World) -> None:
+        machine = machine_of(world, self.host)
+        machine.copies[self.folder] = damage.copy(machine.disk, self.folder)
+
+
+class Restore(_Stop, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="restore"):
+    """Kill the process of a host. Before it starts again, replace a folder by its last copy, if there is one."""
+
+    folder: str
+
+    def _strike(self, world: World) -> None:
+        machine = machine_of(world, self.host)
+        machine.kill()
+        if copied := machine.copies.get(self.folder):
+            damage.put_back(machine.disk, self.folder, copied)
 
 
 class Pause(Lasting, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pause"):
@@ -286,6 +328,9 @@ AnyFault = (
     Kill
     | Crash
     | Die
+    | Damage
+    | Copy
+    | Restore
     | Pause
     | Skew
     | SetClock

@@ -23,6 +23,8 @@ class Machine:
         self.name = name
         """The machine's host name in the network."""
         self.disk = SimDisk(kernel.stream(f"disk {name}"), lambda what: kernel.note(f"disk {name}: {what}"))
+        self.copies: dict[str, dict[str, bytes]] = {}
+        """Copies of folders, which a fault may put back later."""
         self.process: Process | None = None
         self.boots = 1
         """How often the machine has been switched on."""
