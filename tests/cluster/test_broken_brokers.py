@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from oncelog.cluster.brokers import read_registrations
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.cluster.topic_nodes import read_topic
+from support.command_line import ONCELOG
 from support.processes import children, wait_until
 from support.servers import OncelogCluster
 
@@ -266,6 +268,39 @@ def test_broker_that_is_killed_before_it_is_ready_starts_again(up: Up, data: Pat
     assert "broker 2 ended by signal 9 before it was ready" in messages(cluster)
     assert read(cluster, RECORDS) == list(range(RECORDS))
     assert len(children(cluster.process.pid)) == 3
+
+
+@pytest.mark.parametrize("interrupt", [False, True])
+def test_command_says_why_its_records_wait(up: Up, data: Path, interrupt: bool) -> None:
+    damage(data / "broker-3")
+    cluster = up("--set", "min.insync.replicas=3")
+    wait_until(lambda: in_sync(cluster) == {(1, 2)}, "broker 3 is not in sync")
+    timeout = "3600" if interrupt else "15"
+    command = [ONCELOG, "topic", "produce", "t", "-p", "0", "-b", cluster.bootstrap, "--timeout", timeout]
+    # an ignored SIGINT, which a shell gives to background commands, would be inherited
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+    with process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("one\ntwo\n")
+        process.stdin.close()
+        reason = "2 replica(s) are in sync; min.insync.replicas=3 (NOT_ENOUGH_REPLICAS)"
+        assert f"records for t-0 wait: t-0: {reason}" in process.stderr.readline()
+        assert process.poll() is None
+        if interrupt:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 130
+            assert "2 of 2 records are not acknowledged" in process.stderr.read()
+        else:
+            assert process.wait(120) == 1
+            said = process.stderr.read()
+            assert re.search(r"oncelog: 2 records for t-0 .*\(\d+ attempts failed, the last one with", said)
+            assert f"t-0: {reason.partition(' (')[0]}" in said
+            assert "t-0: t-0" not in said
 
 
 def test_missing_topic_is_created_by_a_broker_that_runs(up: Up, data: Path) -> None:

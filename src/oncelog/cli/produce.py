@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 BLOCK_MS = 10_000
 """How long a record waits for its topic's metadata, or for buffer memory."""
+REQUEST_MS = 30_000
+"""How long one request waits for its response, at most half of `--timeout`."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -36,6 +39,13 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Add a header to every record.")
 @click.option("-Z", "--null", is_flag=True, help="Send an empty key or value as null.")
 @click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction.")
+@click.option(
+    "--timeout",
+    type=click.IntRange(1, 3600),
+    default=120,
+    metavar="SECONDS",
+    help="How long a record may wait until the broker accepts it. Default: 120.",
+)
 @connected
 @formatted
 def produce(
@@ -46,6 +56,7 @@ def produce(
     headers: tuple[str, ...],
     null: bool,
     transactional_id: str | None,
+    timeout: int,
     bootstrap: str,
     form: str,
 ) -> None:
@@ -62,6 +73,8 @@ def produce(
         **{name.replace(".", "_"): value for name, value in client_settings().items()},
         "client_id": "oncelog-cli",
         "compression_type": compression,
+        "delivery_timeout_ms": timeout * 1000,
+        "request_timeout_ms": min(timeout * 500, REQUEST_MS),
         "max_block_ms": BLOCK_MS,
         "transactional_id": transactional_id,
     }
@@ -96,14 +109,23 @@ def _send(
     partition: int | None,
     headers: list[tuple[str, bytes | None]],
 ) -> int:
+    from oncelog import errors
+
     waiting: deque[RecordFuture] = deque()
     sent = 0
-    for key, value in records:
-        waiting.append(producer.send(topic, value, key, partition=partition, headers=headers))
-        sent += 1
-        while waiting and waiting[0].done():
-            waiting.popleft().result()
-    producer.flush()
+    try:
+        for key, value in records:
+            waiting.append(producer.send(topic, value, key, partition=partition, headers=headers))
+            sent += 1
+            while waiting and waiting[0].done():
+                waiting.popleft().result()
+        producer.flush()
+    except KeyboardInterrupt:  # otherwise, `close` would wait for the records until --timeout
+        left = sum(1 for future in waiting if not future.done())
+        with suppress(errors.OncelogError):
+            producer.close(0)
+        note(f"interrupted: {left} of {sent} records are not acknowledged; they may be in the log")
+        raise
     for future in waiting:
         future.result()
     return sent

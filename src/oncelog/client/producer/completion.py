@@ -176,7 +176,8 @@ class Completion:
             if code in TOO_LARGE and batch.count > 1:
                 self._split(batch)
                 continue
-            error = errors.error_for(code, f"{batch.tp[0]}-{batch.tp[1]}: {text or code.text}")
+            prefix = f"{batch.tp[0]}-{batch.tp[1]}: "
+            error = errors.error_for(code, prefix + (text or code.text).removeprefix(prefix))
             if self._can_retry(batch, code, where.log_start_offset):
                 batch.failure = error
                 self._rejected(batch.tp, error)
