@@ -272,6 +272,35 @@ def test_damaged_last_member_of_the_isr_takes_no_records_of_the_others(
     assert warnings == ([STUCK] if waits else [])
 
 
+def test_log_that_was_compared_with_its_clean_stop_is_not_compared_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Broker 3 waits for broker 2, because its replica of t is damaged. Meanwhile, it serves u, and is killed."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await fill(cluster)
+        await cluster.create("u", (3,))
+        assert await cluster.append(3, "u", b"before") is ErrorCode.NONE
+        await leave(cluster, 1, clean=True)
+        await leave(cluster, 2, clean=True)
+        await end(cluster, 3, clean=True)
+        lose_first_segment(cluster, 3)
+        machine = cluster.world.brokers[3]
+        await machine.start()
+        await asyncio.sleep(60)
+        assert await cluster.append(3, "u", b"after") is ErrorCode.NONE
+        machine.kill()
+        await asyncio.sleep(10)
+        await machine.start()
+        await asyncio.sleep(60)
+        for number in (2, 1):
+            await cluster.world.brokers[number].start()
+        await check_complete(cluster)
+
+    ReplicaCluster.run(scenario)
+    changed = [text for text in caplog.messages if "have changed since the last clean stop" in text]
+    assert [text for text in changed if "u-0" in text] == []
+    assert len([text for text in changed if "t-0" in text]) >= 2  # each start notices the damage
+
+
 def test_copy_of_a_whole_broker_that_is_not_old_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
     """A disk was replaced by a copy that was made after the last stop."""
 

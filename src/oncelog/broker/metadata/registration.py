@@ -200,10 +200,19 @@ class Registration:
         self._workers.spawn(self._forget_stop(), "forget the last clean stop")
 
     async def _forget_stop(self) -> None:
-        """Forget the last clean stop, when this broker has left the ISRs of the logs that differ from it."""
-        while self.epoch < 0 or self.info.starting or self.incomplete():
-            await asyncio.sleep(RETRY_S)
-        await self._workers.offload(self._directories.checked)
+        """Forget the last clean stop of each log, when the registration names it if it differs.
+
+        A log that differs may wait long for the other replicas. Meanwhile, the others change.
+        """
+        left: frozenset[tuple[str, int]] | None = None
+        while left is None or left:
+            incomplete = self.incomplete()
+            is_known = self.epoch >= 0 and not self.info.starting and self.info.incomplete == incomplete
+            if is_known and not self._lacking and incomplete != left:
+                await self._workers.offload(self._directories.checked, incomplete)
+                left = incomplete
+            else:
+                await asyncio.sleep(RETRY_S)
 
     async def _try_update(self) -> None:
         with suppress(StoreError):  # the next renewal tries again

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -32,7 +32,8 @@ START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 UNCHECKED = "oncelog-unchecked"
-"""The clean-shutdown mark of the last clean stop, until all logs were opened and compared with it."""
+"""The clean-shutdown mark of the last clean stop, until all logs were opened and compared with it. Then it has only the
+logs that lack records, until the broker has left their ISRs."""
 GENERATION = "oncelog-generation"
 """A file with a number that only grows. The metadata store has it too, so that an older copy is noticed."""
 DELETE_SUFFIX = "-delete"
@@ -379,9 +380,13 @@ class DataDirectory:
         self.disk.atomic_write(self._file(GENERATION), b"%d\n" % generation, sync=sync)
         self.generation = generation
 
-    def checked(self) -> None:
-        """Forget the last clean stop, because all logs were compared with it. Raises OSError."""
-        self.disk.remove(self._file(UNCHECKED))
+    def checked(self, incomplete: Iterable[tuple[str, int]]) -> None:
+        """Forget the last clean stop of all logs but the incomplete ones, after the comparison. Raises OSError."""
+        left = {key: self.at_stop[key] for key in incomplete if key in self.at_stop}
+        if left:
+            self.disk.atomic_write(self._file(UNCHECKED), clean_mark.encode(left), sync=True)
+        else:
+            self.disk.remove(self._file(UNCHECKED))
 
     def mark_clean(self, at_stop: CleanEnds) -> None:
         """Write the clean-shutdown mark, so that the next start recovers only logs that differ. Raises OSError."""

@@ -99,11 +99,11 @@ class LogDirectories:
             with suppress(OSError):  # the directory goes offline
                 each.grow(expected)
 
-    def checked(self) -> None:
+    def checked(self, incomplete: frozenset[tuple[str, int]]) -> None:
         """See `DataDirectory.checked`. Blocks."""
         for each in self.online:
             with suppress(OSError):  # the directory goes offline
-                each.checked()
+                each.checked(incomplete)
 
     @staticmethod
     def end_generations(stopped: Iterable[DataDirectory]) -> None:
