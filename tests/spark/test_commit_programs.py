@@ -444,6 +444,7 @@ def test_batch_that_is_or_was_visible_is_not_undone(marker: op.Marker, error: ty
     ("source", "before"),
     [
         (Source(STREAM, "q", 4), Source(STREAM, "q", 3)),
+        (Source(STREAM, "q", 4, start="s", end="e"), Source(STREAM, "q", 3, end="s")),
         (Source(STREAM, "q", 0), Source(STREAM, "q", -1)),
         (Source(APP, "app", 4), Source(APP, "app", 3)),
         (Source(WRITE, "u", 0), Source(WRITE, "u", 0)),

@@ -24,6 +24,8 @@ from spark.explorer.worlds import (
     ID,
     KINDS,
     MOVED,
+    OWN,
+    PLANNED_AGAIN,
     QUERY,
     SINK,
     SUCCESSOR,
@@ -37,9 +39,6 @@ from spark.explorer.worlds import (
 )
 
 MOST_STATES = 3_000_000
-ONE_CHECKPOINT = {"older": 0, "renamed": 0}
-"""Limits without copies of a checkpoint. If a copy has written a batch, and the original is then ahead of the sink, the
-sink does not notice that the original's next batch does not begin where the copy's ended."""
 
 GENERATIONS = pytest.mark.parametrize("new", [True, False], ids=["new protocol", "old protocol"])
 
@@ -51,9 +50,10 @@ def bounds(
     split: int = 0,
     queries: tuple[Query, ...] = (QUERY,),
     untouched: bool = False,
+    copy: int = OWN,
 ) -> Bounds:
-    limits = {kind: faults.get(kind, 0) for kind in KINDS}
-    return Bounds(batches, sum(faults.values()), limits, begin=begin, split=split, queries=queries, untouched=untouched)
+    limits, total = {kind: faults.get(kind, 0) for kind in KINDS}, sum(faults.values())
+    return Bounds(batches, total, limits, begin=begin, split=split, queries=queries, untouched=untouched, copy=copy)
 
 
 class Case(NamedTuple):
@@ -71,6 +71,7 @@ class Case(NamedTuple):
     deep: bool = False
     untouched: bool = False
     part_bytes: int = SINK.part_bytes
+    copy: int = OWN
 
 
 def identified(*queries: Query, by: str = ID) -> tuple[Query, ...]:
@@ -156,6 +157,12 @@ CASES = {
     "an older checkpoint, or a copy, two batches from the commit": Case({"older": 1}, 2, begin="commit", deep=True),
     "an older checkpoint, or a copy, from the start": Case({"older": 1}, deep=True),
     "an older checkpoint and a lost marker": Case({"older": 1, "lose": 1}, 2, begin="commit", deep=True),
+    "a copy of a checkpoint, and the original a batch ahead": Case(
+        {"leap": 1}, 2, begin="log", copy=PLANNED_AGAIN, every=5
+    ),
+    "a copy of a checkpoint, and the original a batch ahead, from the commit": Case(
+        {"leap": 1}, 2, begin="commit", copy=PLANNED_AGAIN, every=20, deep=True
+    ),
     "a checkpoint that has lost its id": Case({"renamed": 1}, 2, begin="log"),
     "an older checkpoint, and one that has lost its id": Case({"older": 1, "renamed": 1}, begin="commit", deep=True),
     "takeOver, distinguished": Case({"other": 1}, queries=identified(QUERY, SUCCESSOR_TAKER), begin="commit"),
@@ -260,7 +267,7 @@ def test_batch_with_an_unknown_outcome_is_not_undone(faults: dict[str, int], new
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if EXPLORE_DEEP or not case.deep])
 def test_worlds_of_every_kind(name: str, new: bool) -> None:
     case = CASES[name]
-    limits = bounds(case.batches, case.faults, case.begin, case.split, case.queries, case.untouched)
+    limits = bounds(case.batches, case.faults, case.begin, case.split, case.queries, case.untouched, case.copy)
     cluster = Cluster(new=new, max_epoch=case.max_epoch, first_epoch=case.first_epoch, apart=case.apart)
     sink = replace(SINK, last_epoch=case.max_epoch, part_bytes=case.part_bytes)
     report = Explorer(cluster, replace(limits, states=MOST_STATES), sink=sink).run(recover_every=case.every)
@@ -300,6 +307,7 @@ def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untype
     sink = SINK if mutant.targets else Sink(SINK.prefix, SINK.decision)
     sink = replace(sink, last_epoch=mutant.max_epoch, part_bytes=mutant.part_bytes)
     limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split, mutant.queries, mutant.untouched)
+    limits = replace(limits, copy=mutant.copy)
     cluster = Cluster(new=new, max_epoch=mutant.max_epoch, first_epoch=mutant.first_epoch)
     return Explorer(cluster, limits, rules, sink).run(recover_every=mutant.every)
 
@@ -318,9 +326,8 @@ def test_attempts_that_share_an_id_may_tear_a_batch_but_lose_and_duplicate_nothi
 def test_random_walks_with_many_faults_find_no_violation(new: bool) -> None:
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
     number = 10_000 if EXPLORE_DEEP else 500
-    for part_bytes, limits in ((SINK.part_bytes, {"leap": 0}), (IN_PARTS, ONE_CHECKPOINT)):
-        bounded = Bounds(batches=2, faults=6, limits=limits)
-        explorer = Explorer(Cluster(new=new), bounded, sink=replace(SINK, part_bytes=part_bytes))
+    for part_bytes in (SINK.part_bytes, IN_PARTS):
+        explorer = Explorer(Cluster(new=new), Bounds(batches=2, faults=6), sink=replace(SINK, part_bytes=part_bytes))
         report = walk(explorer, seed, number)
         print(f"seed {seed}: {number:,} walks, {report}")
         assert not report.violation, "\n".join((f"seed {seed}", report.violation, *report.trace))
@@ -344,7 +351,7 @@ def test_random_walks_of_every_kind_find_no_violation(queries: tuple[Query, ...]
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
     number = 5_000 if EXPLORE_DEEP else 25
     cluster = Cluster(new=new, max_epoch=max_epoch, apart=True)
-    limits = Bounds(batches=2, faults=6, limits=ONE_CHECKPOINT, queries=queries, split=2)
+    limits = Bounds(batches=2, faults=6, queries=queries, split=2)
     report = walk(Explorer(cluster, limits, sink=replace(SINK, last_epoch=max_epoch)), seed, number)
     print(f"seed {seed}: {number:,} walks, {report}")
     assert not report.violation, "\n".join((f"seed {seed}", report.violation, *report.trace))

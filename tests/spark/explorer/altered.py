@@ -121,9 +121,14 @@ def take_over_first(record: Record, source: Source, permission: Permission) -> b
     return not permission.take_over and already_committed(PREFIX, record, source, permission)
 
 
-def offsets_ignored(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 without the comparison of the offsets."""
-    return already_committed(PREFIX, record, source._replace(offsets=""), permission)
+def end_ignored(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 does not compare where a replayed batch ends."""
+    return already_committed(PREFIX, record, source._replace(end=""), permission)
+
+
+def start_ignored(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 does not compare where a batch begins."""
+    return already_committed(PREFIX, record, source._replace(start=""), permission)
 
 
 def any_gap(record: Record, source: Source, permission: Permission) -> bool:

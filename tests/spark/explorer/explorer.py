@@ -26,7 +26,7 @@ class Explorer(Judge):
         With `Bounds.begin`, it ran alone until that phase of its first batch.
         """
         nothing = self.kafkas(model.NOTHING)
-        drivers = self.drivers((self.planning(0, self.bounds.queries[0].first),))
+        drivers = self.drivers((self.planning(0, self.bounds.queries[0].first, self.bounds.copy),))
         world = World(nothing, self.flights(()), drivers, self.tasks(()), ((),), (0,) * (len(KINDS) + 1))
         while self.bounds.begin and self.drivers.values[world.drivers][0].phase != self.bounds.begin:
             _, world = next(self.expand(world))

@@ -11,7 +11,7 @@ from oncelog.spark.commit.plan import Planning
 from oncelog.spark.commit.record import STREAM
 from spark.explorer import kafka as model
 from spark.explorer.faults import Faults
-from spark.explorer.worlds import DEAD, KINDS, ROWS, SLOTS, World, rows_of, split_of
+from spark.explorer.worlds import DEAD, KINDS, OWN, ROWS, SLOTS, World, rows_of, split_of
 
 
 class Judge(Faults):
@@ -93,7 +93,8 @@ class Judge(Faults):
     def _copied(self, world: World) -> bool:
         """Return whether a driver with a copy of a checkpoint has started."""
         places = [KINDS.index(kind) + 1 for kind in ("older", "renamed")]
-        return any(world.budget[place] < self.bounds.budget()[place] for place in places)
+        spent = any(world.budget[place] < self.bounds.budget()[place] for place in places)
+        return spent or self.bounds.copy != OWN
 
     def _run_query(self, world: World, query: int) -> tuple[World, str]:
         error = ""

@@ -16,8 +16,10 @@ from oncelog.spark.commit.task import Tasking
 from spark.explorer import kafka as model
 from spark.explorer.programs import Programs
 from spark.explorer.worlds import (
+    CONTINUED,
     DEAD,
     OWN,
+    PLANNED_AGAIN,
     SINK,
     SLOTS,
     SPLITS,
@@ -206,7 +208,8 @@ class Moves:
             return self.put(world, index, DEAD)
         world = world._replace(copied=(*world.copied, (driver.query, batch, driver.copy)))
         more = batch + 1 < wanted.first + self.bounds.batches
-        return self.put(world, index, self.planning(driver.query, batch + 1, driver.copy) if more else DEAD)
+        copy = CONTINUED if driver.copy == PLANNED_AGAIN else driver.copy
+        return self.put(world, index, self.planning(driver.query, batch + 1, copy) if more else DEAD)
 
     def following(self, world: World, query: int) -> int | None:
         """Return the batch that a driver starts with, or None if that would exceed the bound."""

@@ -18,6 +18,8 @@ from spark.explorer.worlds import (
     FOREACH_BATCH,
     ID,
     MOVED,
+    OWN,
+    PLANNED_AGAIN,
     QUERY,
     SINK,
     SUCCESSOR,
@@ -48,6 +50,7 @@ class Mutant(NamedTuple):
     first_epoch: int = 0
     untouched: bool = False
     part_bytes: int = SINK.part_bytes
+    copy: int = OWN
 
 
 def _plan(**changed: Any) -> tuple[Any, ...]:
@@ -194,7 +197,10 @@ MUTANTS: dict[str, Mutant] = {
     "another query goes on": Mutant(
         Rules(task=_deciding(altered.anybody)), {"other": 1}, begin="commit", queries=(QUERY, SUCCESSOR)
     ),
-    "offsets not compared": Mutant(Rules(task=_deciding(altered.offsets_ignored)), {"older": 1}, 2, begin="log"),
+    "end not compared": Mutant(Rules(task=_deciding(altered.end_ignored)), {"older": 1}, 2, begin="log"),
+    "start not compared": Mutant(
+        Rules(task=_deciding(altered.start_ignored)), {"leap": 1}, 2, begin="log", copy=PLANNED_AGAIN
+    ),
     "renamed query goes on": Mutant(Rules(task=_deciding(altered.anybody)), {"renamed": 1}, begin="commit"),
     "takeOver before all": Mutant(
         Rules(task=_deciding(altered.take_over_first)), {"driver": 1}, begin="commit", queries=(TAKER,)

@@ -56,13 +56,17 @@ compact: the broker compacts the decision topic.
 stale: a broker that has just started reports an older high watermark to P0, K1 or C1b. P2 reads the whole topic,
     because brokers do not report an end below the high watermark of an earlier leader (KIP-207).
 older: a driver starts with a copy of the checkpoint that has lost the newest batches, or only the offsets of the next
-    one. It plans its batches again, with other offsets. The drivers with the original may run, too.
+    one. It plans its batches again, with other offsets. The drivers with the original may run, too, and a leap may make
+    them go on after a batch that the copy has written.
 renamed: a driver starts with a copy that has lost the file `metadata`, so that its query gets a new id. It may also
     have lost the newest commits.
 """
 DEAD = ("dead",)
-OWN, PLANNED_AGAIN, RENAMED = 0, 1, 2
-"""The checkpoint of a driver: the original, or one of the copies that the faults `older` and `renamed` make."""
+OWN, PLANNED_AGAIN, RENAMED, CONTINUED = 0, 1, 2, 3
+"""The checkpoint of a driver: the original, or one of the copies that the faults `older` and `renamed` make.
+
+CONTINUED: after its first batch, a copy of `older`. Then the start of the batch is its own, too, and not only the end.
+"""
 
 
 class Query(NamedTuple):
@@ -85,15 +89,18 @@ class Query(NamedTuple):
         """Return the source of the rows as stored in the record."""
         call = str(plan) if self.kind == EACH else ""
         name = f"{self.name}-renamed" if copy == RENAMED else self.name
-        offsets = f"{batch} of {copy % RENAMED}" if self.kind == STREAM else ""
-        return Source(self.kind, name, batch, f"/{self.name}" if self.known_by else "", call, offsets=offsets)
+        start = end = ""
+        if self.kind == STREAM:
+            start = f"{batch} again" if copy == CONTINUED else str(batch or "")
+            end = f"{batch + 1} again" if copy in (PLANNED_AGAIN, CONTINUED) else str(batch + 1)
+        return Source(self.kind, name, batch, f"/{self.name}" if self.known_by else "", call, "", start, end)
 
     @property
     def applicant(self) -> Source:
         """Return the query of a plan, as far as the plan knows it."""
         if self.kind == EACH:
             return Source(WRITE, self.name, 0)
-        known = self.source(-1)._replace(query=self.name if self.known_by == ID else "", offsets="")
+        known = self.source(-1)._replace(query=self.name if self.known_by == ID else "", start="", end="")
         return known if self.known_by else NO_SOURCE
 
     @property
@@ -140,6 +147,8 @@ class Bounds:
     queries: tuple[Query, ...] = (Query(),)
     untouched: bool = False
     """Whether the first driver must complete, whichever others start."""
+    copy: int = OWN
+    """The checkpoint of the first driver."""
     torn: bool = False
     """Whether a plan may fail because a batch is torn, as after a timeout. Lost and duplicated rows stay violations."""
 
@@ -209,7 +218,7 @@ def split_of(driver: int, query: int, batch: int, slot: int, copy: int = OWN) ->
 
 def rows_of(query: int, batch: int, copy: int) -> tuple[tuple[int, int, int], ...]:
     """Return the rows of a batch. If its offsets were planned again, it has one of the original's rows, and another."""
-    first = int(copy == PLANNED_AGAIN)
+    first = int(copy in (PLANNED_AGAIN, CONTINUED))
     return tuple((query, batch, row) for row in range(first, first + ROWS))
 
 

@@ -48,7 +48,7 @@ def collect_reports(state: Committing) -> Steps[Committing]:
     prepared = [m for m in state.messages if isinstance(m, Prepared)]
     if not prepared:
         _check_skipped(skipped)
-        return _note_call(state, skipped)
+        return _note_source(state, skipped)
     plans: set[tuple[Carried, Source]] = {(m.carried, m.source) for m in prepared}
     if skipped or len(plans) > 1:
         raise _different_plans(state.sink)
@@ -68,15 +68,14 @@ def collect_reports(state: Committing) -> Steps[Committing]:
     return replace(state, carried=carried, record=record)
 
 
-def _note_call(state: Committing, skipped: Sequence[Skipped]) -> Committing:
-    """Record which foreachBatch call skipped the batch, so that K1 can reject the call's second write."""
-    plans = {(m.carried, m.call) for m in skipped}
+def _note_source(state: Committing, skipped: Sequence[Skipped]) -> Committing:
+    """Record what the next batch is compared with, if the skipped batch has changed it."""
+    plans = {(m.carried, m.source) for m in skipped}
     if len(plans) > 1:
         raise _different_plans(state.sink)
-    for carried, call in plans:
+    for carried, source in plans:
         if carried is not None:
-            record = replace(carried.record, source=carried.record.source._replace(call=call))
-            return replace(state, carried=carried, record=record)
+            return replace(state, carried=carried, record=replace(carried.record, source=source))
     return state
 
 

@@ -140,6 +140,20 @@ def already_committed(prefix: str, record: Record, source: Source, permission: P
     return _compare_batches(last if same else NO_SOURCE, source, permission)
 
 
+def source_after_skip(committed: Source, source: Source) -> Source:
+    """Return the source of the record after this source has skipped a batch that is committed.
+
+    Inside foreachBatch, it has the call that skipped the batch, so that K1 can reject the call's second write. If
+    acceptReplay has accepted other offsets, it is the one that skipped: its next batch begins where this batch ends in
+    its own checkpoint.
+    """
+    if source.kind == EACH:
+        return committed._replace(call=source.call)
+    if source.kind == STREAM and (differ(committed.start, source.start) or differ(committed.end, source.end)):
+        return source
+    return committed
+
+
 def _compare_versions(last: Source, source: Source, permission: Permission) -> bool:
     """Return whether this version is committed. Raises MisuseError for a lower one, unless acceptReplay names it.
 
@@ -196,28 +210,35 @@ def _check_not_older(last: int, source: Source) -> None:
 def _compare_batches(committed: Source, source: Source, permission: Permission) -> bool:
     last = committed.batch
     if source.batch == last:
-        _check_same_offsets(committed, source, permission)
+        if permission.accept_replay != last:
+            _check_same_offsets(committed, source)
         return True
     _check_not_older(last, source)
-    if source.batch > last + 1 and not permission.adopt_checkpoint:
+    if permission.adopt_checkpoint:
+        return False
+    if source.batch > last + 1:
         here = f"the last one in the sink is {last}" if last >= 0 else "the sink has none of its batches"
         raise MisuseError(
             f"option checkpointLocation: the checkpoint is at batch {source.batch}, but {here}. "
             "If the query has moved here from another sink, or its decision topic was deleted, set adoptCheckpoint=true"
         )
+    _check_follows(committed, source)
     return False
 
 
-def _check_same_offsets(committed: Source, source: Source, permission: Permission) -> None:
+def differ(one: str, other: str) -> bool:
+    """Return whether two digests of offsets are known and different."""
+    return bool(one and other) and one != other
+
+
+def _check_same_offsets(committed: Source, source: Source) -> None:
     """Raise MisuseError if the checkpoint has planned the committed batch again, with other offsets.
 
     Spark stores the offsets of a batch before its tasks run. In a replay, it reads them again. So other offsets are
     those of another batch with the same number, whose rows the sink must not skip. The number of rows is often equal,
     because of maxOffsetsPerTrigger.
     """
-    if not (committed.offsets and source.offsets) or committed.offsets == source.offsets:
-        return
-    if permission.accept_replay == source.batch:
+    if not differ(committed.start, source.start) and not differ(committed.end, source.end):
         return
     raise MisuseError(
         f"option checkpointLocation: the sink has committed batch {source.batch} with other offsets than those that "
@@ -226,4 +247,22 @@ def _check_same_offsets(committed: Source, source: Source, permission: Permissio
         "newer checkpoint. Without one, start a new checkpoint where the committed rows end (startingOffsets, "
         f"takeOver=true). With acceptReplay={source.batch}, the sink would skip this batch: rows that only this one "
         "has would be lost, and later batches may write committed rows again"
+    )
+
+
+def _check_follows(committed: Source, source: Source) -> None:
+    """Raise MisuseError if a batch does not begin where the committed one before it ended.
+
+    Spark never changes a batch's end, at which the next batch begins. So another checkpoint has written the committed
+    batch, or the file with its end was edited.
+    """
+    if not differ(committed.end, source.start):
+        return
+    raise MisuseError(
+        f"option checkpointLocation: batch {source.batch} of the checkpoint {source.checkpoint!r} does not begin where "
+        f"batch {committed.batch} ended, which the sink has committed from {committed.checkpoint!r}. Another copy of "
+        f"the checkpoint has written batch {committed.batch}, or a file in offsets/ was edited. Nothing was written. "
+        "Continue with the checkpoint that has written the last batch. Without it, start a new checkpoint where the "
+        "committed rows end (startingOffsets, takeOver=true). With adoptCheckpoint=true, the sink would continue from "
+        "here: rows between the two offsets would be lost, or written twice"
     )

@@ -60,9 +60,9 @@ class Source(NamedTuple):
 
     `checkpoint`: the option checkpointLocation of a streaming query, "" if not given. `call`: the last call of the
     foreachBatch function that wrote or skipped the batch; a replay is another call. `topic`: the option topic of that
-    write, "" if its rows name their topics. Both are "" for other kinds. `offsets`: a digest of the offsets that a
-    streaming query's checkpoint has planned for the batch, "" if the driver could not read them, in records older than
-    this field, and for other kinds.
+    write, "" if its rows name their topics. Both are "" for other kinds. `start` and `end`: digests of the offsets at
+    which the batch of a streaming query begins and ends, as planned in the checkpoint. They are "" if the driver could
+    not read them, in records older than these fields, and for other kinds; `start` is also "" for batch 0.
     """
 
     kind: str
@@ -71,7 +71,8 @@ class Source(NamedTuple):
     checkpoint: str = ""
     call: str = ""
     topic: str = ""
-    offsets: str = ""
+    start: str = ""
+    end: str = ""
 
 
 NO_SOURCE = Source(WRITE, "", -1)
@@ -101,20 +102,21 @@ class Record:
         """Return the record as JSON, which any Kafka tool can display."""
         topics = _topics_of(self.transactions, self.ends)
         head = _Head(
-            _PackedSource(*self.source[:-1]),
+            _PackedSource(*self.source[:-2]),
             self.plan,
             self.slots,
             self.rows,
             self.settled,
             self.topics,
-            _PackedSource(*self.planner[:-1]),
+            _PackedSource(*self.planner[:-2]),
             self.prefix,
             self.parts,
             topics,
             _pack(self.transactions, topics),
             _pack_ends(self.ends, topics),
             _topic_ids(self.ends, topics),
-            self.source.offsets,
+            self.source.start,
+            self.source.end,
         )
         return msgspec.json.encode({"version": VERSION, "record": head})
 
@@ -230,8 +232,8 @@ class _PackedSource(NamedTuple):
 class _Head(msgspec.Struct):
     """Version 2 of a record. `spanned` is the table of topics that `transactions` and `ends` refer to.
 
-    `ids`: the id of each topic in `spanned`, or nothing. `offsets`: those of `source`. An older oncelog reads the
-    record without both.
+    `ids`: the id of each topic in `spanned`, or nothing. `start` and `end`: those of `source`. An older oncelog reads
+    the record without these. Some versions had one digest, `offsets`, which is ignored.
     """
 
     source: _PackedSource
@@ -247,7 +249,8 @@ class _Head(msgspec.Struct):
     transactions: list[_PackedTransaction] = []
     ends: list[_PackedEnd] = []
     ids: tuple[str, ...] = ()
-    offsets: str = ""
+    start: str = ""
+    end: str = ""
 
 
 class _Part(msgspec.Struct):
@@ -293,7 +296,7 @@ def decode_record(data: bytes) -> Record:
     head = msgspec.json.decode(data, type=_Envelope).record
     fields = msgspec.structs.asdict(head)
     topics = fields.pop("spanned")
-    fields["source"] = Source(*head.source, fields.pop("offsets"))
+    fields["source"] = Source(*head.source, fields.pop("start"), fields.pop("end"))
     fields["planner"] = Source(*head.planner)
     fields["transactions"] = _unpack(head.transactions, topics)
     fields["ends"] = _unpack_ends(head.ends, topics, fields.pop("ids"))

@@ -9,9 +9,16 @@ from typing import NamedTuple
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError
 from oncelog.spark.commit.names import TURNS, Attempt, task_id
-from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, already_committed, check_decisions, describe
+from oncelog.spark.commit.ownership import (
+    NO_PERMISSION,
+    Permission,
+    already_committed,
+    check_decisions,
+    describe,
+    source_after_skip,
+)
 from oncelog.spark.commit.plan import Carried, read_record
-from oncelog.spark.commit.record import EACH, NO_SOURCE, Owner, Source, TaskTransaction
+from oncelog.spark.commit.record import NO_SOURCE, Owner, Source, TaskTransaction
 from oncelog.spark.commit.steps import Phase, Sink, Steps
 
 
@@ -27,8 +34,8 @@ class Skipped(NamedTuple):
     total: int
     batch: int
     carried: Carried | None = None
-    """The task's plan, if the commit has to add the call of foreachBatch to the record; then `call` names it."""
-    call: str = ""
+    """The task's plan, if the commit has to replace the record's source by `source`."""
+    source: Source = NO_SOURCE
 
 
 class Prepared(NamedTuple):
@@ -67,9 +74,11 @@ class Tasking:
         if self.skip:
             batch = self.source.batch
             compared = batch == record.source.batch and batch != self.permission.accept_replay
-            noted = self.carried if self.source.kind == EACH else None
             total = record.rows if compared else -1
-            return Skipped(self.attempt.slot, self.rows.rows, total, batch, noted, self.source.call)
+            noted = source_after_skip(record.source, self.source)
+            if noted == record.source:
+                return Skipped(self.attempt.slot, self.rows.rows, total, batch)
+            return Skipped(self.attempt.slot, self.rows.rows, total, batch, self.carried, noted)
         transaction = None
         if self.owner is not None and self.rows.spans:
             transaction = TaskTransaction(self.owner, self.rows.spans)

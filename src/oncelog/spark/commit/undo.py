@@ -136,8 +136,9 @@ def _before(source: Source) -> Source:
     """Return the source as it was before this batch.
 
     The owner stays the same: its record has replaced that of an earlier writer, which could repeat a batch unnoticed.
+    The batch before ended where this one begins.
     """
-    return source if source.kind == WRITE else source._replace(batch=source.batch - 1)
+    return source if source.kind == WRITE else source._replace(batch=source.batch - 1, start="", end=source.start)
 
 
 def accept_loss(state: Planning) -> Steps[Planning]:

@@ -10,10 +10,14 @@ import msgspec
 
 
 class Planned(NamedTuple):
-    """The newest batch of a checkpoint, and a digest of its offsets. The digest is "" if it cannot be read here."""
+    """The newest batch of a checkpoint, and digests of its start and end.
+
+    `start` is "" for batch 0. A digest is also "" if its file cannot be read here.
+    """
 
     batch: int = -1
-    offsets: str = ""
+    start: str = ""
+    end: str = ""
 
 
 class _StreamMetadata(msgspec.Struct):
@@ -34,30 +38,33 @@ def query_id(checkpoint: str) -> str:
 def planned(checkpoint: str) -> Planned:
     """Return the newest batch whose offsets Spark has stored in a local checkpoint.
 
-    Spark writes `offsets/N` before it plans batch N, and reads it again for a replay. The first line is the version of
-    the file, the second has time, watermark and settings, and each further line is the end of the batch in one source.
-    The beginning is the end of the batch before. Both decide which rows the batch has, so both are in the digest. The
-    second line is not: if a checkpoint plans a batch again with the same offsets, the batch has the same rows.
+    Spark writes `offsets/N` before it plans batch N, never changes the file, and reads it again for a replay. The file
+    has the end of the batch. The start is the end of the batch before, so batch N + 1 begins where `offsets/N` says.
+    Spark keeps that file at least as long as N + 1 is the newest batch.
     """
     folder = _folder(checkpoint)
     if folder is None:
         return Planned()
     try:
         numbers = [int(file.name) for file in (folder / "offsets").iterdir() if file.name.isdecimal()]
-        newest = max(numbers, default=-1)
-        if newest < 0:
-            return Planned()
-        digest = hashlib.sha256(_sources(folder, newest))
-        if newest > 0:
-            digest.update(b"\n\n" + _sources(folder, newest - 1))
     except OSError:
         return Planned()
-    return Planned(newest, digest.hexdigest()[:32])
+    newest = max(numbers, default=-1)
+    end = _digest(folder, newest)
+    return Planned(newest, _digest(folder, newest - 1), end) if end else Planned()
 
 
-def _sources(folder: Path, batch: int) -> bytes:
-    """Return the lines of `offsets/BATCH` that have the sources' offsets."""
-    return b"\n".join((folder / "offsets" / str(batch)).read_bytes().splitlines()[2:])
+def _digest(folder: Path, batch: int) -> str:
+    """Return a digest of the lines of `offsets/BATCH` that have the sources' offsets, or "" if it cannot be read.
+
+    The first line is the version of the file. The second has time, watermark and settings. It is not in the digest: if
+    a checkpoint plans a batch again with the same offsets, the batch has the same rows.
+    """
+    try:
+        lines = (folder / "offsets" / str(batch)).read_bytes().splitlines()[2:]
+    except OSError:
+        return ""
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()[:32]
 
 
 def _folder(checkpoint: str) -> Path | None:

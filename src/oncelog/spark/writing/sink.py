@@ -211,15 +211,16 @@ class StreamSink(Writer, StreamArrowWriter):
                 f"the task has no property {BATCH_ID} or {QUERY_ID}; this version of Spark is not supported"
             )
         source = Source(STREAM, query, int(batch), self.options.checkpoint)
-        return self.write_rows(iterator, source._replace(offsets=self._offsets_of(source)))
+        return self.write_rows(iterator, self._with_offsets(source))
 
-    def _offsets_of(self, source: Source) -> str:
-        """Return the digest of the batch's offsets, or "" if the plan could not read them.
+    def _with_offsets(self, source: Source) -> Source:
+        """Return the source with the digests of the batch's offsets, if the plan could read them.
 
         Compare id and number: the driver may have read a folder of the same name in another file system.
         """
         known = self.carried.record.planner.query if self.carried is not None else ""
-        return self.planned.offsets if (known, self.planned.batch) == (source.query, source.batch) else ""
+        batch, start, end = self.planned
+        return source._replace(start=start, end=end) if (known, batch) == (source.query, source.batch) else source
 
     @translate_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
