@@ -83,6 +83,23 @@ def test_deleted_and_recreated_topic_is_named_in_the_log(
         assert take(consumer, 1) == [b"z"]
 
 
+def test_transaction_names_the_deleted_topic_that_it_waits_for(
+    server: Server, admin: Admin, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.create_topics([name, f"{name}-out"])
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(f"{name}-out", b"x").result(30)
+        delete(admin, name)
+        producer.send_offsets(name, {(name, 0): 1})
+        with pytest.raises(errors.AbortableError, match="does not exist any more"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    warnings = [record.getMessage() for record in caplog.records if "the transaction waits" in record.getMessage()]
+    assert warnings
+    assert warnings[0].startswith(f"the transaction waits for a topic of send_offsets, one of '{name}': ")
+
+
 def test_transaction_with_results_of_a_deleted_topic_is_committed_or_can_be_repeated(
     server: Server, admin: Admin, name: str
 ) -> None:

@@ -319,8 +319,10 @@ def silent() -> Iterator[str]:
 
 
 def test_unreachable_address_is_reported_in_time(silent: str) -> None:
-    with Producer(silent, max_block_ms=300) as producer, pytest.raises(errors.TimedOutError, match=f"300 ms.*{silent}"):
+    unreachable = pytest.raises(errors.TimedOutError, match=f"300 ms.*{silent}")
+    with Producer(silent, max_block_ms=300) as producer, unreachable as raised:
         producer.send("t", b"x")
+    assert raised.value.advice.startswith("Check bootstrap_servers")
     with pytest.raises(errors.TimedOutError, match=f"300 ms.*{silent}"):
         Producer(silent, transactional_id="t", max_block_ms=300, socket_connection_setup_timeout_ms=100)
 

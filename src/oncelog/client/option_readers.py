@@ -36,7 +36,11 @@ def integer(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
     """Return a reader of a whole number within bounds."""
 
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | str | float) or int(value) != float(value):
+        try:
+            whole = not isinstance(value, bool) and isinstance(value, int | str | float) and int(value) == float(value)
+        except (ValueError, OverflowError):  # text that is no number, NaN, infinity
+            whole = False
+        if not whole:
             raise ValueError("it must be a whole number")
         if not low <= int(value) <= high:
             raise ValueError(f"it must be {low} to {high}")

@@ -266,6 +266,8 @@ def test_names_of_librdkafka_have_the_meaning_of_kafkas() -> None:
     ("given", "words"),
     [
         ({"linger.ms": 5, "queue.buffering.max.ms": 5}, "two names of one option"),
+        ({"linger_ms": "soon"}, "linger_ms = 'soon': it must be a whole number"),
+        ({"linger_ms": float("inf")}, "linger_ms = inf: it must be a whole number"),
         ({"queue.buffering.max.ms": 0.5}, "queue.buffering.max.ms = 0.5: it must be a whole number"),
         ({"queue.buffering.max.kbytes": 1024}, "queue.buffering.max.kbytes: buffer_memory .* in bytes"),
         ({"partitioner": "fnv1a_random"}, "partitioner = 'fnv1a_random': .*librdkafka.* a callable"),

@@ -87,6 +87,9 @@ class CoordinatorDriver:
                     continue
                 code, why = failure
                 whose = f"the transaction waits for the coordinator of {asked.key!r}"
+                if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and isinstance(asked.request, TxnOffsetCommitRequest):
+                    topics = ", ".join(repr(topic.name) for topic in asked.request.topics)
+                    whose, why = f"the transaction waits for a topic of send_offsets, one of {topics}", code.text
                 what = whose if asked.key else "the producer waits for a producer id"
                 self._troubles.waiting(_COORDINATOR, f"{what}: {why}", errors.error_for(code, why))
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:

@@ -185,7 +185,7 @@ def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
         if "delivery_timeout_ms" in explicit:
             raise ConfigError(
                 f"delivery_timeout_ms = {options['delivery_timeout_ms']} must be at least "
-                f"linger_ms + request_timeout_ms = {least}"
+                f"linger_ms + request_timeout_ms = {least}; raise it, or lower request_timeout_ms"
             )
         options["delivery_timeout_ms"] = least
     _choose_level(options, explicit)

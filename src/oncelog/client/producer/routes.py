@@ -120,7 +120,8 @@ class Routes:
             found = await self._cluster.topic(topic, create=create, timeout_ms=limit)
         except errors.ConnectionFailedError as error:
             raise errors.TimedOutError(
-                f"cannot get the partitions of topic {topic!r} within {limit} ms (max_block_ms): {error.message}"
+                f"cannot get the partitions of topic {topic!r} within {limit} ms (max_block_ms): {error.message}",
+                advice=error.advice,
             ) from error
         self.counts[topic] = len(found.partitions)
         if not self._fresh:
