@@ -220,7 +220,10 @@ def _compare_batches(committed: Source, source: Source, permission: Permission) 
         here = f"the last one in the sink is {last}" if last >= 0 else "the sink has none of its batches"
         raise MisuseError(
             f"option checkpointLocation: the checkpoint is at batch {source.batch}, but {here}. "
-            "If the query has moved here from another sink, or its decision topic was deleted, set adoptCheckpoint=true"
+            "If the query has moved here from another sink, or its decision topic was deleted, set "
+            f"adoptCheckpoint=true. If the output has batch {source.batch} already, that writes it a second time. So "
+            f"compare the last rows of the output with offsets/{source.batch} in the checkpoint first: see "
+            "docs/operations/sink-starts.md"
         )
     _check_follows(committed, source)
     return False
