@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +187,22 @@ def test_batch_that_an_older_checkpoint_plans_again_is_rejected(pipeline: Pipeli
     pipeline.checkpoint = own
     pipeline.run()
     pipeline.check(198)
+
+
+def test_batch_after_edited_offsets_is_rejected(pipeline: Pipeline) -> None:
+    fill_partition(pipeline, 0, 0, 50)
+    pipeline.run()
+    folder = pipeline.checkpoint / "offsets"
+    newest = max(int(file.name) for file in folder.iterdir() if file.name.isdecimal())
+    (folder / f".{newest}.crc").unlink(missing_ok=True)
+    lines = (folder / str(newest)).read_text().splitlines()
+    edited = re.sub(r'"0": ?(\d+)', lambda found: f'"0":{int(found[1]) - 10}', lines[-1])
+    assert edited != lines[-1]
+    (folder / str(newest)).write_text("\n".join([*lines[:-1], edited]))
+    said = cause_line(pipeline.run)
+    assert f"option checkpointLocation: batch {newest + 1} of the checkpoint" in said
+    assert f"does not begin where batch {newest} ended" in said
+    pipeline.check(50)
 
 
 def test_foreach_batch_with_txn_app_id_and_the_batch_id_as_version(pipeline: Pipeline) -> None:
