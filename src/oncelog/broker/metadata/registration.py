@@ -235,9 +235,10 @@ class Registration:
                 if node.lost == self._noted.lost:
                     return  # a generation in the store may be lower than in the directory
                 self._logger.error(
-                    "cannot note that a log directory has failed: %r. The next start may count its records as "
-                    "complete. If all its partitions have other replicas, move the directory away, and start this "
-                    "broker once with the directory in lost.log.dirs, so that it copies them again", error,
+                    "cannot write to the metadata that a log directory has failed: %s. If no partition in it has other "
+                    "replicas, free space on its disk or repair it, then start the broker again. Otherwise, move the "
+                    "directory away, and start this broker once with it in lost.log.dirs. The broker then copies its "
+                    "partitions, and does not use records that the disk may have damaged", error,
                 )  # fmt: skip
 
     def _node(self, boots: dict[str, str], lost: frozenset[str], info: BrokerInfo) -> LossNode:

@@ -26,7 +26,10 @@ def place(
     """
     running, racks = racks, {**(down or {}), **racks}
     if not 1 <= replication_factor <= len(racks):
-        message = f"replication factor {replication_factor} is not in 1..{len(racks)}, the number of registered brokers"
+        bound = (
+            f"higher than {len(racks)}, the number of registered brokers" if replication_factor > 0 else "less than 1"
+        )
+        message = f"replication factor {replication_factor} is {bound}"
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     if not running:
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker of the cluster is registered and running")
