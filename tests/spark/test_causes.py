@@ -28,6 +28,26 @@ class SparksError(Exception):
         self._stackTrace, self._cause = stack, reason
 
 
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (
+            'The data source "oncelog" cannot be written in the "ErrorIfExists" mode.',
+            '. For oncelog, add .mode("append")',
+        ),
+        (
+            "requirement failed: oncelog does not support Update mode",
+            '. Use .outputMode("append"), or write in foreachBatch',
+        ),
+        ("Another error of Spark", "Another error of Spark"),
+    ],
+)
+def test_cause_of_a_wrong_mode_names_the_right_one(text: str, remedy: str) -> None:
+    found = oncelog.spark.cause(SparksError(f"{text}\nJVM stacktrace:", ""))
+    assert found.startswith(text.rstrip("."))
+    assert found.endswith(remedy)
+
+
 STACK = """org.apache.spark.SparkException: Writing job failed.
 \tat org.apache.spark.Some.java
 Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] Traceback (most recent call last):

@@ -46,6 +46,13 @@ def translate_batches(batches: Iterator[T]) -> Iterator[T]:
         raise SinkError(f"{type(error).__name__}: {in_spark(str(error))}") from None
 
 
+_REMEDIES = {
+    'cannot be written in the "ErrorIfExists" mode': 'For oncelog, add .mode("append")',
+    "oncelog does not support Update mode": 'Use .outputMode("append"), or write in foreachBatch',
+}
+"""What to do after errors that Spark itself raises, by a part of their text."""
+
+
 def cause(error: BaseException) -> str:
     """Return the cause of a failed query or write in one line: the message of oncelog's error in Spark's exception.
 
@@ -55,9 +62,9 @@ def cause(error: BaseException) -> str:
     text = "\n".join(_texts(error))
     if (ours := _OURS.search(text)) is not None:
         return ours[1]
-    if (known := _ANY.search(text)) is not None:
-        return known[0]
-    return text.partition("\n")[0]
+    known = _ANY.search(text)
+    first = text.partition("\n")[0] if known is None else known[0]
+    return ". ".join([first.rstrip(". "), *(remedy for part, remedy in _REMEDIES.items() if part in text)])
 
 
 def _texts(error: BaseException) -> Iterator[str]:
