@@ -17,6 +17,7 @@ from support.replica_cluster import ReplicaCluster
 ALL = 1, 2, 3
 SMALL = {"internal.segment.bytes": "400"}
 WRITTEN = [b"%d" % number * 20 for number in range(12)]
+MORE = [b"more %d" % number * 20 for number in range(12)]
 Files = dict[str, bytearray]
 
 
@@ -38,6 +39,11 @@ def cut_in_half(cluster: ReplicaCluster, number: int) -> None:
 
 def lose_first_segment(cluster: ReplicaCluster, number: int) -> None:
     del cluster.world.brokers[number].disk.files[next(iter(files_of(cluster, number)))]
+
+
+def lose_two_segments(cluster: ReplicaCluster, number: int) -> None:
+    for path in list(files_of(cluster, number))[:2]:
+        del cluster.world.brokers[number].disk.files[path]
 
 
 def lose_partition(cluster: ReplicaCluster, number: int) -> None:
@@ -97,6 +103,32 @@ def test_damaged_replica_takes_no_records_of_the_others(damage: str, first: str,
             if first == "damaged alone for long" and number == 3:
                 await asyncio.sleep(60)
         await check_complete(cluster, ALL if damage != "flipped bit" or not clean else (1, 2))
+
+    ReplicaCluster.run(scenario)
+
+
+@pytest.mark.parametrize("first", ["damaged first", "damaged last"])
+@pytest.mark.parametrize("damage", [lose_first_segment, lose_two_segments])
+def test_lost_segments_whose_records_were_synced_are_noticed_after_a_kill(
+    damage: Callable[[ReplicaCluster, int], None], first: str
+) -> None:
+    """A clean stop has synced the records, so the recovery point is after the segments that are lost."""
+
+    async def scenario(cluster: ReplicaCluster) -> None:
+        await fill(cluster)
+        for number in ALL:
+            await end(cluster, number, clean=True)
+        for number in ALL:
+            await cluster.world.brokers[number].start()
+        await asyncio.sleep(30)  # until there is a leader, and all replicas are in sync
+        assert await cluster.append(cluster.state("t").leader, "t", MORE[0]) is ErrorCode.NONE
+        await asyncio.sleep(11)  # until housekeeping has written the high watermark
+        for number in ALL:
+            await end(cluster, number, clean=False)
+        damage(cluster, 3)
+        for number in (1, 2, 3) if first == "damaged last" else (3, 1, 2):
+            await cluster.world.brokers[number].start()
+        await check_complete(cluster, written=[*WRITTEN, MORE[0]])
 
     ReplicaCluster.run(scenario)
 
@@ -208,7 +240,6 @@ def test_old_copy_is_noticed_if_the_first_start_with_it_dies(changes: int) -> No
     ReplicaCluster.run(scenario, log_dirs=("data", "more"))
 
 
-MORE = [b"more %d" % number * 20 for number in range(12)]
 ORDERS = {
     "alone for long": (3, None, 2, 1),
     "before the complete one": (3, 1, 2),

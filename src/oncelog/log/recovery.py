@@ -216,7 +216,7 @@ class Loader:
             logger.warning(text, self._directory, max(changed, segments[0].base_offset))
             clean, recovery_point = False, changed if clean else min(recovery_point, changed)
         stored_start, log_start = log_start, max(log_start, segments[0].base_offset)
-        if not clean and self._is_hole(segments[0], max(stored_start, recovery_point)) and self._holes is Holes.DROP:
+        if not clean and self._is_hole(segments[0], stored_start) and self._holes is Holes.DROP:
             return (yield from self._emptying(segments, stored_start))
         if not clean and not self._epochs.entries:
             recovery_point = 0  # the file of the epochs is lost, so find all of them in the batches
@@ -378,7 +378,7 @@ class Loader:
         """Return whether the records from ``end`` to this segment are missing.
 
         Each segment begins where the one before ends. The first one begins at the checkpointed log start or before it,
-        or at a synced record, because segments are deleted only when the new log start is in the checkpoint.
+        because segments are deleted only when the new log start is in the checkpoint.
         """
         if segment.base_offset <= end:
             return False

@@ -65,14 +65,14 @@ def compacted(disk: CrashDisk, log: Log) -> tuple[str, str]:
         (1, {}, (0, 0)),
         (3, {"log_start_offset": 2}, (2, 2)),
         (1, {"log_start_offset": 10}, (10, 40)),
-        (1, {"recovery_point": 10}, (10, 40)),
+        (1, {"recovery_point": 10}, (0, 0)),
         (1, {"clean": True}, (10, 40)),
         (1, {"holes": Holes.KEEP}, (10, 40)),
         (1, {"holes": Holes.REFUSE}, None),
     ],
 )
 def test_log_without_its_first_segments(lost: int, options: dict[str, Any], left: tuple[int, int] | None) -> None:
-    """A crash of the machine may lose the names of files. A log that continues after a hole looks complete."""
+    """A crash of the machine, or a person, may remove files. A log that continues after a hole looks complete."""
     disk, log = rolled(LogConfig())
     for segment in list(log.segments)[:lost]:
         disk.remove(name(segment.base_offset))
