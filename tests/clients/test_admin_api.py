@@ -143,7 +143,7 @@ def test_topics_are_created_checked_and_described(admin: Admin, name: str) -> No
     wait_until(lambda: f"{name}-beside" in admin.list_topics(), "the other topic was created nevertheless")
     (found,) = admin.describe_topics(name)
     assert (found.topic_id, [p.partition for p in found.partitions]) == (made.topic_id, [0, 1])
-    assert found.partitions[0][1:] == (1, 0, (1,), (1,), 0, 0, 0, 0)
+    assert found.partitions[0][1:] == (1, 0, (1,), (1,), 0, 0, 0, 0, ())
     admin.create_partitions(name, 4, validate_only=True)
     admin.create_partitions(name, 3, assignments=[[1]])
     wait_until(lambda: admin.list_topics()[name] == 3, "the new partition is visible")
@@ -179,7 +179,7 @@ def test_described_offsets_are_in_order_while_records_are_written(
 
     monkeypatch.setattr(offset_calls, "list_offsets", answer)
     (found,) = admin.describe_topics(name)
-    start, committed, stable, end = found.partitions[0][5:]
+    start, committed, stable, end = found.partitions[0][5:9]
     assert start <= stable <= committed <= end
 
 

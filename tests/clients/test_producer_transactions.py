@@ -110,7 +110,7 @@ def test_detached_transaction_is_ended_by_another_process(server: Server, admin:
     assert producer.first_offsets == {(name, 0): 0, (name, 1): 0}
     assert admin.describe_transaction(name).state == "Ongoing"
     assert admin.describe_producers(name, 0)[0].transaction_start == 0
-    assert admin.describe_topics(name)[0].partitions[0][5:] == (0, 1, 0, 1)
+    assert admin.describe_topics(name)[0].partitions[0][5:9] == (0, 1, 0, 1)
     with BlockingCluster(server.bootstrap) as cluster:
         request = EndTxnRequest(
             transactional_id=name,

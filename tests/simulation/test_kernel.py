@@ -327,7 +327,7 @@ def test_our_server_runs_in_the_simulation() -> None:
 def test_files_of_a_killed_process_keep_what_it_wrote() -> None:
     disk = SimDisk(random.Random(1))
     mount = disk.mount()
-    mount.mkdir("a/b")
+    mount.mkdir("a/b", parents=True)
     file = mount.open("a/b/c", create=True)
     file.pwrite(b"hello", 0)
     disk.kill()
@@ -384,7 +384,7 @@ def test_simulated_disk() -> None:
     disk = SimDisk(random.Random(1)).mount()
     with pytest.raises(FileNotFoundError):
         disk.open("d/f", create=True)
-    disk.mkdir("d/e")
+    disk.mkdir("d/e", parents=True)
     assert (disk.exists("d"), disk.exists("d/e"), disk.exists("d/f")) == (True, True, False)
     file = disk.open("d/f", create=True)
     file.pwrite(b"abc", 2)

@@ -77,7 +77,7 @@ def test_each_fault_has_a_tag_and_survives_json() -> None:
     assert len({kind.__struct_config__.tag for kind in kinds}) == len(kinds)
     required: dict[str, Any] = {
         "at": 0.0, "host": "a", "changes": 3, "ms": 4, "source": "a", "target": "b", "by_s": 1.0, "bytes_per_s": 9.0,
-        "kinds": ("sync",), "loses": "answers",
+        "kinds": ("sync",), "loses": "answers", "folder": "data",
     }  # fmt: skip
     made = [kind(**{name: required[name] for name in kind.__struct_fields__ if name in required}) for kind in kinds]
     assert decode(plan(*made).encode(), "toy").faults == made

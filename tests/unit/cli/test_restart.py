@@ -129,7 +129,7 @@ def test_restarts_slow_down_while_a_disk_is_full(tmp_path: Path) -> None:
         assert broker.died()
         assert not wait or said.pop() == (
             "broker 2 cannot use any of its log directories, and serves no clients until it can. Free space on the "
-            f"disk of /disk2, or repair it. Retrying in {wait}."
+            f"disk of /disk2, repair it, or put the directory back if it is missing. Retrying in {wait}."
         )
         assert not said
 
