@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
+from itertools import islice
 from typing import NamedTuple
 
 from oncelog.cluster.image import MetadataImage
@@ -53,9 +54,8 @@ def isr_summary(changes: Iterable[IsrChange]) -> str:
     parts = [f"broker {broker} has left those of {_count(left[broker])}" for broker in sorted(left)]
     parts += [f"broker {broker} has joined those of {_count(joined[broker])}" for broker in sorted(joined)]
     fewest = nsmallest(NAMED, newest.items(), key=lambda item: len(item[1]))
-    named = "; ".join(f"{partition}: {_brokers(isr)}" for partition, isr in fewest)
-    more = f"; and {len(newest) - NAMED} more" if len(newest) > NAMED else ""
-    return f"{'; '.join(parts) or 'no broker has left or joined'}. Partitions with the fewest: {named}{more}"
+    named = _listed((f"{partition}: {_brokers(isr)}" for partition, isr in fewest), len(newest))
+    return f"{'; '.join(parts) or 'no broker has left or joined'}. Partitions with the fewest: {named}"
 
 
 def unclean_elections(before: MetadataImage, writes: Iterable[StateWrite]) -> list[Uncleanly]:
@@ -70,14 +70,13 @@ def unclean_elections(before: MetadataImage, writes: Iterable[StateWrite]) -> li
 
 def unclean_summary(elections: Sequence[Uncleanly]) -> str:
     """Return a warning about elections that may have lost acknowledged records."""
-    named = "; ".join(
-        f"{partition}: broker {leader} (in sync before: {_brokers(isr)})"
-        for partition, leader, isr in elections[:NAMED]
+    named = _listed(
+        (f"{partition}: broker {leader} (in sync before: {_brokers(isr)})" for partition, leader, isr in elections),
+        len(elections),
     )
-    more = f"; and {len(elections) - NAMED} more" if len(elections) > NAMED else ""
     return (
         f"unclean election of leaders for {_count(len(elections))}: acknowledged records that the new leader lacks are "
-        f"lost. {named}{more}"
+        f"lost. {named}"
     )
 
 
@@ -97,15 +96,17 @@ def stuck_partitions(image: MetadataImage) -> list[Stuck]:
 
 def stuck_summary(partitions: Sequence[Stuck]) -> str:
     """Return a warning about partitions that have no leader, with what to do."""
-    named = "; ".join(
-        f"{partition}: broker {_brokers(damaged)} lacks records, broker {_brokers(missing)} has all"
-        for partition, damaged, missing in partitions[:NAMED]
+    named = _listed(
+        (
+            f"{partition}: broker {_brokers(damaged)} lacks records, broker {_brokers(missing)} has all"
+            for partition, damaged, missing in partitions
+        ),
+        len(partitions),
     )
-    more = f"; and {len(partitions) - NAMED} more" if len(partitions) > NAMED else ""
     brokers = _brokers({broker for each in partitions for broker in each.missing})
     topic = partitions[0].partition.rpartition("-")[0]
     return (
-        f"no leader for {_count(len(partitions))}, because the complete replicas are not running: {named}{more}. "
+        f"no leader for {_count(len(partitions))}, because the complete replicas are not running: {named}. "
         f"Start these brokers: {brokers}. If they are lost for good, accept the loss of records with: "
         f"oncelog topic alter {topic} --config unclean.leader.election.enable=true"
     )
@@ -131,6 +132,12 @@ def election_summary(before: MetadataImage, writes: Iterable[StateWrite]) -> str
     if others:
         parts.append(f"removed members from the in-sync replicas of {_count(others)}")
     return "the controller has changed partitions: " + "; ".join(parts)
+
+
+def _listed(texts: Iterable[str], total: int) -> str:
+    """Return the first of these texts, and how many of `total` follow."""
+    more = [f"and {total - NAMED} more"] if total > NAMED else []
+    return "; ".join([*islice(texts, NAMED), *more])
 
 
 def _count(partitions: int) -> str:

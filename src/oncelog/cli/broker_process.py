@@ -105,6 +105,10 @@ class BrokerProcess:
         attempt = self._failures + 1
         return attempt not in TOLD_ATTEMPTS and attempt % EACH_ATTEMPTS != 0
 
+    def _tried(self) -> str:
+        """Return how many processes in a row have failed, as a part of a line, if there were several."""
+        return f" ({self._failures} attempts have failed)" if self._failures > 1 else ""
+
     def read_link(self) -> bool:
         """Read what the broker has sent. Return False if it has closed the socket, because the process has ended."""
         assert self.link is not None
@@ -198,9 +202,7 @@ class BrokerProcess:
         self._failures = 0 if is_usable else self._failures + 1
         if quiet:
             return True
-        when = f"in {wait_s:g} s" if wait_s else "now"
-        if self._failures > 1:
-            when += f" ({self._failures} attempts have failed)"
+        when = (f"in {wait_s:g} s" if wait_s else "now") + self._tried()
         text = f"{what}; restarting {when}"
         if status == NO_LOG_DIRECTORY:
             text = (
@@ -220,8 +222,7 @@ class BrokerProcess:
         if quiet:
             return
         if self.failed:
-            tried = f" ({self._failures} attempts have failed)" if self._failures > 1 else ""
-            self._say(f"{what} before it was ready; restarting in {wait_s:g} s{tried}")
+            self._say(f"{what} before it was ready; restarting in {wait_s:g} s{self._tried()}")
             return
         self.failed = True
         folders = self.launch.settings["log.dirs"]

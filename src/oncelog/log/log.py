@@ -46,7 +46,6 @@ class Log(TruncatableLog):
         self.unlink = files.unlink
         self.unsynced = files.unsynced
         """Small files that were written. A caller that syncs them, and the directory, removes them from the list."""
-        """Whether recovery has dropped data at the end of the log. Other replicas may have these records."""
         self._epochs = loaded.epochs
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
 

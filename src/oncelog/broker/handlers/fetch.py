@@ -275,7 +275,7 @@ class FetchHandler:
         follower = follower_of(request)
         read_committed = request.isolation_level == READ_COMMITTED
         may_follow = follower is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER)
-        if follower is not None and may_follow and follower[0] in self._cache.image.brokers:
+        if follower is not None and may_follow and not again and follower[0] in self._cache.image.brokers:
             self._connected.add(follower[0], ctx.session)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)
         unsent = self._unsent()

@@ -154,9 +154,8 @@ class LogDirectories:
         """Open all directories. A directory that cannot be read or written, or is not mounted, goes offline.
 
         `former` are the directories that the broker had before, by their present paths. Return them together with the
-        new ones. Raises
-        KAFKA_STORAGE_ERROR if all are offline. Raises INCONSISTENT_CLUSTER_ID if a directory belongs to another cluster
-        or broker, if two have the same id, or if `log.dirs` does not name a known one.
+        new ones. Raises KAFKA_STORAGE_ERROR if all are offline. Raises INCONSISTENT_CLUSTER_ID if a directory belongs
+        to another cluster or broker, if two have the same id, or if `log.dirs` does not name a known one.
         """
         for directory in self._all:
             try:

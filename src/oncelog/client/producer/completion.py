@@ -151,8 +151,8 @@ class Completion:
         if manager.error is None or not self._accumulator.waiting:
             return
         if manager.state in (ManagerState.FATAL_ERROR, ManagerState.ABORTABLE_ERROR):
-            kept = _has_sequence if manager.state is ManagerState.ABORTABLE_ERROR else _never
-            for batch in self._accumulator.take_waiting(unless=kept):
+            abortable = manager.state is ManagerState.ABORTABLE_ERROR
+            for batch in self._accumulator.take_waiting(unless=lambda batch: abortable and _has_sequence(batch)):
                 self.finish(batch, manager.error)
 
     # -- responses --------------------------------------------------------------------------------------------------
@@ -289,10 +289,6 @@ def _by_record(error: BaseException, batch: Batch, place: BatchAnswer | None) ->
 
 def _has_sequence(batch: Batch) -> bool:
     return batch.base_sequence >= 0
-
-
-def _never(batch: Batch) -> bool:
-    return False
 
 
 def _unchanged(error: errors.KafkaError) -> errors.KafkaError:
