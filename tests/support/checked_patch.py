@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
@@ -115,3 +116,16 @@ def _arguments(function: Callable[..., Any], *, required: bool) -> tuple[list[No
         elif each.kind is each.KEYWORD_ONLY:
             options[each.name] = None
     return arguments, options
+
+
+def in_this_thread(really: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `instead` in the calling thread, and `really` in all others.
+
+    A patch of a library's function concerns the whole process, and so also the threads that other tests have left.
+    """
+    own = threading.get_ident()
+
+    def chosen(*arguments: Any, **options: Any) -> Any:
+        return (instead if threading.get_ident() == own else really)(*arguments, **options)
+
+    return chosen

@@ -26,6 +26,7 @@ from oncelog.cluster.store import (
 )
 from oncelog.cluster.store_sqlite import SqliteStore
 from support.broker_sets import Clock
+from support.checked_patch import in_this_thread
 
 
 def test_sqlite_persists_nodes(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_sqlite_waits_for_a_process_that_creates_the_same_file(tmp_path: Path, m
         if len(pauses) == 3:
             other.execute("ROLLBACK")
 
-    monkeypatch.setattr("oncelog.cluster.store_sqlite.time.sleep", pause)
+    monkeypatch.setattr(time, "sleep", in_this_thread(time.sleep, pause))
     store = SqliteStore(path)
     assert len(pauses) == 3
     store.create("/n")
@@ -348,7 +349,7 @@ def test_a_store_opens_although_others_write_all_the_time(tmp_path: Path, monkey
             other.execute("COMMIT")
             other.execute("BEGIN IMMEDIATE")
 
-    monkeypatch.setattr("oncelog.cluster.store_sqlite.time.sleep", pause)
+    monkeypatch.setattr(time, "sleep", in_this_thread(time.sleep, pause))
     store = SqliteStore(path)
     assert store.children("/") == []
     assert len(pauses) == 3

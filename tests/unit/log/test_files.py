@@ -22,6 +22,7 @@ from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot, encode_s
 from oncelog.log.txn_index import AbortedTransaction, TransactionIndex
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.checked_patch import in_this_thread
 from support.crashdisk import CrashDisk
 
 
@@ -319,7 +320,7 @@ def test_os_disk_reuses_its_own_descriptors_in_a_shortage(tmp_path: Path, monkey
             raise OSError(errno.EMFILE, "too many open files")
         return really_open(*arguments)
 
-    monkeypatch.setattr(os, "open", limited)
+    monkeypatch.setattr(os, "open", in_this_thread(really_open, limited))
     three = disk.open(f"{tmp_path}/c", create=True)
     assert disk.open_files == 2
     limit = 0
@@ -363,7 +364,7 @@ def test_os_disk_writes_large_data_in_pieces(tmp_path: Path, monkeypatch: pytest
         sizes.append(len(data))
         return pwrite(fd, data[:-1] if len(sizes) == 2 else data, pos)
 
-    monkeypatch.setattr(os, "pwrite", short)
+    monkeypatch.setattr(os, "pwrite", in_this_thread(pwrite, short))
     data = os.urandom(3 * WRITE_BYTES + 5)
     file = OsDisk().open(f"{tmp_path}/x", create=True)
     file.pwrite(memoryview(data), 7)

@@ -14,6 +14,7 @@ import pytest
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.checked_patch import in_this_thread
 from support.logs import (
     FOLDER,
     NOW,
@@ -74,7 +75,7 @@ def test_log_survives_a_shortage_of_descriptors(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.EMFILE, "too many open files")
 
     with monkeypatch.context() as shortage:
-        shortage.setattr(os, "open", refused)
+        shortage.setattr(os, "open", in_this_thread(os.open, refused))
         assert code_of(lambda: append(log, of_producer(1, 1))) == ErrorCode.KAFKA_STORAGE_ERROR
         assert code_of(lambda: end_txn(log, 2, commit=True)) == ErrorCode.KAFKA_STORAGE_ERROR
     append(log, of_producer(1, 1))
