@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from oncelog.broker import replication_isr
 from oncelog.broker.coordinators import marker_outbox
 from oncelog.broker.coordinators import terms as coordinator_terms
 from oncelog.broker.coordinators.record_batches import replay_batch
@@ -23,7 +22,8 @@ from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.handlers import delete_records
 from oncelog.broker.metadata.registration import Registration
-from oncelog.broker.replication import Replication, _Followed
+from oncelog.broker.replication import in_sync
+from oncelog.broker.replication.fetchers import Replication, _Followed
 from oncelog.broker.storage import log_cleaner
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.log_offsets import LogOffsetReader
@@ -67,8 +67,8 @@ def joining_unchecked(patch: Patching) -> None:
     def write(proposed: Any) -> StateWrite:
         return original(proposed._replace(proposal=proposed.proposal._replace(joining=())))
 
-    original = replication_isr._Proposed.write
-    patch.setattr(replication_isr._Proposed, "write", write)
+    original = in_sync._Proposed.write
+    patch.setattr(in_sync._Proposed, "write", write)
 
 
 def joins_at_the_high_watermark(patch: Patching) -> None:

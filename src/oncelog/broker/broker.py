@@ -28,9 +28,9 @@ from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.peers import Peers
-from oncelog.broker.replication import Replication
-from oncelog.broker.replication_isr import InSyncReplicas
-from oncelog.broker.replication_starts import StartOffsets
+from oncelog.broker.replication.fetchers import Replication
+from oncelog.broker.replication.in_sync import InSyncReplicas
+from oncelog.broker.replication.start_offsets import StartOffsets
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes

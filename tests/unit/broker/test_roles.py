@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from oncelog.broker import replication_isr
 from oncelog.broker.broker import Broker
+from oncelog.broker.replication import in_sync
 from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
@@ -137,7 +137,7 @@ def test_delete_records_ends_when_another_has_removed_the_member_first(
     storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller removes a member that may lack records while the leader does."""
-    original = replication_isr.write_states
+    original = in_sync.write_states
 
     def overtaken(
         changes: ChangeLog, writes: Sequence[StateWrite], *, session: int | None
@@ -147,7 +147,7 @@ def test_delete_records_ends_when_another_has_removed_the_member_first(
             changes.write([Set(path, encode_state(write.state), ANY)], path)
         return original(changes, writes, session=session)
 
-    monkeypatch.setattr(replication_isr, "write_states", overtaken)
+    monkeypatch.setattr(in_sync, "write_states", overtaken)
 
     async def life(broker: Broker) -> None:
         await create(broker, replace(TOPIC, configs={}))

@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective
-from oncelog.broker.isr_log import (
+from oncelog.broker.metadata.loader import MetadataLoader
+from oncelog.broker.metadata.registration import Registration
+from oncelog.broker.workers import Workers
+from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
+from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
+from oncelog.cluster.controller.isr_log import (
     election_summary,
     stuck_partitions,
     stuck_summary,
     unclean_elections,
     unclean_summary,
 )
-from oncelog.broker.metadata.loader import MetadataLoader
-from oncelog.broker.metadata.registration import Registration
-from oncelog.broker.workers import Workers
-from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
-from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
 from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, reconcile, unbalanced
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
 from oncelog.cluster.state_writes import BATCH, REJECTED, StateWrite, write_states

@@ -17,8 +17,8 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.peers import Failure, Peers, Purpose
-from oncelog.broker.replication_starts import StartOffsets
-from oncelog.broker.replication_truncation import Truncated, Truncations
+from oncelog.broker.replication.start_offsets import StartOffsets
+from oncelog.broker.replication.truncations import Truncated, Truncations
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.follower import Action, Append, Fetch, Fetched, Following, Restart, Signal, Truncate

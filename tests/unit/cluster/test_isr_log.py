@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from oncelog.broker.isr_log import IsrChange, Uncleanly, election_summary, isr_summary, unclean_summary
+from oncelog.cluster.controller.isr_log import IsrChange, Uncleanly, election_summary, isr_summary, unclean_summary
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.state_writes import StateWrite

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import msgspec
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.isr_log import IsrChange, isr_summary
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.workers import Workers
 from oncelog.cluster.changes import RETRY_S, ChangeLog
+from oncelog.cluster.controller.isr_log import IsrChange, isr_summary
 from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Replica
