@@ -25,6 +25,7 @@ COMPILED = (
     "broker/handlers/fetch.py",
     "broker/handlers/produce.py",
     "broker/requests/*.py",
+    "cluster/commits.py",
     "cluster/leader.py",
     "cluster/replica.py",
     "cluster/waits.py",

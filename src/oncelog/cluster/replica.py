@@ -301,7 +301,7 @@ class Replica:
         elif current is None:
             callback(self._why_lost())
         else:
-            return current.waits.add(offset, partial(self._ended, callback))
+            return current.waits.add(offset, partial(Replica._ended, self, callback))
         return None
 
     def when_stored(self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None) -> Wait | None:
@@ -316,7 +316,7 @@ class Replica:
         elif self.term is None:
             callback(self._why_lost())
         else:
-            return self._stored_waits.add(offset, partial(self._ended, callback))
+            return self._stored_waits.add(offset, partial(Replica._ended, self, callback))
         return None
 
     def _ended(self, callback: Callable[[ErrorCode], None], outcome: Outcome) -> None:

@@ -1,4 +1,7 @@
-"""What a small request costs at the edge of a connection: no task, no timer, and no more memory than it needs."""
+"""What a small request costs at the edge of a connection: no task, no timer, and no more memory than it needs.
+
+A Produce that waits for its records to be stored or committed has one task, and one timer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import struct
 import sys
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,8 @@ from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, BrokerStorage
 
 ROUNDS = 200
+WAITING_BYTES = 5700
+"""The memory that a Produce may take while it waits, with its task and its timer: a fifth more than in CPython 3.11."""
 MOST_BYTES = {ProduceRequest.API_KEY: 4000, FetchRequest.API_KEY: 3500}
 """The memory that all objects of a request may take at once: a fifth more than in CPython 3.11."""
 RECORDS = bytes(build_batch([Record(0, NOW, b"k", b"v")]))
@@ -65,22 +71,31 @@ class Client:
         self._connection.connection_made(self._wire)
 
     def ask(self, count: int) -> None:
-        before = self._wire.answers
+        before = self.answers
         for _ in range(count):
-            self._connection.get_buffer(-1)[: len(self._frame)] = self._frame
-            self._connection.buffer_updated(len(self._frame))
-        assert self._wire.answers == before + count
+            self.send()
+        assert self.answers == before + count
+
+    def send(self) -> None:
+        self._connection.get_buffer(-1)[: len(self._frame)] = self._frame
+        self._connection.buffer_updated(len(self._frame))
+
+    @property
+    def answers(self) -> int:
+        """The number of responses."""
+        answers: int = self._wire.answers
+        return answers
 
     def close(self) -> None:
         self._connection.connection_lost(None)
 
 
-def serve(folder: Path, life: Callable[[Broker], Awaitable[None]]) -> None:
+def serve(folder: Path, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
     async def body(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         await life(broker)
 
-    BrokerStorage(folder).run_broker(body)
+    BrokerStorage(folder).run_broker(body, **settings)
 
 
 @small_requests
@@ -126,3 +141,45 @@ def test_small_request_takes_little_memory_and_keeps_none(tmp_path: Path, reques
         assert peak <= MOST_BYTES[request_.API_KEY]
 
     serve(tmp_path, life)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_waiting_produce_takes_little_memory_one_task_and_one_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    async def life(broker: Broker) -> None:
+        request = copy(PRODUCE)
+        request.acks, request.timeout_ms = acks, 60_000
+        clients = [Client(broker, request, 9) for _ in range(ROUNDS + 2)]
+        clients[0].send()  # it begins the sync that all wait for
+        loop, made = asyncio.get_running_loop(), []
+        with monkeypatch.context() as patch:
+            for name in ("create_task", "call_soon", "call_later", "call_at", "create_future"):
+                make = getattr(loop, name)
+                patch.setattr(
+                    loop,
+                    name,
+                    lambda *given, _make=make, _name=name, **named: made.append(_name) or _make(*given, **named),
+                )
+            clients[1].send()
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for client in clients[2:]:
+                client.send()
+            taken = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        assert [client.answers for client in clients] == [0] * len(clients)
+        while sum(client.answers for client in clients) < len(clients):
+            await asyncio.sleep(0.001)
+        for client in clients:
+            client.close()
+        assert sorted(set(made)) == sorted(made), "one of each"
+        assert {"call_later", "create_future", "create_task"} <= set(made)
+        assert taken / ROUNDS <= WAITING_BYTES
+
+    serve(tmp_path, life, log_flush_interval_messages="1")

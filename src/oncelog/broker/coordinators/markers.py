@@ -18,6 +18,7 @@ from oncelog.broker.peers import Peers
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
+from oncelog.cluster.commits import Commits
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.partition_state import state_path
 from oncelog.cluster.replica import Replica
@@ -143,11 +144,22 @@ class MarkerWriter:
 
     def _write_own(self, markers: Markers, backoff_ms: int) -> None:
         first = backoff_ms == _BACKOFF_MS
-        results = {each: self._write_marker(markers, each, logs=first) for each in markers.partitions}
-        written = [each for each, code in results.items() if code is ErrorCode.NONE]
-        self._partitions.when_committed(
-            written, lambda lost: self._markers_written(markers, backoff_ms, results | lost)
-        )
+        results = dict.fromkeys(markers.partitions, ErrorCode.NONE)
+        written: dict[Partition, tuple[Replica, int]] = {}
+        for each in markers.partitions:
+            try:
+                written[each] = self._write_marker(markers, each)
+            except ProtocolError as error:
+                results[each] = error.code
+                if first:  # of many attempts
+                    self._log(markers, each, error)
+
+        def ended(errors: list[ErrorCode]) -> None:
+            self._markers_written(markers, backoff_ms, results | dict(zip(written, errors, strict=True)))
+
+        commits = Commits(len(written), ended)
+        for replica, offset in written.values():
+            commits.add(replica, offset)
 
     def _replica(self, partition: Partition) -> Replica | None:
         try:
@@ -177,29 +189,27 @@ class MarkerWriter:
                 backoff_ms / 1000, self._write_markers, _only(markers, rest), min(2 * backoff_ms, _MAX_BACKOFF_MS)
             )
 
-    def _write_marker(self, markers: Markers, partition: Partition, *, logs: bool) -> ErrorCode:
-        """Append a marker, and return the result. Log an error only at the first of many attempts."""
-        try:
-            self._partitions.append_marker(
-                *partition,
-                commit=markers.commit,
-                producer_id=markers.producer_id,
-                producer_epoch=markers.producer_epoch,
-                coordinator_epoch=markers.coordinator_epoch,
-                transaction_version=markers.transaction_version,
-            )
-        except ProtocolError as error:
-            if logs:
-                self._logger.warning(
-                    "cannot write the marker of %r (producer id %d, epoch %d) to %s-%d: %s",
-                    markers.transactional_id,
-                    markers.producer_id,
-                    markers.producer_epoch,
-                    *partition,
-                    error,
-                )
-            return error.code
-        return ErrorCode.NONE
+    def _write_marker(self, markers: Markers, partition: Partition) -> tuple[Replica, int]:
+        """Append a marker. Return the partition's replica and the marker's offset."""
+        replica, result = self._partitions.append_marker(
+            *partition,
+            commit=markers.commit,
+            producer_id=markers.producer_id,
+            producer_epoch=markers.producer_epoch,
+            coordinator_epoch=markers.coordinator_epoch,
+            transaction_version=markers.transaction_version,
+        )
+        return replica, result.last_offset
+
+    def _log(self, markers: Markers, partition: Partition, error: ProtocolError) -> None:
+        self._logger.warning(
+            "cannot write the marker of %r (producer id %d, epoch %d) to %s-%d: %s",
+            markers.transactional_id,
+            markers.producer_id,
+            markers.producer_epoch,
+            *partition,
+            error,
+        )
 
 
 def _only(markers: Markers, partitions: Sequence[Partition]) -> Markers:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.delayed import MOST_PAUSING, PAUSE_S, WaitingPartitions, wait_until
+from oncelog.broker.requests.delayed import MOST_PAUSING, PAUSE_S, WaitingPartitions, wait_for_event
 from oncelog.broker.requests.fetch_reads import (
     HIGH_WATERMARK_WAIT_S,
     READ_COMMITTED,
@@ -453,7 +453,7 @@ class FetchHandler:
         deadline_s = now_s() + request.max_wait_ms / 1000
         is_shortened = False
         # While records stream in, `can_complete` may always be true, so the time is checked first.
-        while (left_ms := int((deadline_s - now_s()) * 1000)) > 0 and await wait_until(
+        while (left_ms := int((deadline_s - now_s()) * 1000)) > 0 and await wait_for_event(
             missing.can_complete, missing.replicas, left_ms, ctx.session
         ):
             if missing.has_new_high_watermark and not is_shortened:

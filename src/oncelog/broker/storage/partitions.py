@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import log_config
@@ -27,10 +26,8 @@ from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import Turns, in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataDelta
-from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
-from oncelog.cluster.waits import Wait
 from oncelog.log.log import AppendResult
 from oncelog.log.recovery import LostRecordsError
 from oncelog.log.steps import Steps
@@ -252,8 +249,8 @@ class Partitions:
         producer_epoch: int,
         coordinator_epoch: int,
         transaction_version: int,
-    ) -> AppendResult:
-        """Append a marker that ends a producer's transaction in one partition.
+    ) -> tuple[Replica, AppendResult]:
+        """Append a marker that ends a producer's transaction in one partition. Return the partition's replica, too.
 
         In `__consumer_offsets`, the offsets of a committed transaction become visible when the marker is committed.
 
@@ -277,43 +274,7 @@ class Partitions:
                     ended(partition, producer_id, producer_epoch, commit)
 
             replica.when_committed(result.last_offset, apply)
-        return result
-
-    def when_committed(
-        self,
-        partitions: Sequence[tuple[str, int]],
-        callback: Callable[[dict[tuple[str, int], ErrorCode]], None],
-        terms: Mapping[tuple[str, int], Term | None] = MappingProxyType({}),
-    ) -> list[Wait]:
-        """Call `callback` when all records that these logs hold now are committed or lost.
-
-        The callback gets an error for each partition whose records are lost. It is called before this returns, unless
-        one of the logs must be synced first (`flush.messages`). `terms` are those of the appends, if other code has run
-        since then: see `Replica.when_committed`. Return the waits that have not ended.
-        """
-        lost: dict[tuple[str, int], ErrorCode] = {}
-        waits: list[Wait] = []
-        left = len(partitions)
-
-        def done(key: tuple[str, int], error: ErrorCode) -> None:
-            nonlocal left
-            left -= 1
-            if error is not ErrorCode.NONE:
-                lost[key] = error
-            if left == 0:
-                callback(lost)
-
-        if not partitions:
-            callback(lost)
-        for key in partitions:
-            replica = self._replicas.get(key)
-            if replica is None:
-                done(key, ErrorCode.KAFKA_STORAGE_ERROR)
-            else:
-                wait = replica.when_committed(replica.log.log_end_offset - 1, partial(done, key), terms.get(key))
-                if wait is not None:
-                    waits.append(wait)
-        return waits
+        return replica, result
 
     def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
         """Detach the logs of a deleted topic at once, and return the steps that set their directories aside."""
