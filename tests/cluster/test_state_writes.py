@@ -44,7 +44,7 @@ def state(store: MemoryStore, topic: str = "t", index: int = 0) -> PartitionStat
 def create_again(store: MemoryStore, *replicas: int) -> None:
     """Delete the topic `t`, and create another one of the same name on these brokers."""
     erase_topic(ChangeLog(store), read_topic(store, "t"))
-    topic = TopicInfo("t", UUID(int=7), (PartitionInfo(replicas[0], 0, replicas, replicas),))
+    topic = TopicInfo("t", UUID(int=7), (PartitionInfo(replicas, PartitionState(replicas[0], 0, replicas)),))
     write_topic(ChangeLog(store), topic)
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from oncelog.broker.coordinators import marker_outbox
 from oncelog.broker.coordinators import terms as coordinator_terms
@@ -227,7 +228,7 @@ def dead_member_is_kept(patch: Patching) -> None:
 def offline_leader_stays(patch: Patching) -> None:
     def wanted(view: Any, partition: Any, prefer: bool) -> Any:
         found = original(view, partition, prefer)
-        return None if found is not None and partition.state.leader not in view.brokers else found
+        return None if found is not None and partition.info.leader not in view.brokers else found
 
     original = reconcile._wanted
     patch.setattr(reconcile, "_wanted", wanted)
@@ -235,8 +236,8 @@ def offline_leader_stays(patch: Patching) -> None:
 
 def elected_without_isr(patch: Patching) -> None:
     def elected(view: Any, partition: Any) -> Any:
-        everyone = replace(partition.state, isr=partition.replicas)
-        return original(view, replace(partition, state=everyone))
+        everyone = structs.replace(partition.info.state, isr=partition.info.replicas)
+        return original(view, replace(partition, info=replace(partition.info, state=everyone)))
 
     original = reconcile._elected
     patch.setattr(reconcile, "_elected", elected)

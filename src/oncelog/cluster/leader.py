@@ -12,8 +12,9 @@ Kafka's `Partition`, `Replica`; KAFKA-7128, KAFKA-13091, KAFKA-19996.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from oncelog.cluster.partition_state import PartitionState, eligible
 from oncelog.cluster.waits import Outcome, Wait, Waits

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.replication import in_sync
@@ -33,9 +34,12 @@ from support.broker_sets import ask, until
 from support.logs import of_producer
 
 TOPIC = TopicInfo(
-    "t", UUID(int=5), (PartitionInfo(1, 0, (1, 2), (1, 2), leader_broker_epoch=0),), {"min.insync.replicas": "2"}
+    "t",
+    UUID(int=5),
+    (PartitionInfo((1, 2), PartitionState(1, 0, (1, 2), leader_broker_epoch=0)),),
+    {"min.insync.replicas": "2"},
 )
-ALONE = TopicInfo("a", UUID(int=6), (PartitionInfo(1, 0, (1,), (1,)),))
+ALONE = TopicInfo("a", UUID(int=6), (PartitionInfo((1,), PartitionState(1, 0, (1,))),))
 
 
 def batch() -> memoryview:
@@ -52,7 +56,7 @@ async def change(broker: Broker, topic: str = "t", **fields: object) -> Partitio
     path = state_path(topic, 0)
     old = decode_state(broker.store.get(path))
     async with broker.loader.changing() as changes:
-        changes.write([Set(path, encode_state(replace(old, **fields)), old.version)], path)  # type: ignore[arg-type]
+        changes.write([Set(path, encode_state(structs.replace(old, **fields)), old.version)], path)
     return decode_state(broker.store.get(path))
 
 
@@ -209,11 +213,11 @@ def test_a_process_leads_only_under_its_own_registration(storage: BrokerStorage)
 
 def test_logs_of_followed_partitions_are_opened(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
-        await create(broker, replace(TOPIC, partitions=(PartitionInfo(2, 0, (1, 2), (2,)),)))
+        await create(broker, replace(TOPIC, partitions=(PartitionInfo((1, 2), PartitionState(2, 0, (2,))),)))
         while (replica := broker.partitions.hosted("t", 0)) is None:
             await asyncio.sleep(0.01)
         assert (replica.term, replica.leader, replica.leader_epoch) == (None, 2, 0)
-        await create(broker, replace(ALONE, partitions=(PartitionInfo(2, 0, (2,), (2,)),)))
+        await create(broker, replace(ALONE, partitions=(PartitionInfo((2,), PartitionState(2, 0, (2,))),)))
         await asyncio.sleep(0.05)
         assert broker.partitions.hosted("a", 0) is None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from oncelog.cluster.partition_state import encode_state
 from oncelog.cluster.waits import Outcome

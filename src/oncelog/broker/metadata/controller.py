@@ -323,7 +323,7 @@ class Controller:
                 settings[name] = unclean, int(effective(config, topic.configs, "min.insync.replicas"))
             unclean, least = settings[name]
             least = min(least, len(info.replicas))
-            found.append(Partition(name, topic.topic_id, index, info.replicas, info.state, unclean, least))
+            found.append(Partition(name, topic.topic_id, index, info, unclean, least))
         return ClusterView(claim.epoch, claim.version, image.brokers, found, self._seen)
 
     def _write(self, claim: Claim, writes: Sequence[StateWrite]) -> list[StateWrite]:

@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.storage.partitions import Partitions

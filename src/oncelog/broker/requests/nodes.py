@@ -102,18 +102,18 @@ class Nodes:
         if not error and not self._is_elected(info):
             error = ErrorCode.LEADER_NOT_AVAILABLE
         if not error:
-            return PartitionView(ErrorCode.NONE, info.leader, list(info.isr), list(info.elr), offline)
+            return PartitionView(ErrorCode.NONE, info.leader, list(info.isr), list(info.state.elr), offline)
         if info.leader == NO_LEADER or error == ErrorCode.KAFKA_STORAGE_ERROR:
             brokers = self.cache.image.brokers
             eligible = [
                 each for each in info.complete if each not in brokers or not brokers[each].is_unfit(topic, index)
             ]
             return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, [], eligible, offline)
-        return PartitionView(error, NO_LEADER, list(info.isr), list(info.elr), offline)
+        return PartitionView(error, NO_LEADER, list(info.isr), list(info.state.elr), offline)
 
     def _is_elected(self, info: PartitionInfo) -> bool:
         """Return whether the leader's process is the one that was elected. One that started again must be elected."""
-        broker, elected = self.cache.image.brokers[info.leader], info.leader_broker_epoch
+        broker, elected = self.cache.image.brokers[info.leader], info.state.leader_broker_epoch
         return len(info.replicas) == 1 or elected in (UNKNOWN_BROKER_EPOCH, broker.epoch)
 
     def _obstacle(self, broker: int, topic: str, index: int, listener: str) -> ErrorCode:

@@ -61,7 +61,7 @@ class Roles:
         With one replica, there are no followers.
         """
         return info.leader == self.node_id and (
-            len(info.replicas) <= 1 or UNKNOWN_BROKER_EPOCH != info.leader_broker_epoch == self.broker_epoch()
+            len(info.replicas) <= 1 or UNKNOWN_BROKER_EPOCH != info.state.leader_broker_epoch == self.broker_epoch()
         )
 
     def apply(self, replica: Replica) -> None:
@@ -76,7 +76,7 @@ class Roles:
             return
         info = topic.partitions[replica.partition]
         term, leads = replica.term, self._is_leader(info)
-        if info.state_version < (replica.state_version if term is None else term.state.version):
+        if info.state.version < (replica.state_version if term is None else term.state.version):
             return
         if term is not None:
             if leads and info.leader_epoch == term.leader_epoch:
@@ -84,7 +84,7 @@ class Roles:
                 return
             self.end_term(replica)
         elif not leads and (info.leader, info.leader_epoch) == (replica.leader, replica.leader_epoch):
-            replica.state_version = info.state_version
+            replica.state_version = info.state.version
             return
         if leads:
             replica.lead(
