@@ -17,7 +17,8 @@ from typing import Any
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.broker.coordinators.groups import GroupService
+from oncelog.broker.coordinators.groups import GroupService, group_shell
+from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.coordinators.transactions import TransactionService
@@ -225,12 +226,21 @@ class Broker:
             logger=logger,
         )
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, workers, logger)
+        shell = group_shell(
+            config,
+            self.metadata,
+            self.partitions,
+            workers,
+            random_bits=self._rng.getrandbits,
+            now_ms=now_ms,
+            logger=logger,
+        )
         self.transactions = TransactionService(
             self.metadata,
             self.store,
             self.partitions,
             self.peers,
-            self.new_logs,
+            PartitionMarkers(self.partitions, self.new_logs, shell, now_ms),
             self.producer_ids,
             config,
             workers,
@@ -238,17 +248,16 @@ class Broker:
             logger=logger,
         )
         self.groups = GroupService(
+            shell,
             self.config,
             self.metadata,
             self.store,
             self.partitions,
             self.transactions,
             workers,
-            random_bits=self._rng.getrandbits,
             now_ms=now_ms,
             logger=logger,
         )
-        self.partitions.on_transaction_end = self.groups.transaction_completed
         self._terms: dict[str, Terms[Any]] = {
             shell.topic: shell.terms for shell in (self.groups.shell, self.transactions.shell)
         }

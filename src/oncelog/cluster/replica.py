@@ -296,7 +296,7 @@ class Replica:
         current = self.term
         if term is not None and term is not current:
             callback(self._why_lost())
-        elif self.log.high_watermark > offset and (current is None or not current.waits.releasing):
+        elif self.log.high_watermark > offset:
             callback(ErrorCode.NONE)
         elif current is None:
             callback(self._why_lost())

@@ -14,6 +14,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.handlers import write_txn_markers
 from oncelog.broker.handlers.list_offsets import bind as list_offsets
 from oncelog.broker.handlers.produce import bind as produce
@@ -417,11 +418,9 @@ def test_marker_counts_as_written_after_its_sync(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
         disk.gate.clear()
-        replica, result = broker.partitions.append_marker(
-            "t", 0, commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=1
-        )
+        replica, offset = broker.transactions.markers.append("t", 0, EndMarker(True, 1, 0, 0, 1))
         outcomes: list[ErrorCode] = []
-        replica.when_committed(result.last_offset, outcomes.append)
+        replica.when_committed(offset, outcomes.append)
         await asyncio.sleep(0)
         assert outcomes == []
         disk.gate.set()

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 
 from oncelog.broker.coordinators.marker_outbox import MarkerOutbox
+from oncelog.broker.coordinators.partition_markers import PartitionMarkers
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.peers import Peers
-from oncelog.broker.storage.new_logs import NewLogs
-from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.commits import Commits
 from oncelog.cluster.image import MetadataCache
@@ -44,9 +44,8 @@ class MarkerWriter:
         shell: CoordinatorShell[TransactionCoordinator],
         cache: MetadataCache,
         store: MetadataStore,
-        partitions: Partitions,
+        appender: PartitionMarkers,
         peers: Peers,
-        new_logs: NewLogs,
         workers: Workers,
         *,
         now_ms: Callable[[], int],
@@ -55,10 +54,9 @@ class MarkerWriter:
         self._shell = shell
         self._cache = cache
         self._store = store
-        self._partitions = partitions
+        self._appender = appender
         self._peers = peers
         self._outbox = MarkerOutbox(peers, workers)
-        self._new_logs = new_logs
         self._workers = workers
         self._now_ms = now_ms
         self._logger = logger
@@ -83,7 +81,7 @@ class MarkerWriter:
     async def _write_many(self, markers: Markers, backoff_ms: int) -> None:
         for first in range(0, len(markers.partitions), MARKERS_A_TURN):
             some = markers.partitions[first : first + MARKERS_A_TURN]
-            await self._new_logs.create(filter(None, map(self._replica, some)))
+            await self._appender.create_logs(some)
             self._write_some(replace(markers, partitions=some), backoff_ms)
             await asyncio.sleep(0)
 
@@ -146,9 +144,16 @@ class MarkerWriter:
         first = backoff_ms == _BACKOFF_MS
         results = dict.fromkeys(markers.partitions, ErrorCode.NONE)
         written: dict[Partition, tuple[Replica, int]] = {}
+        marker = EndMarker(
+            markers.commit,
+            markers.producer_id,
+            markers.producer_epoch,
+            markers.coordinator_epoch,
+            markers.transaction_version,
+        )
         for each in markers.partitions:
             try:
-                written[each] = self._write_marker(markers, each)
+                written[each] = self._appender.append(*each, marker)
             except ProtocolError as error:
                 results[each] = error.code
                 if first:  # of many attempts
@@ -160,12 +165,6 @@ class MarkerWriter:
         commits = Commits(len(written), ended)
         for replica, offset in written.values():
             commits.add(replica, offset)
-
-    def _replica(self, partition: Partition) -> Replica | None:
-        try:
-            return self._partitions.get(*partition)
-        except ProtocolError:  # writing the marker reports the error
-            return None
 
     def _markers_written(
         self,
@@ -188,18 +187,6 @@ class MarkerWriter:
             asyncio.get_running_loop().call_later(
                 backoff_ms / 1000, self._write_markers, _only(markers, rest), min(2 * backoff_ms, _MAX_BACKOFF_MS)
             )
-
-    def _write_marker(self, markers: Markers, partition: Partition) -> tuple[Replica, int]:
-        """Append a marker. Return the partition's replica and the marker's offset."""
-        replica, result = self._partitions.append_marker(
-            *partition,
-            commit=markers.commit,
-            producer_id=markers.producer_id,
-            producer_epoch=markers.producer_epoch,
-            coordinator_epoch=markers.coordinator_epoch,
-            transaction_version=markers.transaction_version,
-        )
-        return replica, result.last_offset
 
     def _log(self, markers: Markers, partition: Partition, error: ProtocolError) -> None:
         self._logger.warning(

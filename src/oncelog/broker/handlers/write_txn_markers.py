@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from functools import partial
 
 from oncelog.broker.coordinators.markers import MARKERS_A_TURN
+from oncelog.broker.coordinators.partition_markers import PartitionMarkers
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import DelayedCommits
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
-from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
-    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -39,7 +39,7 @@ Appended = tuple[Replica, int, Term | None]
 
 
 async def handle(
-    partitions: Partitions, logger: logging.Logger, request: WriteTxnMarkersRequest, ctx: RequestContext
+    appender: PartitionMarkers, logger: logging.Logger, request: WriteTxnMarkersRequest, ctx: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Return an error for each partition. A producer that the request names twice has one result.
 
@@ -56,11 +56,18 @@ async def handle(
     for marker in request.markers:
         await turns.next()
         of_producer = errors.setdefault(marker.producer_id, {})
+        end = EndMarker(
+            marker.transaction_result,
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            marker.transaction_version,
+        )
         for topic in marker.topics:
             await turns.next()
             for index in topic.partition_indexes:
                 await turns.next()
-                of_producer[topic.name, index] = _write(partitions, marker, topic.name, index, refused, appended)
+                of_producer[topic.name, index] = _write(appender, end, topic.name, index, refused, appended)
     refused.log(logger, "WriteTxnMarkers cannot append a marker")
     lost: dict[Partition, ErrorCode] = {}
     with DelayedCommits(len(appended), COMMIT_TIMEOUT_MS, ctx.session) as commits:
@@ -92,32 +99,24 @@ async def _response(errors: Errors, lost: Mapping[Partition, ErrorCode]) -> Writ
 
 
 def _write(
-    partitions: Partitions,
-    marker: WritableTxnMarker,
+    appender: PartitionMarkers,
+    marker: EndMarker,
     topic: str,
     index: int,
     refused: RefusedItems,
     appended: dict[Partition, Appended],
 ) -> ErrorCode:
     try:
-        replica, result = partitions.append_marker(
-            topic,
-            index,
-            commit=marker.transaction_result,
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            transaction_version=marker.transaction_version,
-        )
+        replica, offset = appender.append(topic, index, marker)
     except ProtocolError as error:
         refused.add("producer %d, %s-%d: %s", marker.producer_id, topic, index, error)
         # Kafka checks whether this broker has the partition, and not whether the partition exists.
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error.code in _NOT_THE_LEADER else error.code
     _, _, term = appended.get((topic, index), (None, None, replica.term))  # an earlier term's markers may be lost
-    appended[topic, index] = replica, result.last_offset, term
+    appended[topic, index] = replica, offset, term
     return ErrorCode.NONE
 
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of WriteTxnMarkers."""
-    return partial(handle, parts.partitions, parts.logger)
+    return partial(handle, parts.transactions.markers, parts.logger)

@@ -28,11 +28,9 @@ from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
-from oncelog.log.log import AppendResult
 from oncelog.log.recovery import LostRecordsError
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 STEPS_AT_ONCE = 4
 """The recovery steps that the first request for a log waits for, about 20 ms."""
@@ -78,7 +76,6 @@ class Partitions:
         """The recovery steps that requests may still wait for in this turn of the event loop."""
         self._stepping = asyncio.Lock()
         """Held during a background step, so that all recoveries together run one step in a turn."""
-        self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
         self.incomplete = IncompleteLogs(cache, directories, node_id, logger)
 
     def __len__(self) -> int:
@@ -238,43 +235,6 @@ class Partitions:
         finally:
             self._lowering_of.pop(key, None)
         return True
-
-    def append_marker(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        commit: bool,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        transaction_version: int,
-    ) -> tuple[Replica, AppendResult]:
-        """Append a marker that ends a producer's transaction in one partition. Return the partition's replica, too.
-
-        In `__consumer_offsets`, the offsets of a committed transaction become visible when the marker is committed.
-
-        Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH,
-        TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
-        """
-        replica = self.find(topic, partition)
-        result = replica.append_control(
-            commit=commit,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            transaction_version=transaction_version,
-            now_ms=self._now_ms(),
-        )
-        ended = self.on_transaction_end
-        if topic == CONSUMER_OFFSETS and ended is not None:
-
-            def apply(error: ErrorCode) -> None:
-                if error is ErrorCode.NONE:  # otherwise, the partition and its coordinator are gone
-                    ended(partition, producer_id, producer_epoch, commit)
-
-            replica.when_committed(result.last_offset, apply)
-        return replica, result
 
     def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
         """Detach the logs of a deleted topic at once, and return the steps that set their directories aside."""
