@@ -53,7 +53,7 @@ def test_clients_get_the_addresses_of_their_listener(tmp_path: Path) -> None:
         await until(lambda: len(first.metadata.image.brokers) == 2)
         await first.topics.create("t", assignment=[(1, 2), (2, 1)])
         metadata = await ask(first, described("t"), listener="OUTER")
-        assert [(each.node_id, each.port) for each in metadata.brokers] == [(1, first.server.ports["OUTER"])]
+        assert [(each.node_id, each.port) for each in metadata.brokers] == [(1, first.server.listeners["OUTER"].port)]
         one, other = metadata.topics[0].partitions
         assert (one.error_code, one.leader_id, one.offline_replicas) == (ErrorCode.NONE, 1, [2])
         assert (other.error_code, other.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)

@@ -54,7 +54,7 @@ from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.log.disk import Disk
-from oncelog.net.server import Address, Handler, Limits, Server
+from oncelog.net.server import Handler, Limits, Listener, Server
 from oncelog.net.stalls import StallWatch
 
 HANDOVER_POLLS = 100
@@ -314,9 +314,9 @@ class Broker:
 
     def endpoint(self, listener: str) -> Endpoint:
         """Return the address that the clients of a listener must use, after `start`."""
-        found = self._listeners[listener]
-        port = found.advertised_port or self.server.ports[listener]
-        return Endpoint(found.advertised_host or found.host, port, found.protocol)
+        found, bound = self._listeners[listener], self.server.listeners[listener]
+        port = found.advertised_port or bound.port
+        return Endpoint(found.advertised_host or bound.host, port, bound.protocol)
 
     async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Read the metadata, open the log directories and accept requests. Coordinators load in the background.
@@ -366,7 +366,6 @@ class Broker:
             max_request_size=config.socket_request_max_bytes,
             idle_ms=config.connections_max_idle_ms,
             max_connections=min(config.max_connections, self._most_clients),
-            protected_listener=config.inter_broker_listener_name,
             backlog=config.socket_listen_backlog_size,
             max_unsent_bytes=config.queued_max_response_bytes,
         )
@@ -397,8 +396,12 @@ class Broker:
             self.workers.timed = self._stalls.timed
             handler = self._stalls.handler(handler)
         self._server = Server(handler, limits)
+        protected = config.inter_broker_listener_name
         await self._server.bind(
-            [Address(listener.host, listener.port, name) for name, listener in self._listeners.items()]
+            [
+                Listener(each.host, each.port, name, each.protocol, protected=name == protected)
+                for name, each in self._listeners.items()
+            ]
         )
 
     async def stop(self, *, together: bool = False) -> None:

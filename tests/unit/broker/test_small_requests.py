@@ -19,6 +19,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.net.server import ServerConnection
+from oncelog.net.server_options import DEFAULT_LISTENER
 from oncelog.protocol.headers import RequestHeader, encode_request_header
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -66,7 +67,7 @@ class Client:
         header = encode_request_header(RequestHeader(request.API_KEY, version, 1, "test"))
         body = bytes(header) + bytes(request.encode(version))
         self._frame = struct.pack(">i", len(body)) + body
-        self._connection = ServerConnection(broker.server, "PLAINTEXT")
+        self._connection = ServerConnection(broker.server, DEFAULT_LISTENER)
         self._wire: Any = Wire()
         self._connection.connection_made(self._wire)
 

@@ -41,6 +41,7 @@ from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.read_replica import nearest_replica
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
+from oncelog.net.server_options import Listener
 from oncelog.net.unsent import LEAST_AT_ONCE, Unsent
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import (
@@ -329,7 +330,7 @@ class FetchHandler:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
         return name
 
-    def _racks(self, rack: str, listener: str) -> Mapping[int, str | None]:
+    def _racks(self, rack: str, listener: Listener) -> Mapping[int, str | None]:
         """Return the racks of the brokers that the client can read from, or none if consumers read from leaders only.
 
         A follower without an open connection may have been killed. The metadata names it until its session ends, and
@@ -340,7 +341,7 @@ class FetchHandler:
         return {
             broker: info.rack
             for broker, info in self._cache.image.brokers.items()
-            if listener in info.endpoints and (broker == self._node_id or broker in self._connected)
+            if listener.name in info.endpoints and (broker == self._node_id or broker in self._connected)
         }
 
     def _find(self, topic: str, position: FetchPosition, *, any_replica: bool = False) -> Replica:
