@@ -221,7 +221,7 @@ class ReplicaWorld:
         key = last_key(log)
         term.appended(log.log_end_offset)
         if acks_all:
-            wait = term.wait(last, partial(self.finished, key, last))
+            wait = term.waits.add(last, partial(self.finished, key, last))
             if self.rng.random() < 0.05:
                 self.send(partial(wait.finish, Outcome.TIMED_OUT))
         self.watch(process)

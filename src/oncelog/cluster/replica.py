@@ -18,6 +18,7 @@ from oncelog.cluster.waits import Outcome, Wait, Waits
 from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.log.validate import ValidBatches
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import MARKER_SIZE
 
 _COORDINATOR = Origin.COORDINATOR
 """A constant, because each append needs it."""
@@ -268,7 +269,7 @@ class Replica:
             now_ms=now_ms,
             transaction_version=transaction_version,
         )
-        self.bytes_appended += 1
+        self.bytes_appended += MARKER_SIZE
         self.appended()
         return result
 
