@@ -84,7 +84,7 @@ def test_broker_that_starts_again_is_elected_again(tmp_path: Path) -> None:
             found = image.brokers.get(info.leader)
             return image.brokers[2].epoch == 1 and found is not None and found.epoch == info.state.leader_broker_epoch
 
-        await until(lambda: first.metadata.image.brokers.get(2) == brokers.running[2].registration.info)
+        await until(lambda: first.metadata.image.brokers.get(2) == brokers.running[2].membership.info)
         await until(settled)
         assert state(first, "t", 1).leader_epoch > 0
         await until(lambda: state(first, "t", 0).leader == 2)
@@ -110,7 +110,7 @@ def test_former_controller_writes_nothing(tmp_path: Path) -> None:
         before = state(first)
         await brokers.crash(2)
         assert first.controller._write(zombie, first.controller._decide(first.metadata.image, zombie, None)) == []
-        store.close_session(second.registration.session)
+        store.close_session(second.membership.session)
         await until(lambda: store.get(CONTROLLER_EPOCH).data == b"10")
         await until(lambda: state(first).leader == 1)
         assert state(first).leader_epoch == before.leader_epoch + 1
@@ -146,7 +146,7 @@ def test_many_partitions_are_written_in_few_changes(tmp_path: Path) -> None:
         await first.topics.create("t", assignment=[(2, 1)] * 300)
         before = store._changes
         await brokers.crash(2)
-        store.close_session(second.registration.session)
+        store.close_session(second.membership.session)
         await until(lambda: all(info.leader == 1 for info in first.metadata.image.topic("t").partitions))  # type: ignore[union-attr]
         assert store._changes - before < 20
 

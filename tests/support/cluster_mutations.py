@@ -122,10 +122,10 @@ def registration_is_published_early(patch: Patching) -> None:
     """The image may show the registration before the broker knows its epoch. No renewal repeats what it has missed."""
 
     async def enter(self: Registration, info: Any, *, first: bool = False) -> None:
-        self.info = await self._workers.write_store(self._register, info, first)
+        self._own.info = await self._workers.write_store(self._register, info, first)
 
     async def repeat(self: Registration) -> None:
-        if self.epoch >= 0:
+        if self._own.epoch >= 0:
             await self._forget_lost_logs()
             with suppress(StoreError):
                 await self.update()

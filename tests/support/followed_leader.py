@@ -88,9 +88,7 @@ async def follower(
 async def elect(broker: Broker, leader: int, topic: str = "t") -> None:
     path = state_path(topic, 0)
     old = decode_state(broker.store.get(path))
-    state = replace(
-        old, leader=leader, leader_epoch=old.leader_epoch + 1, leader_broker_epoch=broker.registration.epoch
-    )
+    state = replace(old, leader=leader, leader_epoch=old.leader_epoch + 1, leader_broker_epoch=broker.membership.epoch)
     async with broker.loader.changing() as changes:
         changes.write([Set(path, encode_state(state), old.version)], path)
 

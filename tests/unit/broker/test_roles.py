@@ -91,7 +91,7 @@ def test_a_later_epoch_ends_the_term_and_begins_another(storage: BrokerStorage) 
         replica = found(broker)
         outcomes: list[ErrorCode] = []
         ended: list[tuple[str, int]] = []
-        broker.partitions.roles.on_term_ended = lambda topic, partition: ended.append((topic, partition))
+        broker.partitions.roles.term_ended.subscribe(lambda topic, partition: ended.append((topic, partition)))
         replica.append(batch(), now_ms=NOW)
         replica.when_committed(0, outcomes.append)
         await change(broker, leader=2, leader_epoch=1)
@@ -179,13 +179,13 @@ def test_dead_member_leaves_at_once_if_the_leader_may_lack_records(storage: Brok
     async def life(broker: Broker) -> None:
         await create(broker, replace(TOPIC, configs={"min.insync.replicas": str(least)}))
         term = found(broker).leading()
-        broker.registration.records_missing("a log directory")
+        broker.registration.records_missing(broker.directories.online[0])
         await until(lambda: term.isr == {1}, limit_s=10)  # less than replica.lag.time.max.ms
         if least == 1:
-            await until(lambda: not broker.registration.info.lost_unsynced)
+            await until(lambda: not broker.membership.info.lost_unsynced)
         else:  # broker 2 leads as soon as it runs
             assert term.state.elr == (2,)
-            assert broker.registration.info.may_lack("t", 0)
+            assert broker.membership.info.may_lack("t", 0)
 
     storage.run_broker(life)
 
@@ -196,11 +196,11 @@ def test_a_process_leads_only_under_its_own_registration(storage: BrokerStorage)
         await create(broker, ALONE)
         await change(broker, leader_epoch=1, leader_broker_epoch=7)
         assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        broker.partitions.roles.broker_epoch = lambda: 7
+        broker.membership.info = replace(broker.membership.info, epoch=7)
         await broker.partitions.apply_roles()
         replica = found(broker)
         assert replica.leader_epoch == 1
-        broker.partitions.roles.broker_epoch = lambda: 8
+        broker.membership.info = replace(broker.membership.info, epoch=8)
         await broker.partitions.apply_roles()
         assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await change(broker, leader_epoch=2, leader_broker_epoch=8)

@@ -279,7 +279,7 @@ class FetchHandler:
                     most = min(limit, self._config.static.replica_fetch_max_bytes)
                     read_for_follower(read, replica, most, *follower, at_least_one=first, again=again)
                     if not again and read.diverging is None and follower[0] not in replica.leading().isr:
-                        self._partitions.roles.on_isr_change_due(replica)
+                        self._partitions.roles.isr_change_due(replica)
                 else:
                     if name not in readable:
                         ctx.authorize(_READ, _TOPIC, name)

@@ -173,17 +173,16 @@ class Replication:
         starts: StartOffsets,
         *,
         cut: Callable[[], None],
-        truncated: Callable[[Replica], None],
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        """For `cut` and `truncated`, see `Truncations`."""
+        """For `cut`, see `Truncations`."""
         self.partitions = partitions
         self.peers = peers
         self.config = config
         self.workers = workers
         self.starts = starts
-        self.truncations = Truncations(partitions, workers, cut=cut, truncated=truncated, now_ms=now_ms, logger=logger)
+        self.truncations = Truncations(partitions, workers, cut=cut, now_ms=now_ms, logger=logger)
         self.now_ms = now_ms
         self.logger = logger
         self._fetchers: dict[int, _Fetcher] = {}
@@ -347,7 +346,7 @@ class _Fetcher:
         topics, forgotten = session.request(self._wanted, self._changed, config.replica_fetch_max_bytes)
         self._changed.clear()
         request = FetchRequest(
-            replica_state=ReplicaState(replica_id=roles.node_id, replica_epoch=roles.broker_epoch()),
+            replica_state=ReplicaState(replica_id=roles.node_id, replica_epoch=roles.membership.epoch),
             max_wait_ms=wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,

@@ -13,6 +13,7 @@ from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import log_config
+from oncelog.broker.membership import Membership
 from oncelog.broker.storage.checkpoints import Checkpoints, Written
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.deletions import Deletion, Deletions
@@ -50,7 +51,7 @@ class Partitions:
         unlinker: Unlinker,
         workers: Workers,
         *,
-        node_id: int,
+        membership: Membership,
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
@@ -60,8 +61,8 @@ class Partitions:
         self._opener = LogOpener(cache, config, directories, flusher, unlinker, now_ms=now_ms, logger=logger)
         self._unlinker = unlinker
         self._workers = workers
-        self._node_id = node_id
-        self.roles = Roles(cache, config, node_id)
+        self._node_id = membership.node_id
+        self.roles = Roles(cache, config, membership)
         self._now_ms = now_ms
         self._logger = logger
         self._replicas: dict[tuple[str, int], Replica] = {}
@@ -76,7 +77,7 @@ class Partitions:
         """The recovery steps that requests may still wait for in this turn of the event loop."""
         self._stepping = asyncio.Lock()
         """Held during a background step, so that all recoveries together run one step in a turn."""
-        self.incomplete = IncompleteLogs(cache, directories, node_id, logger)
+        self.incomplete = IncompleteLogs(cache, directories, membership.node_id, logger)
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -248,15 +249,16 @@ class Partitions:
         if work is not None:
             work.close()
 
-    def fail(self, directory: DataDirectory) -> list[tuple[str, int]]:
-        """Take the open partitions of a failed directory offline, and fail their waiters. Return these partitions.
+    def fail(self, directory: DataDirectory) -> None:
+        """Take the open partitions of a failed directory offline, and fail their waiters.
 
         Later requests for any partition of the directory fail with KAFKA_STORAGE_ERROR.
         """
         lost = [key for key in self._replicas if self._directories.find(*key) is directory]
         for key in lost:
             self._replicas.pop(key).fail()
-        return lost
+        for key in lost:
+            self.roles.term_ended(*key)
 
     def truncated(self, replica: Replica) -> None:
         """Record that a log was truncated, so that the records of another leader do not count as compacted."""
@@ -325,6 +327,10 @@ class Partitions:
             await turns.next()
             self._apply_role(replica)
             self.roles.brokers_changed(replica)
+
+    def session_lost(self) -> None:
+        """End the terms that this broker may not have without a session."""
+        self._workers.spawn(self.apply_roles(), "end terms without a session")
 
     async def open_all(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Open logs one after the other, and log the errors."""
