@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.disk import Disk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -87,8 +86,7 @@ class KafkaMetadata:
 
     def _partition(self, record: PartitionRecord) -> None:
         topic = self.topics[record.topic_id]
-        state = PartitionState(record.leader, record.leader_epoch, tuple(record.isr))
-        info = PartitionInfo(tuple(record.replicas), state)
+        info = PartitionInfo(record.leader, record.leader_epoch, tuple(record.replicas), tuple(record.isr))
         known = {**dict(enumerate(topic.partitions)), record.partition_id: info}
         partitions = tuple(known[index] for index in sorted(known))
         self.topics[record.topic_id] = replace(topic, partitions=partitions)
@@ -97,12 +95,12 @@ class KafkaMetadata:
         topic = self.topics[record.topic_id]
         old = topic.partitions[record.partition_id]
         elected = record.leader != _SAME_LEADER
-        state = PartitionState(
+        info = PartitionInfo(
             record.leader if elected else old.leader,
             old.leader_epoch + elected,
+            old.replicas if record.replicas is None else tuple(record.replicas),
             old.isr if record.isr is None else tuple(record.isr),
         )
-        info = PartitionInfo(old.replicas if record.replicas is None else tuple(record.replicas), state)
         partitions = [*topic.partitions]
         partitions[record.partition_id] = info
         self.topics[record.topic_id] = replace(topic, partitions=tuple(partitions))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oncelog import errors
-from oncelog.client.backoff import Backoff
+from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer import error_meanings
@@ -30,8 +30,7 @@ Outcomes = list[Callable[[], None]]
 class Completion:
     """The outcomes of one producer's batches.
 
-    `troubles` records the partitions whose batches the brokers reject. `backoff` returns the delays of a batch by the
-    number of its attempts.
+    `troubles` records the partitions whose batches the brokers reject. `chance()` returns random numbers in [0, 1).
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Completion:
         accumulator: Accumulator,
         manager: TransactionManager | None,
         troubles: Troubles,
-        backoff: Callable[[int], Backoff],
+        chance: Callable[[], float],
         sends: Sends,
     ) -> None:
         self._options = options
@@ -49,8 +48,9 @@ class Completion:
         self._troubles = troubles
         self._rejecting: set[TopicPartition] = set()
         """Partitions whose last batch a broker has rejected with an error that the client retries."""
-        self._backoff = backoff
+        self._chance = chance
         self._sends = sends
+        self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
         self._outcomes: Outcomes = []
 
     def take(self) -> Outcomes:
@@ -182,7 +182,9 @@ class Completion:
                 batch.failure = error
                 self._rejected(batch.tp, error)
                 self._sends.retried(batch.tp[0], batch.count)
-                self._accumulator.requeue(batch, now + int(self._backoff(batch.attempts).next_ms()))
+                delay = Backoff(*self._backoff)
+                delay.failures = batch.attempts
+                self._accumulator.requeue(batch, now + int(delay.next_ms(self._chance())))
                 continue
             self._given_up(batch.tp)
             if self._manager is None:

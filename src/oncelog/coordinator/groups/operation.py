@@ -5,7 +5,8 @@ Source: Kafka's `GroupMetadataManager` (`prepareRebalance`, `completeClassicGrou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
@@ -38,9 +39,12 @@ class GroupOperation:
         """Answer a request."""
         self.effects.replies.append(Reply(token, response))
 
-    def write(self, record: CoordinatorRecord) -> None:
-        """Write a record of the group, which `Group.apply` applies when it is in the log."""
-        self.effects.records.append(record)
+    def write(self, record: CoordinatorRecord, then: Callable[[], None] | None = None) -> None:
+        """Write a record of the group. `then` changes the group when the record is in the log.
+
+        `then` must not refer to the operation: after a rejected append, only the garbage collector could free both.
+        """
+        self.effects.records.append(replace(record, replayed=then or _do_nothing))
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -141,6 +145,7 @@ class GroupOperation:
         group = self.group
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
+                member.assignment = b""
                 self.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
         group.sync_due_ms = None
@@ -248,3 +253,7 @@ def joined_members(group: Group, members: Iterable[Member]) -> list[JoinGroupRes
 def sync_response(group: Group, assignment: bytes) -> SyncGroupResponse:
     """Return the response with a member's assignment."""
     return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment)
+
+
+def _do_nothing() -> None:
+    return None
