@@ -25,6 +25,7 @@ COMPILED = (
     "broker/handlers/fetch.py",
     "broker/handlers/produce.py",
     "broker/requests/*.py",
+    "cluster/commits.py",
     "cluster/leader.py",
     "cluster/replica.py",
     "cluster/waits.py",
@@ -43,6 +44,7 @@ NOT_COMPILED = (
     "net/connection.py",  # only the client uses it; its errors inherit from OSError
     "net/eager.py",  # `types.coroutine` accepts only generators of the interpreter
     "net/failures.py",  # its errors inherit from OSError
+    "net/jaas.py",  # only reads settings
     "net/sasl.py",  # only the client uses it
     "net/security.py",  # only the client uses it
     "net/session_renewal.py",  # only the client uses it

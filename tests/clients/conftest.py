@@ -16,10 +16,20 @@ from support.clients.base import Client
 from support.clients.confluent import ConfluentClient
 from support.clients.kafka_python import KafkaPythonClient
 from support.clients.ours import OurClient
-from support.fixtures import apache_kafka, module_server, name, new_cluster, own_server, server, vary_servers
+from support.fixtures import (
+    apache_kafka,
+    module_proxy,
+    module_server,
+    name,
+    new_cluster,
+    own_server,
+    proxy,
+    server,
+    vary_servers,
+)
 from support.servers import Server
 
-__all__ = ["apache_kafka", "module_server", "name", "new_cluster", "own_server", "server"]
+__all__ = ["apache_kafka", "module_proxy", "module_server", "name", "new_cluster", "own_server", "proxy", "server"]
 
 CLIENTS: dict[str, Callable[[str], Client]] = {
     client.name: client for client in (ConfluentClient, KafkaPythonClient, AioClient, OurClient)

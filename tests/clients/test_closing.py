@@ -18,7 +18,7 @@ import pytest
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.protocol.errors import ErrorCode
 from support.processes import wait_until
-from support.proxy import PASS, Proxy, redirect
+from support.proxy import PASS, Proxy
 from support.reading import read
 from support.servers import Server
 
@@ -126,13 +126,10 @@ def test_coroutine_listener_may_close_the_polling_consumer(server: Server, admin
 
 
 @pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def rejecting(proxy: Proxy) -> Proxy:
     """Reject records for now."""
-    made = Proxy(server.bootstrap)
-    made.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
-    redirect(monkeypatch, made)
-    yield made
-    made.close()
+    proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
+    return proxy
 
 
 def commit_elsewhere(producer: Producer, topic: str, pool: ThreadPoolExecutor) -> Any:
@@ -143,7 +140,7 @@ def commit_elsewhere(producer: Producer, topic: str, pool: ThreadPoolExecutor) -
     return committing
 
 
-def test_close_ends_a_commit_that_cannot_complete(server: Server, admin: Admin, name: str, proxy: Proxy) -> None:
+def test_close_ends_a_commit_that_cannot_complete(server: Server, admin: Admin, name: str, rejecting: Proxy) -> None:
     admin.create_topics(name)
     producer = Producer(server.bootstrap, transactional_id=name)
     with ThreadPoolExecutor(1) as pool:
@@ -154,27 +151,27 @@ def test_close_ends_a_commit_that_cannot_complete(server: Server, admin: Admin, 
     assert read(server, name) == []
 
 
-def test_close_waits_for_a_commit_that_can_complete(server: Server, admin: Admin, name: str, proxy: Proxy) -> None:
+def test_close_waits_for_a_commit_that_can_complete(server: Server, admin: Admin, name: str, rejecting: Proxy) -> None:
     admin.create_topics(name)
     producer = Producer(server.bootstrap, transactional_id=name)
     with ThreadPoolExecutor(2) as pool:
         committing = commit_elsewhere(producer, name, pool)
         closing = pool.submit(producer.close)
         wait_until(lambda: producer._core.closing, "close() has started")
-        proxy.rule = lambda request: PASS
+        rejecting.rule = lambda request: PASS
         closing.result(WITHIN_S)
         committing.result(WITHIN_S)
     wait_until(lambda: read(server, name) == [b"in a transaction"], "the record is visible")
 
 
 def test_close_aborts_the_transaction_if_its_commit_fails(
-    server: Server, admin: Admin, name: str, proxy: Proxy
+    server: Server, admin: Admin, name: str, rejecting: Proxy
 ) -> None:
     """Otherwise, read_committed readers would wait until the transaction times out."""
     admin.create_topics(name)
     producer = Producer(server.bootstrap, transactional_id=name)
     with ThreadPoolExecutor(2) as pool:
-        proxy.rule = lambda request: PASS if request.number == 0 else ErrorCode.NOT_ENOUGH_REPLICAS
+        rejecting.rule = lambda request: PASS if request.number == 0 else ErrorCode.NOT_ENOUGH_REPLICAS
         producer.begin_transaction()
         producer.send(name, b"written").result(WITHIN_S)
         producer.send(name, b"rejected")
@@ -182,7 +179,7 @@ def test_close_aborts_the_transaction_if_its_commit_fails(
         wait_until(lambda: producer._core._ending, "the commit is in flight")
         closing = pool.submit(producer.close)
         wait_until(lambda: producer._core.closing, "close() has started")
-        proxy.rule = lambda request: ErrorCode.INVALID_RECORD
+        rejecting.rule = lambda request: ErrorCode.INVALID_RECORD
         with pytest.raises(errors.KafkaError):
             committing.result(WITHIN_S)
         closing.result(WITHIN_S)

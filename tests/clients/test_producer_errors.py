@@ -11,7 +11,7 @@ import pytest
 
 from oncelog import Producer, errors
 from oncelog.protocol.errors import ErrorCode
-from support.proxy import PASS, Appended, Fate, Produced, Proxy, redirect
+from support.proxy import PASS, Appended, Fate, Produced, Proxy
 from support.servers import Server
 from support.transactions import set_transaction_version
 from support.wire import Wire, until
@@ -48,15 +48,6 @@ def wire(module_server: Server) -> Iterator[Wire]:
         set_transaction_version(connection, 2)
 
 
-@pytest.fixture
-def proxy(module_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Run a proxy between every client of the test and the server."""
-    made = Proxy(module_server.bootstrap)
-    redirect(monkeypatch, made)
-    yield made
-    made.close()
-
-
 def answers(proxy: Proxy, fates: list[Fate]) -> None:
     """Answer the next requests with these errors, and pass the others."""
     start = len(proxy.seen)
@@ -70,7 +61,7 @@ def answers(proxy: Proxy, fates: list[Fate]) -> None:
 
 @pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
 def test_every_error_within_a_transaction(
-    wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
+    wire: Wire, module_proxy: Proxy, module_server: Server, name: str, version: int
 ) -> None:
     """For each error, a new producer gets it in the second of its three transactions."""
     set_transaction_version(wire, version)
@@ -82,7 +73,7 @@ def test_every_error_within_a_transaction(
         with Producer(module_server.bootstrap, transactional_id=f"{name}{code}{values}", **QUICK) as producer:
             with producer.transaction() as within:
                 within.send(name, values[0])
-            answers(proxy, [fate])
+            answers(module_proxy, [fate])
             producer.begin_transaction()
             producer.send(name, values[1])
             if code in PASSING or isinstance(fate, Appended):
@@ -118,14 +109,14 @@ UNTOLD = "UNKNOWN_PRODUCER_ID"
 """The producer retries: without the log start offset in the answer, it cannot tell what the error means."""
 
 
-def test_every_error_without_transactions(wire: Wire, proxy: Proxy, module_server: Server, name: str) -> None:
+def test_every_error_without_transactions(wire: Wire, module_proxy: Proxy, module_server: Server, name: str) -> None:
     topic_id = wire.create_topic(name)
     expected: list[bytes] = []
     for code in (*PASSING, UNTOLD, *RENEWED, "INVALID_RECORD", "UNKNOWN_SERVER_ERROR", "TOPIC_AUTHORIZATION_FAILED"):
         values = [f"{code} {number}".encode() for number in range(3)]
         with Producer(module_server.bootstrap, **QUICK) as producer:
             producer.send(name, values[0]).result(30)
-            answers(proxy, [ErrorCode[code]])
+            answers(module_proxy, [ErrorCode[code]])
             error = producer.send(name, values[1]).exception(30)
             producer.send(name, values[2]).result(30)
             assert (producer.producer_epoch > 0) == (code not in (*PASSING, UNTOLD)), code
@@ -140,7 +131,7 @@ def test_every_error_without_transactions(wire: Wire, proxy: Proxy, module_serve
 
 
 def test_retriable_error_that_repeats_fails_after_the_delivery_timeout(
-    wire: Wire, proxy: Proxy, module_server: Server, name: str
+    wire: Wire, module_proxy: Proxy, module_server: Server, name: str
 ) -> None:
     topic_id = wire.create_topic(name)
     # The delivery timeout ends during a retry's pause. With a request in flight, the outcome would be unknown.
@@ -148,17 +139,17 @@ def test_retriable_error_that_repeats_fails_after_the_delivery_timeout(
     options |= {"request_timeout_ms": 1_500, "delivery_timeout_ms": 1_500}
     with Producer(module_server.bootstrap, **options) as producer:
         producer.send(name, b"before").result(30)
-        proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
+        module_proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
         with pytest.raises(errors.TimedOutError, match=r"rejected repeatedly.*they are not in the log"):
             producer.send(name, b"refused").result(30)
-        proxy.rule = lambda request: PASS
+        module_proxy.rule = lambda request: PASS
         producer.send(name, b"after").result(30)
     assert wire.values(topic_id) == [b"before", b"after"]
 
 
 @pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
 def test_batches_after_a_rejected_one_do_not_delay_the_abort(
-    wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
+    wire: Wire, module_proxy: Proxy, module_server: Server, name: str, version: int
 ) -> None:
     """Batches after the rejected one stay out of order; the producer must not wait for them."""
     set_transaction_version(wire, version)
@@ -187,7 +178,7 @@ def test_batches_after_a_rejected_one_do_not_delay_the_abort(
 
 @pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
 def test_transaction_with_an_expired_batch_is_aborted_without_a_retry(
-    wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
+    wire: Wire, module_proxy: Proxy, module_server: Server, name: str, version: int
 ) -> None:
     set_transaction_version(wire, version)
     topic_id = wire.create_topic(name)
@@ -197,7 +188,7 @@ def test_transaction_with_an_expired_batch_is_aborted_without_a_retry(
     with Producer(module_server.bootstrap, transactional_id=name, **options) as producer:
         with producer.transaction() as within:
             within.send(name, b"before")
-        proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
+        module_proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
         producer.begin_transaction()
         expired = producer.send(name, b"expires")
         for _ in range(2):
@@ -206,7 +197,7 @@ def test_transaction_with_an_expired_batch_is_aborted_without_a_retry(
             assert isinstance(caught.value.__cause__, errors.TimedOutError)
             assert not caught.value.retriable
         assert isinstance(expired.exception(0), errors.AbortableError)
-        proxy.rule = lambda request: PASS
+        module_proxy.rule = lambda request: PASS
         producer.abort_transaction()
         with producer.transaction() as within:
             within.send(name, b"after")

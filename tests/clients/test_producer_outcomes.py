@@ -21,7 +21,7 @@ from oncelog import Producer, aio, errors
 from oncelog.client.discovery.topology import Topology
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import BatchHeader, iter_batches
-from support.proxy import HOLD, LOSE_ANSWER, PASS, Produced, Proxy, redirect
+from support.proxy import HOLD, LOSE_ANSWER, PASS, Produced, Proxy
 from support.reading import read
 from support.servers import Server
 from support.wire import Wire, until
@@ -34,15 +34,6 @@ LARGE = {"linger_ms": 500, "batch_size": 60_000, "retry_backoff_ms": 2, "retry_b
 def wire(server: Server) -> Iterator[Wire]:
     with Wire(server.bootstrap) as connection:
         yield connection
-
-
-@pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Run a proxy between every client of the test and the server."""
-    made = Proxy(server.bootstrap)
-    redirect(monkeypatch, made)
-    yield made
-    made.close()
 
 
 def batches(wire: Wire, topic: Any) -> list[BatchHeader]:

@@ -11,7 +11,7 @@ import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.producer import table_batches
-from support.proxy import HOLD, PASS, Proxy, redirect
+from support.proxy import HOLD, PASS, Proxy
 from support.servers import Server
 from support.wire import until
 
@@ -24,14 +24,6 @@ def topic(server: Server, name: str) -> str:
     with Admin(server.bootstrap) as admin:
         admin.create_topics(name, 3)
     return name
-
-
-@pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    made = Proxy(server.bootstrap)
-    redirect(monkeypatch, made)
-    yield made
-    made.close()
 
 
 @pytest.fixture

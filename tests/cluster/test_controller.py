@@ -55,7 +55,7 @@ def test_another_broker_becomes_the_controller_and_elects_new_leaders(tmp_path: 
         await brokers.crash(1)
         await until(lambda: third.metadata.image.controller in (2, 3) and state(third).leader == 2)
         assert (state(third).leader_epoch, state(third).isr) == (1, (2, 3))
-        assert state(third).leader_broker_epoch == third.metadata.image.brokers[2].epoch
+        assert state(third).state.leader_broker_epoch == third.metadata.image.brokers[2].epoch
         assert state(third, "single").leader == -1
         assert state(third, "t", 1).leader_epoch == 0
         await brokers.start(1, **lease)
@@ -73,7 +73,7 @@ def test_broker_that_starts_again_is_elected_again(tmp_path: Path) -> None:
         first, _ = await brokers.start(1), await brokers.start(2)
         await until(lambda: len(first.metadata.image.brokers) == 2)
         await first.topics.create("t", assignment=[(2,), (2, 1)])
-        assert (state(first, "t", 0).leader_broker_epoch, state(first, "t", 1).leader_broker_epoch) == (-1, 0)
+        assert [state(first, "t", index).state.leader_broker_epoch for index in range(2)] == [-1, 0]
         await asyncio.sleep(0.2)
         assert state(first, "t", 1).leader_epoch == 0
         await brokers.crash(2)
@@ -82,9 +82,9 @@ def test_broker_that_starts_again_is_elected_again(tmp_path: Path) -> None:
         def settled() -> bool:
             image, info = first.metadata.image, state(first, "t", 1)
             found = image.brokers.get(info.leader)
-            return image.brokers[2].epoch == 1 and found is not None and found.epoch == info.leader_broker_epoch
+            return image.brokers[2].epoch == 1 and found is not None and found.epoch == info.state.leader_broker_epoch
 
-        await until(lambda: first.metadata.image.brokers.get(2) == brokers.running[2].registration.info)
+        await until(lambda: first.metadata.image.brokers.get(2) == brokers.running[2].membership.info)
         await until(settled)
         assert state(first, "t", 1).leader_epoch > 0
         await until(lambda: state(first, "t", 0).leader == 2)
@@ -110,7 +110,7 @@ def test_former_controller_writes_nothing(tmp_path: Path) -> None:
         before = state(first)
         await brokers.crash(2)
         assert first.controller._write(zombie, first.controller._decide(first.metadata.image, zombie, None)) == []
-        store.close_session(second.registration.session)
+        store.close_session(second.membership.session)
         await until(lambda: store.get(CONTROLLER_EPOCH).data == b"10")
         await until(lambda: state(first).leader == 1)
         assert state(first).leader_epoch == before.leader_epoch + 1
@@ -146,7 +146,7 @@ def test_many_partitions_are_written_in_few_changes(tmp_path: Path) -> None:
         await first.topics.create("t", assignment=[(2, 1)] * 300)
         before = store._changes
         await brokers.crash(2)
-        store.close_session(second.registration.session)
+        store.close_session(second.membership.session)
         await until(lambda: all(info.leader == 1 for info in first.metadata.image.topic("t").partitions))  # type: ignore[union-attr]
         assert store._changes - before < 20
 

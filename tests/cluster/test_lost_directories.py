@@ -238,7 +238,7 @@ def test_start_that_ends_before_the_registration_counts_as_an_unclean_stop(folde
         with pytest.raises(OSError, match="the process dies"):
             await broker.start()
         await broker.workers.close()
-        store.close_session(broker.registration.session)
+        store.close_session(broker.membership.session)
         await brokers.start(1, boot_id="boot 2", log_dirs=log_dirs(folders))
         assert electable(store) == set()
 

@@ -52,7 +52,7 @@ def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path
                 await until(lambda: brokers.running[1].partitions.hosted("t", 0) is not None)
             await (brokers.stop(1) if clean else brokers.crash(1))
             await brokers.start(1, boot_id=boot_id)
-            lost.append(brokers.running[1].registration.info.lost_unsynced)
+            lost.append(brokers.running[1].membership.info.lost_unsynced)
 
         await again("boot", clean=False)  # only the process has died
         await again("boot 2", clean=True)
@@ -63,7 +63,7 @@ def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path
         ChangeLog(store).write([Set(path, encode_state(PartitionState(2, 0, (2,), 0, 0)))], path)
         broker = brokers.running[1]
         await broker.loader.catch_up()
-        await until(lambda: not broker.registration.info.lost_unsynced)
+        await until(lambda: not broker.membership.info.lost_unsynced)
         assert not read_registrations(store)[1].lost_unsynced
         await again("boot 3", clean=False)
         assert lost[-1] is False
@@ -96,7 +96,7 @@ def test_power_failure_that_leaves_no_log_folder_counts_as_lost_records(tmp_path
         await brokers.crash(1)
         rmtree(tmp_path / "data-1" / "t-0")  # its name was never synced
         broker = await brokers.start(1, boot_id="boot 2")
-        assert broker.registration.info.lost_unsynced
+        assert broker.membership.info.lost_unsynced
 
     run(Brokers(tmp_path, store), body)
 
@@ -115,11 +115,11 @@ def test_failed_disk_counts_as_lost_records_in_the_same_boot(tmp_path: Path, tog
             await brokers.running.pop(1).stop(together=True)
         else:
             await fail_a_write(broker, store, disk, folder)
-            assert not broker.registration.info.lost_unsynced  # its other directories have all records
+            assert not broker.membership.info.lost_unsynced  # its other directories have all records
             await brokers.crash(1)
         disk.repair()
         broker = await brokers.start(1)
-        assert broker.registration.info.lost_unsynced
+        assert broker.membership.info.lost_unsynced
 
     run(Brokers(tmp_path, store), body)
 
@@ -132,13 +132,13 @@ def test_process_with_a_failed_disk_keeps_its_place_in_the_isrs_when_it_register
         disk = brokers.disk = BrokenDisk()
         broker = await in_sync_with_another(brokers, store)
         await fail_a_write(broker, store, disk, str(tmp_path / "data-1" / "t-0"))
-        store.close_session(broker.registration.session)
-        await until(lambda: broker.registration.epoch == 1)
-        assert not broker.registration.info.lost_unsynced
+        store.close_session(broker.membership.session)
+        await until(lambda: broker.membership.epoch == 1)
+        assert not broker.membership.info.lost_unsynced
         await brokers.crash(1)
         disk.repair()
         broker = await brokers.start(1)
-        assert broker.registration.info.lost_unsynced
+        assert broker.membership.info.lost_unsynced
 
     run(Brokers(tmp_path, store), body)
 
@@ -157,7 +157,7 @@ def test_partition_without_a_leader_does_not_keep_a_broker_out_of_other_isrs(tmp
         write(1, PartitionState(2, 1, (2, 1), 1, 0))
         await brokers.crash(1)
         broker = await brokers.start(1, boot_id="boot 2")
-        assert broker.registration.info.may_lack("t", 1)
+        assert broker.membership.info.may_lack("t", 1)
         write(1, PartitionState(2, 1, (2,), 2, 0))
         await until(lambda: not read_registrations(store)[1].may_lack("t", 1))
         assert read_registrations(store)[1].may_lack("t", 0)
@@ -224,7 +224,7 @@ def test_recovery_below_the_high_watermark_counts_as_lost_records(tmp_path: Path
         await until(lambda: read_registrations(store)[1].lost_unsynced)
         await brokers.crash(1)
         broker = await brokers.start(1)
-        assert broker.registration.info.lost_unsynced
+        assert broker.membership.info.lost_unsynced
 
     run(Brokers(tmp_path, store), body)
 

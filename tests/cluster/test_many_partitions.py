@@ -46,7 +46,7 @@ def test_followers_and_consumers_read_2500_partitions_of_one_leader(tmp_path: Pa
         await until(lambda: all(len(broker.metadata.image.brokers) == 2 for broker in (leader, follower)))
         await leader.topics.create("t", assignment=[(1, 2)] * PARTITIONS)
         await everywhere(brokers, "t")
-        connection = await connect("127.0.0.1", leader.server.ports["PLAINTEXT"])
+        connection = await connect("127.0.0.1", leader.server.listeners["PLAINTEXT"].port)
         try:
             await write_to_all(connection)
             for isolation_level in (0, 1):

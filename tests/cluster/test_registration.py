@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,9 @@ from shutil import rmtree
 
 import pytest
 
-from oncelog.broker.metadata.registration import Identity, Registration
+from oncelog.broker.broker import Broker
+from oncelog.broker.config.settings import load
 from oncelog.broker.storage.data_directory import CLEAN_SHUTDOWN
-from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import (
     Endpoint,
     broker_path,
@@ -94,12 +92,12 @@ def test_broker_whose_session_expired_registers_again(tmp_path: Path) -> None:
 
     async def body(brokers: Brokers) -> None:
         broker = await brokers.start(1)
-        broker.registration.when_lost.append(lambda: lost.append(broker.registration.epoch))
+        broker.registration.session_lost.subscribe(lambda: lost.append(broker.membership.epoch))
         clock.ms += 9_000
         store.poll()
         assert read_registrations(store) == {}
         await broker.loader.catch_up()
-        await until(lambda: broker.registration.epoch == 1)
+        await until(lambda: broker.membership.epoch == 1)
         assert lost == [-1]
         await broker.loader.catch_up()
         assert broker.metadata.image.brokers[1].epoch == 1
@@ -122,20 +120,21 @@ def test_new_session_is_renewed_while_the_registration_waits(tmp_path: Path) -> 
             return await offload(work, *arguments)
 
         broker.workers.offload = gated
-        first = registration.session
+        membership = broker.membership
+        first = membership.session
         store.close_session(first)
-        await until(lambda: registration.session != first)
+        await until(lambda: membership.session != first)
         for _ in range(3):  # the lease would end otherwise
             clock.ms += 5_000
-            renewed = store._sessions[registration.session].expires_ms
-            await until(lambda renewed=renewed: store._sessions[registration.session].expires_ms > renewed)  # type: ignore[misc]
+            renewed = store._sessions[membership.session].expires_ms
+            await until(lambda renewed=renewed: store._sessions[membership.session].expires_ms > renewed)  # type: ignore[misc]
         gate.set()
-        await until(lambda: registration.epoch == 1)
+        await until(lambda: membership.epoch == 1)
 
     run(Brokers(tmp_path, store), body)
 
 
-def test_renewals_do_not_wait_for_blocked_worker_threads() -> None:
+def test_renewals_do_not_wait_for_blocked_worker_threads(tmp_path: Path) -> None:
     clock = Clock()
     store = MemoryStore(clock)
     gate = threading.Event()
@@ -143,25 +142,23 @@ def test_renewals_do_not_wait_for_blocked_worker_threads() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(1))
-        workers = Workers(asyncio.to_thread, logging.getLogger())
+        settings = {"node.id": "1", "broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "10"}
         with ThreadPoolExecutor(1) as renewals:
-            registration = Registration(
-                store,
-                Identity(1, None, 9_000, 10, ""),
-                LogDirectories(OsDisk(), [], 1, logging.getLogger(), lambda *_: None),
-                workers,
-                logging.getLogger(),
-                publishing=asyncio.Lock(),
+            broker = Broker(
+                load({**settings, "log.dirs": str(tmp_path)}),
+                disk=OsDisk(),
+                store=store,
+                now_ms=clock,
                 offload_renewal=partial(loop.run_in_executor, renewals),
             )
-            registration.open()
+            broker.registration.open()
             blocked = loop.run_in_executor(None, gate.wait)
-            registration.start()
+            broker.registration.start()
             clock.ms += 5_000
-            await until(lambda: store._sessions[registration.session].expires_ms == clock.ms + 9_000)
+            await until(lambda: store._sessions[broker.membership.session].expires_ms == clock.ms + 9_000)
             gate.set()
             await blocked
-            await workers.close()
+            await broker.workers.close()
 
     asyncio.run(main())
 
@@ -170,17 +167,18 @@ def test_change_of_the_registration_survives_the_end_of_the_session(tmp_path: Pa
     store = MemoryStore(lambda: NOW)
 
     async def body(brokers: Brokers) -> None:
-        registration = (await brokers.start(1)).registration
-        registration.offline = lambda: frozenset({("t", 0)})
+        broker = await brokers.start(1)
+        registration, membership = broker.registration, broker.membership
+        broker.partitions.offline = lambda: frozenset({("t", 0)})  # type: ignore[method-assign]
         await registration.update()
         assert read_registrations(store)[1].offline == {("t", 0)}
-        store.close_session(registration.session)
+        store.close_session(membership.session)
         await registration.update(shutting_down=True)
         registration._wake.set()
-        await until(lambda: registration.epoch == 1)
-        assert read_registrations(store)[1] == registration.info
-        assert registration.info.offline
-        assert registration.info.shutting_down
+        await until(lambda: membership.epoch == 1)
+        assert read_registrations(store)[1] == membership.info
+        assert membership.info.offline
+        assert membership.info.shutting_down
 
     run(Brokers(tmp_path, store), body)
 
@@ -199,7 +197,7 @@ def test_broker_that_registers_again_leads_as_the_controller_has_decided_at_once
             ChangeLog(store).write([Set(path, encode_state(state))], path)
 
         publish_before_register_returns(broker, elect)
-        store.close_session(broker.registration.session)
+        store.close_session(broker.membership.session)
         await until(lambda: replica.term is not None and replica.leader_epoch == 7)
 
     run(Brokers(tmp_path, store), body)

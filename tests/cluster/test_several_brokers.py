@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.broker import replication_isr
 from oncelog.broker.broker import Broker
+from oncelog.broker.replication import in_sync
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
 from oncelog.cluster.state_writes import StateWrite
@@ -53,7 +53,7 @@ def test_clients_get_the_addresses_of_their_listener(tmp_path: Path) -> None:
         await until(lambda: len(first.metadata.image.brokers) == 2)
         await first.topics.create("t", assignment=[(1, 2), (2, 1)])
         metadata = await ask(first, described("t"), listener="OUTER")
-        assert [(each.node_id, each.port) for each in metadata.brokers] == [(1, first.server.ports["OUTER"])]
+        assert [(each.node_id, each.port) for each in metadata.brokers] == [(1, first.server.listeners["OUTER"].port)]
         one, other = metadata.topics[0].partitions
         assert (one.error_code, one.leader_id, one.offline_replicas) == (ErrorCode.NONE, 1, [2])
         assert (other.error_code, other.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
@@ -295,7 +295,7 @@ def test_obsolete_write_of_the_isr_is_logged_at_debug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In a rolling restart, the controller changes the states of partitions while their leaders do."""
-    original = replication_isr.write_states
+    original = in_sync.write_states
     failures = [UnavailableError("the disk hangs")]
 
     def overtaken(
@@ -307,7 +307,7 @@ def test_obsolete_write_of_the_isr_is_logged_at_debug(
             path = state_path(write.topic, write.partition)
             node = changes.store.get(path)
             changes.write([Set(path, node.data, node.version)], path)
-        monkeypatch.setattr(replication_isr, "write_states", original)
+        monkeypatch.setattr(in_sync, "write_states", original)
         return original(changes, writes, session=session)
 
     def said(level: int) -> int:
@@ -315,7 +315,7 @@ def test_obsolete_write_of_the_isr_is_logged_at_debug(
 
     async def body(brokers: Brokers) -> None:
         first, *_ = await three(brokers)
-        monkeypatch.setattr(replication_isr, "write_states", overtaken)
+        monkeypatch.setattr(in_sync, "write_states", overtaken)
         await first.topics.create("t", assignment=[(2, 3)])
         epoch = first.metadata.image.brokers[2].epoch
         alone = encode_state(PartitionState(2, 0, (2,), 0, epoch))  # broker 3 joins

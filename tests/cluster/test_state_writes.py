@@ -44,7 +44,7 @@ def state(store: MemoryStore, topic: str = "t", index: int = 0) -> PartitionStat
 def create_again(store: MemoryStore, *replicas: int) -> None:
     """Delete the topic `t`, and create another one of the same name on these brokers."""
     erase_topic(ChangeLog(store), read_topic(store, "t"))
-    topic = TopicInfo("t", UUID(int=7), (PartitionInfo(replicas[0], 0, replicas, replicas),))
+    topic = TopicInfo("t", UUID(int=7), (PartitionInfo(replicas, PartitionState(replicas[0], 0, replicas)),))
     write_topic(ChangeLog(store), topic)
 
 
@@ -68,7 +68,7 @@ def test_leader_of_a_deleted_topic_does_not_change_its_successor(tmp_path: Path)
 
         store.before = before
         await brokers.crash(2)
-        store.close_session(second.registration.session)
+        store.close_session(second.membership.session)
         await asyncio.wait_for(interrupted.wait(), 60)
         await until(lambda: first.metadata.image.topic_by_id(UUID(int=7)))
         found = state(store)
@@ -88,7 +88,7 @@ def test_controller_does_not_elect_by_the_replicas_of_a_deleted_topic(tmp_path: 
         await until(lambda: first.metadata.image.topic("t"))
         store.before = lambda: create_again(store, 3)
         await brokers.crash(2)
-        store.close_session(others[0].registration.session)
+        store.close_session(others[0].membership.session)
         await until(lambda: first.metadata.image.topic_by_id(UUID(int=7)))
         await asyncio.sleep(0.2)
         assert (state(store).leader, state(store).isr, state(store).version) == (3, (3,), 0)
@@ -127,7 +127,7 @@ def test_topics_of_an_older_version_are_led_changed_and_deleted(tmp_path: Path) 
     async def body(brokers: Brokers) -> None:
         first, _ = await brokers.start(1), await brokers.start(2)
         await brokers.crash(1)
-        store.close_session(first.registration.session)
+        store.close_session(first.membership.session)
         await until(lambda: state(store, "old").leader == -1)
         first = await brokers.start(1)
         await until(lambda: state(store, "old").leader == 1)
@@ -167,7 +167,7 @@ def test_dead_follower_of_many_partitions_leaves_the_in_sync_replicas_in_few_wri
         await first.partitions.open_all([("t", index) for index in range(1000)])
         before = store._changes
         await brokers.crash(2)
-        store.close_session(second.registration.session)
+        store.close_session(second.membership.session)
 
         def isrs() -> set[tuple[int, ...]]:
             newest = first.metadata.image.topic_by_id(topic.topic_id)

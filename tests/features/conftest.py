@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.fixtures import apache_kafka, module_server, name, own_server, server, start_server, vary_servers
+from support.fixtures import apache_kafka, module_server, name, own_server, proxy, server, start_server, vary_servers
 from support.servers import Server
 from support.wire import Wire
 
-__all__ = ["apache_kafka", "module_server", "name", "own_server", "server", "start_server"]
+__all__ = ["apache_kafka", "module_server", "name", "own_server", "proxy", "server", "start_server"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -7,7 +7,6 @@ Other files test further bugs: KAFKA-5793 and 7298 in `test_produce_errors`, KAF
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import MAX_SEQUENCE
 from support.logs import append, follow, new_log, of_producer
-from support.proxy import PASS, Appended, Produced, Proxy, redirect
+from support.proxy import PASS, Appended, Produced, Proxy
 from support.servers import Server
 from support.transactions import ended, producers, written
 from support.wire import Wire, batch, code, until
@@ -31,15 +30,6 @@ from support.wire import Wire, batch, code, until
 OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
 INVALID_EPOCH = code("INVALID_PRODUCER_EPOCH")
 NOT_IN_TRANSACTION = {code("INVALID_TXN_STATE"), code("TRANSACTION_ABORTABLE")}
-
-
-@pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Run a proxy between every client of the test and the server."""
-    made = Proxy(server.bootstrap)
-    redirect(monkeypatch, made)
-    yield made
-    made.close()
 
 
 # -- a partition and its transactions ----------------------------------------------------------------------------------

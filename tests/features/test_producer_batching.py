@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from oncelog import Producer, errors
 from oncelog.protocol.errors import ErrorCode
 from support.processes import wait_until
-from support.proxy import LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy, redirect
+from support.proxy import LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy
 from support.servers import Server
 from support.wire import Wire, until
-
-
-@pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Run a proxy between every client of the test and the server."""
-    made = Proxy(server.bootstrap)
-    redirect(monkeypatch, made)
-    yield made
-    made.close()
 
 
 def test_records_of_a_partition_linger_together(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,20 +11,11 @@ from oncelog import Producer
 from oncelog.errors import ConfigError
 from oncelog.protocol.errors import ErrorCode
 from support.processes import wait_until
-from support.proxy import LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy, redirect
+from support.proxy import LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy
 from support.servers import Server
 from support.wire import Wire
 
 RETRY_SOON = {"retry_backoff_ms": 2, "retry_backoff_max_ms": 10, "linger_ms": 0}
-
-
-@pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Run a proxy between every client of the test and the server."""
-    made = Proxy(server.bootstrap)
-    redirect(monkeypatch, made)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from oncelog import Producer, errors
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import iter_batches
-from support.proxy import HOLD, LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy, redirect
+from support.proxy import HOLD, LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy
 from support.servers import Server
 from support.wire import Wire, until
 
@@ -21,15 +19,6 @@ SHORT = {
     "request_timeout_ms": 1500,
     "delivery_timeout_ms": 2000,
 }
-
-
-@pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Run a proxy between every client of the test and the server."""
-    made = Proxy(server.bootstrap)
-    redirect(monkeypatch, made)
-    yield made
-    made.close()
 
 
 def epochs(wire: Wire, topic: object) -> list[int]:

@@ -127,7 +127,7 @@ BUGS = {
     ),
     "the list of aborted transactions is empty": Bug(
         "tansu before July 2026",
-        "broker/handlers/fetch.py",
+        "broker/requests/fetch_consumers.py",
         "return replica.log.aborted_transactions(start, end)",
         "return []",
         "tests/clients/test_transactions.py::test_commit_and_abort",

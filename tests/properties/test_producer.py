@@ -35,7 +35,8 @@ def make_core(cluster: ModelCluster, **options: Any) -> ProducerCore:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    defaults = {"batch_size": 200, "linger_ms": 1, "retry_backoff_ms": 2, "retry_backoff_max_ms": 10}
+    cluster.backoff_ms = (2, 10)
+    defaults = {"batch_size": 200, "linger_ms": 1}
     full = producer_options(None, {"bootstrap_servers": "model:1", **defaults, **options})
     return ProducerCore(full, loop, clock=lambda: int(loop.time() * 1000), cluster=cluster)  # type: ignore[arg-type]
 

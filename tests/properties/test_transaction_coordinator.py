@@ -313,7 +313,7 @@ class TransactionMachine(RuleBasedStateMachine):
         if state is not None and state.state is S.EMPTY and state.producer_epoch < MAX_EPOCH - 3:
             record = self.driver.coordinator._record(state)
             record.value.producer_epoch = MAX_EPOCH - 3  # type: ignore[union-attr]
-            self.driver.log.append(record)
+            self.driver.write(record)
             self.driver.coordinator._live = False
             self.driver.coordinator.replay(record)
             self.driver.coordinator._live = True

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.net.server import Address, Server
+from oncelog.net.server import Listener, Server
 from oncelog.sim.clock import EPOCH_MS
 from oncelog.sim.disk import PowerFailure, SimDisk
 from oncelog.sim.loop import SimLoop, StalledError
@@ -307,7 +307,7 @@ def test_our_server_runs_in_the_simulation() -> None:
     async def scenario(world: World) -> None:
         async def start() -> Server:
             server = Server(lambda frame, _: [bytes(frame)[::-1]])
-            await server.listen([Address("server", 9092)])
+            await server.listen([Listener("server", 9092)])
             return server
 
         server = await world.loop.spawn(world.process("server"), start())

@@ -80,7 +80,7 @@ def test_brokers_agree_after_each_of_them_has_died(seed: int, latency: tuple[flo
 def test_brokers_keep_their_sessions_while_a_writer_of_the_store_hangs(seed: int, latency: tuple[float, float]) -> None:
     async def scenario(world: World) -> None:
         brokers = await three(world)
-        epochs = [broker_of(machine).registration.epoch for machine in brokers]
+        epochs = [broker_of(machine).membership.epoch for machine in brokers]
         world.store.locked = True
         brokers[2].kill()
         await asyncio.sleep(world.stream("lock").uniform(20, 40))
@@ -91,7 +91,7 @@ def test_brokers_keep_their_sessions_while_a_writer_of_the_store_hangs(seed: int
         await brokers[2].start()
         await until(lambda: all(len(image(machine).brokers) == 3 for machine in brokers))
         await until(lambda: states(brokers[0]) == states(brokers[1]) == states(brokers[2]))
-        assert [broker_of(machine).registration.epoch for machine in brokers[:2]] == epochs[:2]
+        assert [broker_of(machine).membership.epoch for machine in brokers[:2]] == epochs[:2]
 
     World(seed, store_latency_s=latency).run(scenario)
 
@@ -101,14 +101,14 @@ def test_paused_broker_registers_again(seed: int) -> None:
     async def scenario(world: World) -> None:
         brokers = await three(world)
         lost = []
-        registration = broker_of(brokers[0]).registration
-        registration.when_lost.append(lambda: lost.append(world.loop.time()))
+        broker = broker_of(brokers[0])
+        broker.registration.session_lost.subscribe(lambda: lost.append(world.loop.time()))
         brokers[0].pause()
         await until(lambda: len(image(brokers[1]).brokers) == 2 and states(brokers[1])[0].leader == 2)
         await asyncio.sleep(1)
         assert not lost
         brokers[0].resume()
-        await until(lambda: registration.epoch == 1)
+        await until(lambda: broker.membership.epoch == 1)
         assert len(lost) == 1
         await until(lambda: len(image(brokers[0]).brokers) == len(image(brokers[1]).brokers) == 3)
         await until(lambda: states(brokers[0]) == states(brokers[1]))
@@ -122,10 +122,10 @@ def test_broker_that_cannot_reach_the_store_is_replaced_and_returns() -> None:
         link = world.store_link(brokers[0].name)
         link.cut_requests = True
         await until(lambda: len(image(brokers[1]).brokers) == 2 and states(brokers[1])[0].leader != 1)
-        registration = broker_of(brokers[0]).registration
-        assert registration.epoch == 0, "it learns of the end of its session only from the store"
+        membership = broker_of(brokers[0]).membership
+        assert membership.epoch == 0, "it learns of the end of its session only from the store"
         link.cut_requests = False
-        await until(lambda: registration.epoch == 1)
+        await until(lambda: membership.epoch == 1)
         await until(lambda: states(brokers[0]) == states(brokers[1]))
 
     World(7, store_latency_s=LATENCY_S).run(scenario)

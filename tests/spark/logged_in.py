@@ -29,6 +29,9 @@ appender.file.fileName = {folder}/spark.log
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %p %c: %m%n%ex
 """
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""As in support/spark_conf: this setting replaces the one there."""
+
 PAGES = ("environment", "SQL", "StreamingQuery", "stages", "jobs", "executors")
 REST = ("sql?details=true&planDescription=true", "environment", "jobs", "stages")
 
@@ -46,7 +49,7 @@ def start(folder: Path) -> SparkSession:
     (folder / "log4j2.properties").write_text(LOG4J.format(folder=folder))
     settings = {
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
+        "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file:{folder}/events",
         "spark.eventLog.compress": "false",

@@ -12,6 +12,7 @@ import pytest
 
 from spark.chaos.processes import of_kind, signal_all
 from spark.judges import create, open_producers, values
+from support.hooks import SPARK
 from support.processes import ManagedProcess
 from support.servers import Server
 
@@ -47,7 +48,7 @@ if not os.path.exists(checkpoint):
     except Exception as error:
         print(oncelog.spark.cause(error), flush=True)
 copy = spark.readStream.format("oncelog").options(**to, subscribe=name, startingOffsets="earliest")
-copy = copy.option("maxOffsetsPerTrigger", 20).load().select("value").writeStream.format("oncelog")
+copy = copy.option("maxOffsetsPerTrigger", 40).load().select("value").writeStream.format("oncelog")
 copy = copy.options(**to, topic=f"{name}-out", transactionalIdPrefix=f"{name}-sink", checkpointLocation=checkpoint)
 query = copy.start()
 query.processAllAvailable()
@@ -80,7 +81,7 @@ def copy_while_server_is_killed(
         create(bootstrap, topic, 2)
     checkpoint = folder / "checkpoint"
     env = {key: text for key, text in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
-    env["SPARK_TESTING"] = "1"  # the server takes a free port
+    env |= SPARK | {"SPARK_TESTING": "1"}  # with the latter, the server takes a free port
     options = json.dumps({f"kafka.{key}": text for key, text in login.items()})
     command = ["/usr/bin/env", "-C", folder, sys.executable, "-c", PROGRAM, options, name, checkpoint]
     said: list[str] = []
@@ -98,4 +99,4 @@ def copy_while_server_is_killed(
 @pytest.mark.timeout(900)
 def test_query_whose_server_is_killed_loses_and_duplicates_nothing(server: Server, name: str, tmp_path: Path) -> None:
     login = {"bootstrap.servers": server.bootstrap}
-    copy_while_server_is_killed(server.bootstrap, login, name, tmp_path, "1", "3")
+    copy_while_server_is_killed(server.bootstrap, login, name, tmp_path, "1")

@@ -107,7 +107,7 @@ async def until(true: Callable[[], object], limit_s: float = 60) -> None:
 
 async def ask(broker: Broker, request: Message, version: int | None = None, listener: str = "PLAINTEXT") -> Any:
     """Send a request on a new connection, and return the response."""
-    connection = await connect("127.0.0.1", broker.server.ports[listener])
+    connection = await connect("127.0.0.1", broker.server.listeners[listener].port)
     try:
         return await connection.call(request, version)
     finally:

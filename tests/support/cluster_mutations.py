@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from oncelog.broker import replication_isr
 from oncelog.broker.coordinators import marker_outbox
 from oncelog.broker.coordinators import terms as coordinator_terms
 from oncelog.broker.coordinators.record_batches import replay_batch
@@ -23,7 +23,8 @@ from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.handlers import delete_records
 from oncelog.broker.metadata.registration import Registration
-from oncelog.broker.replication import Replication, _Followed
+from oncelog.broker.replication import in_sync
+from oncelog.broker.replication.fetchers import Replication, _Followed
 from oncelog.broker.storage import log_cleaner
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.log_offsets import LogOffsetReader
@@ -67,8 +68,8 @@ def joining_unchecked(patch: Patching) -> None:
     def write(proposed: Any) -> StateWrite:
         return original(proposed._replace(proposal=proposed.proposal._replace(joining=())))
 
-    original = replication_isr._Proposed.write
-    patch.setattr(replication_isr._Proposed, "write", write)
+    original = in_sync._Proposed.write
+    patch.setattr(in_sync._Proposed, "write", write)
 
 
 def joins_at_the_high_watermark(patch: Patching) -> None:
@@ -121,10 +122,10 @@ def registration_is_published_early(patch: Patching) -> None:
     """The image may show the registration before the broker knows its epoch. No renewal repeats what it has missed."""
 
     async def enter(self: Registration, info: Any, *, first: bool = False) -> None:
-        self.info = await self._workers.write_store(self._register, info, first)
+        self._own.info = await self._workers.write_store(self._register, info, first)
 
     async def repeat(self: Registration) -> None:
-        if self.epoch >= 0:
+        if self._own.epoch >= 0:
             await self._forget_lost_logs()
             with suppress(StoreError):
                 await self.update()
@@ -227,7 +228,7 @@ def dead_member_is_kept(patch: Patching) -> None:
 def offline_leader_stays(patch: Patching) -> None:
     def wanted(view: Any, partition: Any, prefer: bool) -> Any:
         found = original(view, partition, prefer)
-        return None if found is not None and partition.state.leader not in view.brokers else found
+        return None if found is not None and partition.info.leader not in view.brokers else found
 
     original = reconcile._wanted
     patch.setattr(reconcile, "_wanted", wanted)
@@ -235,8 +236,8 @@ def offline_leader_stays(patch: Patching) -> None:
 
 def elected_without_isr(patch: Patching) -> None:
     def elected(view: Any, partition: Any) -> Any:
-        everyone = replace(partition.state, isr=partition.replicas)
-        return original(view, replace(partition, state=everyone))
+        everyone = structs.replace(partition.info.state, isr=partition.info.replicas)
+        return original(view, replace(partition, info=replace(partition.info, state=everyone)))
 
     original = reconcile._elected
     patch.setattr(reconcile, "_elected", elected)

@@ -83,7 +83,8 @@ class PageRun:
         self._count = 0
         conf = folder / "conf"
         conf.mkdir()
-        (conf / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+        short_lived = Path(__file__).with_name("spark_conf") / "spark-defaults.conf"
+        (conf / "spark-defaults.conf").write_text(short_lived.read_text() + SPARK_DEFAULTS)
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ONCELOG_")},
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -12,6 +12,7 @@ import pytest
 
 from support.apache_kafka import ApacheKafka
 from support.kafka_nodes import ThreeKafkas
+from support.proxy import Proxy, redirect
 from support.servers import OncelogCluster, ReplicatedCluster, Server
 
 SERVERS: dict[str, Callable[..., Server]] = {
@@ -137,6 +138,25 @@ def start_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
     yield start
     for each in made:
         each.stop()
+
+
+def _proxy_to(server: Server, patch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    made = Proxy(server.bootstrap)
+    redirect(patch, made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Run a proxy between every client of the test and the shared server."""
+    yield from _proxy_to(server, monkeypatch)
+
+
+@pytest.fixture
+def module_proxy(module_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Run a proxy between every client of the test and the module's server."""
+    yield from _proxy_to(module_server, monkeypatch)
 
 
 @pytest.fixture

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.peers import Failure
 from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker, epoch_path
-from oncelog.cluster.partition_state import decode_state, encode_state, state_path
+from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import Create, Set
 from oncelog.cluster.topic_nodes import write_topic
@@ -69,7 +70,9 @@ async def follower(
 ) -> Replica:
     """Return a replica that follows broker 2."""
     broker.peers.request = request or leader.request  # type: ignore[method-assign,assignment]
-    info = TopicInfo(topic, topic_id, (PartitionInfo(LEADER, 0, (1, 2), (1, 2), leader_broker_epoch=0),))
+    info = TopicInfo(
+        topic, topic_id, (PartitionInfo((1, 2), PartitionState(LEADER, 0, (1, 2), leader_broker_epoch=0)),)
+    )
     operations = [Create(epoch_path(LEADER)), Create(broker_path(LEADER), encode_broker(BrokerInfo(0)))]
     async with broker.loader.changing() as changes:
         if LEADER not in broker.metadata.image.brokers:  # otherwise, the controller elects broker 1
@@ -85,9 +88,7 @@ async def follower(
 async def elect(broker: Broker, leader: int, topic: str = "t") -> None:
     path = state_path(topic, 0)
     old = decode_state(broker.store.get(path))
-    state = replace(
-        old, leader=leader, leader_epoch=old.leader_epoch + 1, leader_broker_epoch=broker.registration.epoch
-    )
+    state = replace(old, leader=leader, leader_epoch=old.leader_epoch + 1, leader_broker_epoch=broker.membership.epoch)
     async with broker.loader.changing() as changes:
         changes.write([Set(path, encode_state(state), old.version)], path)
 

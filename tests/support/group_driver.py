@@ -1,4 +1,7 @@
-"""Drive one group coordinator as its shell does (append, replay, reply), but in memory and at once."""
+"""Drive one group coordinator as its shell does (append, replay, reply), but in memory and at once.
+
+After each step, a coordinator that reads the log must have the same durable state.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from oncelog.protocol.schema import encode_versioned
+from support.durable_state import check
 
 START_MS = 1_000_000
 SESSION_MS = 10_000
@@ -79,6 +83,8 @@ class GroupDriver:
         self._uuids = 0
         self.coordinator = self._new()
         self.coordinator.loaded(self.now)
+        self._reader = self._new()
+        """A coordinator that only reads the log."""
 
     def _new(self) -> GroupCoordinator:
         return GroupCoordinator(self.config, self._new_uuid)
@@ -113,36 +119,36 @@ class GroupDriver:
         for record in effects.records:
             key = encode_versioned(record.key, record.key_version)
             value = None if record.value is None else encode_versioned(record.value, record.value_version)
-            self.log.append(Appended(key, value, producer_id))
+            self._write(Appended(key, value, producer_id))
             if producer_id is None:
                 self.coordinator.replay(record)
             else:
                 self.coordinator.replay(record, producer_id=producer_id, producer_epoch=0)
+        check(self.coordinator, self._reader)
         for reply in effects.replies:
             assert reply.token.response is None, "answered twice"
             reply.token.response = reply.response
         return effects.records
 
     def marker(self, producer_id: int, commit: bool) -> None:
-        self.log.append(Appended(None, None, producer_id, commit))
+        self._write(Appended(None, None, producer_id, commit))
         self.coordinator.replay_end_transaction(producer_id, 0, commit)
+        check(self.coordinator, self._reader)
+
+    def _write(self, entry: Appended) -> None:
+        self.log.append(entry)
+        _read(self._reader, entry)
 
     def reloaded(self) -> GroupCoordinator:
         """Return another coordinator that has read the log."""
         other = self._new()
         for entry in self.log:
-            if entry.key is None:
-                assert entry.producer_id is not None
-                other.replay_end_transaction(entry.producer_id, 0, entry.commit)
-                continue
-            record = decode_record(entry.key, entry.value)
-            assert record is not None
-            other.replay(record, producer_id=entry.producer_id)
+            _read(other, entry)
         return other
 
     def fail_over(self) -> None:
         """Continue with a coordinator that knows only the log. Waiting requests are never answered."""
-        self.coordinator = self.reloaded()
+        self.coordinator, self._reader = self.reloaded(), self.reloaded()
         self.apply(self.coordinator.loaded(self.now))
 
     def pass_time(self, ms: int) -> None:
@@ -316,6 +322,17 @@ class GroupDriver:
         for name in ids[1:]:
             assert self.sync(name, generation).response.assignment == name.encode()
         return ids
+
+
+def _read(coordinator: GroupCoordinator, entry: Appended) -> None:
+    """Replay the content of an entry."""
+    if entry.key is None:
+        assert entry.producer_id is not None
+        coordinator.replay_end_transaction(entry.producer_id, 0, entry.commit)
+    else:
+        record = decode_record(entry.key, entry.value)
+        assert record is not None
+        coordinator.replay(record, producer_id=entry.producer_id)
 
 
 def last_group(driver: GroupDriver) -> GroupMetadataValue:

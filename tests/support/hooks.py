@@ -1,12 +1,23 @@
-"""Hooks of pytest for all tests: which files run first in several processes, and how SIGTERM ends a run."""
+"""Hooks of pytest for all tests: which files run first in several processes, how Spark starts, and SIGTERM."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 import pytest
+
+from support.apache_kafka import SHORT_LIVED
+
+SPARK = {
+    "SPARK_CONF_DIR": str(Path(__file__).with_name("spark_conf")),
+    "SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_LIVED),
+    "SPARK_LAUNCHER_OPTS": " ".join(SHORT_LIVED),
+}
+"""Variables that let each JVM of Spark need half of the CPU time, because tests only use it for a short time."""
 
 LONGEST = (
     "tests/spark/test_explorer.py",
@@ -48,7 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End a run on SIGTERM as on Ctrl-C: fixtures stop the servers that they have started."""
+    """Choose how Spark starts. End a run on SIGTERM as on Ctrl-C: fixtures stop the servers that they have started."""
+    for name, text in SPARK.items():
+        os.environ.setdefault(name, text)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from oncelog import errors
+from oncelog.client.backoff import Backoff
 from oncelog.client.calls import Calls
 from oncelog.client.discovery.topology import Partition, Topic, Topology
 from oncelog.client.metrics.requests import Requests
@@ -119,6 +121,8 @@ class ModelCluster:
     """
 
     connection_type: type[ModelConnection]
+    backoff_ms = (100, 1_000)
+    """The first and the longest pause before a retry."""
 
     def __init__(
         self,
@@ -169,6 +173,10 @@ class ModelCluster:
 
     def troubles(self, log: logging.Logger) -> Troubles:
         return Troubles(log, asyncio.get_running_loop().time, outage=lambda: self.unreachable)
+
+    def backoff(self, failures: int = 0, *, first_ms: float | None = None) -> Backoff:
+        usual_ms, most_ms = self.backoff_ms
+        return Backoff(usual_ms if first_ms is None else first_ms, most_ms, random.random, failures)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         pass

@@ -30,10 +30,10 @@ STOPPING_S = 30
 
 
 class Part(NamedTuple):
-    """A test that takes seeds, `size` of them in each step."""
+    """A long test. Most take seeds, `size` of them in each step."""
 
     command: str
-    """With {seed}, and {count} if a step has several seeds."""
+    """With {seed} if it takes one, and {count} if a step has several seeds."""
     size: int = 1
     minutes: float = 5
     """The expected duration of the first step."""
@@ -51,6 +51,8 @@ PARTS = {
     "chaos": Part("scripts/chaos --brokers 3 --rounds 10 --records 200000 --seed {seed}", 1, 10),
     "demo": Part("scripts/demo --seed {seed}", 1, 5),
     "soak": Part("scripts/soak --minutes 30 --seed {seed}", 1, 40),
+    "pure-tests": Part("scripts/test", 1, 45),
+    "deep-explorer": Part("env ONCELOG_EXPLORE=deep scripts/test tests/spark/test_explorer.py", 1, 30),
 }
 
 

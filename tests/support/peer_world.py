@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from oncelog.broker.broker import Broker
 from oncelog.cluster import topic_nodes
 from oncelog.cluster.brokers import epoch_path
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.partition_state import decode_state, encode_state, state_path
+from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.store import Set
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.coordinator.partitioning import partition_for
@@ -90,7 +91,8 @@ class PeerWorld:
         """Create a topic with one partition on each of these brokers, and return its id."""
         self._topics += 1
         partitions = tuple(
-            PartitionInfo(leader, 0, (leader,), (leader,), leader_broker_epoch=self.epoch(leader)) for leader in leaders
+            PartitionInfo((leader,), PartitionState(leader, 0, (leader,), leader_broker_epoch=self.epoch(leader)))
+            for leader in leaders
         )
         topic = TopicInfo(name, UUID(int=(4 << 76) + self._topics), partitions, configs or {})
         topic_nodes.write_topic(ChangeLog(self.world.store), topic)

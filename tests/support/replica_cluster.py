@@ -116,7 +116,9 @@ class ReplicaCluster:
 
     async def create(self, name: str, replicas: tuple[int, ...], *, least: int = 1, **configs: str) -> None:
         """Create a topic that the first replica leads, and wait until all replicas have opened it."""
-        info = PartitionInfo(replicas[0], 0, replicas, replicas, leader_broker_epoch=self.epoch(replicas[0]))
+        info = PartitionInfo(
+            replicas, PartitionState(replicas[0], 0, replicas, leader_broker_epoch=self.epoch(replicas[0]))
+        )
         settings = {"min.insync.replicas": str(least), **configs}
         topic = TopicInfo(name, topic_id_of(len(self.infos)), (info,), settings)
         self.infos[name] = info

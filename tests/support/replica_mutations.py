@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from oncelog.cluster.controller import reconcile
 from oncelog.cluster.follower import Following, Signal, Truncate
@@ -171,7 +172,7 @@ def lost_data_is_ignored(patch: Patching) -> None:
 def high_watermark_advances_under_min_isr(patch: Patching) -> None:
     def advance(term: Term) -> bool:
         least, state = term.min_insync_replicas, term.state
-        term.min_insync_replicas, term.state = 1, replace(state, elr=())
+        term.min_insync_replicas, term.state = 1, structs.replace(state, elr=())
         try:
             return original(term)
         finally:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from oncelog.cluster.brokers import BROKER_EPOCHS, BrokerInfo, epoch_path
 from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile
@@ -23,7 +24,7 @@ from oncelog.cluster.partition_state import PartitionState, decode_state, encode
 from oncelog.cluster.state_writes import isr_write
 from oncelog.cluster.store import Operation, StoreError, ensure
 from oncelog.cluster.store_memory import MemoryStore
-from oncelog.cluster.topics import topic_id_path
+from oncelog.cluster.topics import PartitionInfo, topic_id_path
 from oncelog.cluster.waits import Outcome
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -125,9 +126,9 @@ class ReplicaWorld:
 
     def control(self) -> None:
         """Let the controller write what it wants. Its view may be old when it writes."""
-        node = self.tree.get("/controller_epoch")
-        state = self.state()
-        view = ClusterView(0, node.version, self.live(), [Partition("t", TOPIC_ID, 0, BROKERS, state, False, MIN_ISR)])
+        version = self.tree.get("/controller_epoch").version
+        partition = Partition("t", TOPIC_ID, 0, PartitionInfo(BROKERS, self.state()), False, MIN_ISR)
+        view = ClusterView(0, version, self.live(), [partition])
         preferred = {("t", 0)} if self.rng.random() < 0.3 else set[tuple[str, int]]()
         for write in reconcile(view, preferred):
             self.send(partial(self._control, write.operations))
@@ -220,7 +221,7 @@ class ReplicaWorld:
         key = last_key(log)
         term.appended(log.log_end_offset)
         if acks_all:
-            wait = term.wait(last, partial(self.finished, key, last))
+            wait = term.waits.add(last, partial(self.finished, key, last))
             if self.rng.random() < 0.05:
                 self.send(partial(wait.finish, Outcome.TIMED_OUT))
         self.watch(process)

@@ -62,6 +62,9 @@ EDGES = {
 }
 """Which file (a pattern under src/oncelog, the first match counts) may import which of these modules."""
 
+OWNED = {"muted": frozenset({("net/session.py", "__init__"), ("net/session.py", "mute"), ("net/session.py", "unmute")})}
+"""Attribute -> the only functions that may change it, with their modules under src/oncelog."""
+
 MADE = frozenset({"__pycache__", "node_modules", "target"})
 """Folders that builds create and git ignores."""
 
@@ -112,6 +115,23 @@ def misplaced_imports(path: Path, tree: ast.AST, source: Path = SOURCE) -> Itera
     for line, module in imported(tree):
         if module in WORLD - allowed:
             yield Finding(path, line, f"imports {module}, which only edges may import: take the value as an argument")
+
+
+def stray_changes(path: Path, tree: ast.AST, source: Path = SOURCE) -> Iterator[Finding]:
+    """Return the places that change an attribute of OWNED outside the methods that own it."""
+    name = path.relative_to(source).as_posix()
+    allowed = {
+        id(target)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for target in ast.walk(function)
+        if isinstance(target, ast.Attribute) and (name, function.name) in OWNED.get(target.attr, ())
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and node.attr in OWNED:
+            owners = " and ".join(sorted(owner for _, owner in OWNED[node.attr] if owner != "__init__"))
+            if id(node) not in allowed:
+                yield Finding(path, node.lineno, f"changes {node.attr}: call {owners}")
 
 
 def imports_between(trees: Mapping[Path, ast.AST], package: Path = SOURCE) -> dict[str, set[str]]:
@@ -213,6 +233,7 @@ def findings() -> Iterator[Finding]:
             if SOURCE in path.parents:
                 package[path] = tree
                 yield from misplaced_imports(path, tree)
+                yield from stray_changes(path, tree)
     yield from import_circles(package)
 
 

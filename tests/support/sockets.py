@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import uvloop
 
-from oncelog.net.server import Address, Limits, Server, Session
+from oncelog.net.server import Limits, Listener, Server, Session
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
@@ -40,7 +40,7 @@ def echo(frame: memoryview, session: Session) -> list[bytes | memoryview]:
 @contextlib.asynccontextmanager
 async def serving(handler: Any, **limits: Any) -> AsyncIterator[Server]:
     server = Server(handler, Limits(**limits))
-    await server.listen([Address("127.0.0.1", 0)])
+    await server.listen([Listener("127.0.0.1", 0)])
     try:
         yield server
     finally:

@@ -1,4 +1,7 @@
-"""Drive one transaction coordinator as its shell does (append, replay, reply, markers), but in memory and at once."""
+"""Drive one transaction coordinator as its shell does (append, replay, reply, markers), but in memory and at once.
+
+After each step, a coordinator that reads the log must have the same transactions.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from oncelog.coordinator.transactions.metadata import (
     TransactionMetadata,
     TransactionState,
 )
+from oncelog.coordinator.transactions.records import decode_record, transaction_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.protocol.schema import encode_versioned
 
 START_MS = 1_000_000
 
@@ -46,6 +51,8 @@ class Driver:
         self.refuse: ErrorCode | None = None
         self.fresh: list[CoordinatorRecord] = []
         self.coordinator = self._new()
+        self._reader = self._new()
+        """A coordinator that only reads the log."""
 
     def _new(self) -> TransactionCoordinator:
         return TransactionCoordinator(self.epoch, self.ids, self.config)
@@ -57,21 +64,28 @@ class Driver:
             error, self.refuse = self.refuse, None
             raise ProtocolError(error, "the log refuses")
         for record in effects.records:
-            self.log.append(record)
+            self.write(record)
             self.fresh.append(record)
             self.coordinator.replay(record)
+        assert self.coordinator.transactions == self._reader.transactions
         self.markers += effects.markers
         replies = [reply.response for reply in effects.replies if reply.token is token]
         assert len(replies) == len(effects.replies) <= 1
         return replies[0] if replies else None
 
+    def write(self, record: CoordinatorRecord) -> None:
+        """Append a record to the log."""
+        self.log.append(record)
+        _read(self._reader, record)
+
     def reload(self) -> None:
         """Replace the coordinator with a successor, which has only the log."""
         self.epoch += 1
         self.markers = []
-        self.coordinator = self._new()
+        self.coordinator, self._reader = self._new(), self._new()
         for record in self.log:
-            self.coordinator.replay(record)
+            _read(self.coordinator, record)
+            _read(self._reader, record)
         self.apply(self.coordinator.loaded(self.now_ms))
 
     def start(self) -> Driver:
@@ -152,6 +166,15 @@ class Driver:
         return self.coordinator.transactions[name]
 
 
+def _read(coordinator: TransactionCoordinator, record: CoordinatorRecord) -> None:
+    """Replay the content of a record."""
+    key = encode_versioned(record.key, record.key_version)
+    value = None if record.value is None else encode_versioned(record.value, record.value_version)
+    decoded = decode_record(key, value)
+    assert decoded is not None
+    coordinator.replay(decoded)
+
+
 S = TransactionState
 NONE = ErrorCode.NONE
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -170,5 +193,7 @@ def open_transaction(driver: Driver, *, client_version: int = 2) -> tuple[int, i
 def at_epoch(driver: Driver, epoch: int) -> tuple[int, int]:
     """Return a session of `etl` whose epoch is nearly exhausted."""
     producer_id, _ = driver.session()
-    driver.coordinator.transactions["etl"] = replace(driver.state(), producer_epoch=epoch)
+    worn = replace(driver.state(), producer_epoch=epoch)
+    driver.write(transaction_record(worn, 2))
+    driver.coordinator.transactions["etl"] = worn
     return producer_id, epoch

@@ -41,6 +41,21 @@ def test_only_edges_perform_io(name: str, text: str, caught: list[str]) -> None:
     assert [finding.text.split()[1].rstrip(",") for finding in found] == caught
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("net/session.py", "class Session:\n    def mute(self, reason):\n        self.muted |= reason", []),
+        ("net/session.py", "class Session:\n    def disconnected(self):\n        self.muted |= 1", [3]),
+        ("net/server.py", "def mute(self):\n    self.session.muted = 0", [2]),
+        ("net/server.py", "if self.session.muted & 1:\n    a, session.muted = 1, 2\n    del session.muted", [2, 3]),
+    ],
+)
+def test_only_mute_and_unmute_change_why_a_session_is_muted(name: str, text: str, lines: list[int]) -> None:
+    found = list(repo_rules.stray_changes(Path("/x") / name, ast.parse(text), Path("/x")))
+    assert sorted(finding.line for finding in found) == lines
+    assert all("call mute and unmute" in finding.text for finding in found)
+
+
 CIRCLE = {"a.py": "from p import b", "b.py": "import p.c", "c.py": "from p.a import name"}
 
 

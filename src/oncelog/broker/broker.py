@@ -17,10 +17,12 @@ from typing import Any
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.broker.coordinators.groups import GroupService
+from oncelog.broker.coordinators.groups import GroupService, group_shell
+from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.cluster_entry import ClusterEntry
 from oncelog.broker.metadata.controller import Controller, led_elsewhere
 from oncelog.broker.metadata.loader import SHARED_POLL_S, MetadataLoader
@@ -28,9 +30,9 @@ from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.peers import Peers
-from oncelog.broker.replication import Replication
-from oncelog.broker.replication_isr import InSyncReplicas
-from oncelog.broker.replication_starts import StartOffsets
+from oncelog.broker.replication.fetchers import Replication
+from oncelog.broker.replication.in_sync import InSyncReplicas
+from oncelog.broker.replication.start_offsets import StartOffsets
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
@@ -53,7 +55,7 @@ from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.log.disk import Disk
-from oncelog.net.server import Address, Handler, Limits, Server
+from oncelog.net.server import Handler, Limits, Listener, Server
 from oncelog.net.stalls import StallWatch
 
 HANDOVER_POLLS = 100
@@ -100,10 +102,12 @@ class Broker:
         self._stalls: StallWatch | None = None
 
         self.config = DynamicConfig(config)
-        self.workers = Workers(offload, self.log)
+        self.workers = Workers(offload, self.log, offload_renewal=offload_renewal)
         self.metadata = MetadataCache()
-        self._make_metadata(config, boot_id, offload_renewal)
-        self._make_storage(config, disk, metadata_dir)
+        self.membership = Membership(config.node_id)
+        self._make_storage(config, disk)
+        self._make_metadata(config, boot_id)
+        self._make_failures(metadata_dir)
         self._make_coordinators(config)
         self.departed = DepartedBrokers(config.broker_session_timeout_ms)
         self.fetch_sessions = FetchSessions(
@@ -120,14 +124,10 @@ class Broker:
             self.controller.metadata_changed,
         ):
             self.loader.subscribe(subscriber)
+        self._subscribe()
 
-    def _make_metadata(self, config: BrokerConfig, boot_id: str, offload_renewal: Offload | None) -> None:
-        # `disk_failures` is made later, because it needs the partitions, which need the directories.
-        self.directories = LogDirectories(
-            self.disk, config.log_dirs, self.node_id, self.log, lambda *failure: self.disk_failures.report(*failure)
-        )
+    def _make_metadata(self, config: BrokerConfig, boot_id: str) -> None:
         identity = Identity(
-            self.node_id,
             config.broker_rack or None,
             config.broker_session_timeout_ms,
             config.broker_heartbeat_interval_ms,
@@ -138,20 +138,30 @@ class Broker:
             self.store,
             identity,
             self.directories,
+            self.partitions,
             self.workers,
             self.log,
             publishing=self.loader.publishing,
-            offload_renewal=offload_renewal,
+        )
+        self.entry = ClusterEntry(
+            self.store,
+            self.membership,
+            self.directories,
+            config,
+            self.disk,
+            self.workers,
+            random_bits=self._rng.getrandbits,
+            now_ms=self.now_ms,
+            logger=self.log,
         )
         self.controller = Controller(
             self.store,
             self.metadata,
             self.loader,
-            self.registration,
+            self.membership,
             self.config,
             self.workers,
-            node_id=self.node_id,
-            logger=self.log,
+            self.log,
         )
         self.topics = TopicAdministration(
             self.store,
@@ -166,19 +176,9 @@ class Broker:
             self.loader, self.metadata, self.config, self.workers, node_id=self.node_id, logger=self.log
         )
 
-    def _make_storage(self, config: BrokerConfig, disk: Disk, metadata_dir: str | None) -> None:
+    def _make_storage(self, config: BrokerConfig, disk: Disk) -> None:
         workers, logger = self.workers, self.log
-        self.entry = ClusterEntry(
-            self.store,
-            self.registration,
-            self.directories,
-            config,
-            disk,
-            workers,
-            random_bits=self._rng.getrandbits,
-            now_ms=self.now_ms,
-            logger=logger,
-        )
+        self.directories = LogDirectories(disk, config.log_dirs, self.node_id, logger)
         self.flusher = Flusher(self.directories, workers, logger)
         self.unlinker = Unlinker(workers, logger)
         self.new_logs = NewLogs(self.directories, self.unlinker, workers, self.now_ms)
@@ -189,17 +189,8 @@ class Broker:
             self.flusher,
             self.unlinker,
             workers,
-            node_id=self.node_id,
+            membership=self.membership,
             now_ms=self.now_ms,
-            logger=logger,
-        )
-        self.disk_failures = DiskFailures(
-            self.directories,
-            self.partitions,
-            workers,
-            metadata_dir=metadata_dir,
-            publish=self.registration.update,
-            on_term_ended=self._term_ended,
             logger=logger,
         )
         self.checkpoints = self.partitions.checkpoints
@@ -215,6 +206,16 @@ class Broker:
             logger=logger,
         )
 
+    def _make_failures(self, metadata_dir: str | None) -> None:
+        self.disk_failures = DiskFailures(
+            self.directories,
+            self.partitions,
+            self.workers,
+            metadata_dir=metadata_dir,
+            publish=self.registration.update,
+            logger=self.log,
+        )
+
     def _make_coordinators(self, config: BrokerConfig) -> None:
         workers, now_ms, logger = self.workers, self.now_ms, self.log
         self.peers = Peers(
@@ -225,12 +226,21 @@ class Broker:
             logger=logger,
         )
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, workers, logger)
+        shell = group_shell(
+            config,
+            self.metadata,
+            self.partitions,
+            workers,
+            random_bits=self._rng.getrandbits,
+            now_ms=now_ms,
+            logger=logger,
+        )
         self.transactions = TransactionService(
             self.metadata,
             self.store,
             self.partitions,
             self.peers,
-            self.new_logs,
+            PartitionMarkers(self.partitions, self.new_logs, shell, now_ms),
             self.producer_ids,
             config,
             workers,
@@ -238,24 +248,23 @@ class Broker:
             logger=logger,
         )
         self.groups = GroupService(
+            shell,
             self.config,
             self.metadata,
             self.store,
             self.partitions,
             self.transactions,
             workers,
-            random_bits=self._rng.getrandbits,
             now_ms=now_ms,
             logger=logger,
         )
-        self.partitions.on_transaction_end = self.groups.transaction_completed
         self._terms: dict[str, Terms[Any]] = {
             shell.topic: shell.terms for shell in (self.groups.shell, self.transactions.shell)
         }
         self._make_replication()
 
     def _make_replication(self) -> None:
-        workers, roles = self.workers, self.partitions.roles
+        workers = self.workers
         self.replication = Replication(
             self.partitions,
             self.peers,
@@ -263,7 +272,6 @@ class Broker:
             workers,
             StartOffsets(self.checkpoints, self.directories, workers, self.log),
             cut=lambda: self.server.abort_all(),
-            truncated=self._truncated,
             now_ms=self.now_ms,
             logger=self.log,
         )
@@ -272,22 +280,20 @@ class Broker:
             self.partitions,
             self.config,
             workers,
-            session=lambda: self.registration.session,
-            logger=self.log,
+            self.log,
         )
-        self.registration.offline = self.partitions.offline
-        self.registration.incomplete = lambda: self.partitions.incomplete.keys
-        self.partitions.incomplete.on_records_missing = lambda directory: self.registration.records_missing(
-            str(directory.directory_id)
-        )
-        self.partitions.incomplete.on_changed = self.registration.correct
-        roles.broker_epoch = lambda: self.registration.epoch
-        roles.on_term_ended = self._term_ended
-        roles.on_changed = self._role_changed
-        roles.on_isr_change_due = self.in_sync.check
-        self.registration.when_lost.append(
-            lambda: workers.spawn(self.partitions.apply_roles(), "end terms without a session")
-        )
+
+    def _subscribe(self) -> None:
+        """Connect each event to what it causes in later parts, in this order."""
+        incomplete, roles = self.partitions.incomplete, self.partitions.roles
+        self.directories.failed.subscribe(self.disk_failures.report)
+        incomplete.records_missing.subscribe(self.registration.records_missing)
+        incomplete.changed.subscribe(self.registration.correct)
+        self.registration.session_lost.subscribe(self.partitions.session_lost)
+        roles.term_ended.subscribe(self._term_ended)
+        roles.changed.subscribe(self.replication.role_changed, self._role_changed)
+        roles.isr_change_due.subscribe(self.in_sync.check)
+        self.replication.truncations.ended.subscribe(self._truncated)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -305,9 +311,9 @@ class Broker:
 
     def endpoint(self, listener: str) -> Endpoint:
         """Return the address that the clients of a listener must use, after `start`."""
-        found = self._listeners[listener]
-        port = found.advertised_port or self.server.ports[listener]
-        return Endpoint(found.advertised_host or found.host, port, found.protocol)
+        found, bound = self._listeners[listener], self.server.listeners[listener]
+        port = found.advertised_port or bound.port
+        return Endpoint(found.advertised_host or bound.host, port, bound.protocol)
 
     async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Read the metadata, open the log directories and accept requests. Coordinators load in the background.
@@ -319,14 +325,12 @@ class Broker:
         self.registration.start()
         self.cluster_id = await self.entry.enter()
         await self.workers.offload(self._load_metadata)
-        self.registration.lost = await self.workers.offload(
-            self.entry.open_directories, self.cluster_id, self.metadata.image
-        )
+        lost = await self.workers.offload(self.entry.open_directories, self.cluster_id, self.metadata.image)
         self.loader.start()
         await self._bind()
         endpoints = {name: self.endpoint(name) for name in self._listeners}
         suspects = self.partitions.incomplete.suspects()
-        await self.registration.register(endpoints, self.metadata.image, starting=bool(suspects))
+        await self.registration.register(endpoints, self.metadata.image, lost, starting=bool(suspects))
         await self.loader.catch_up()
         await self.controller.start()
         if prepare is not None:
@@ -357,7 +361,6 @@ class Broker:
             max_request_size=config.socket_request_max_bytes,
             idle_ms=config.connections_max_idle_ms,
             max_connections=min(config.max_connections, self._most_clients),
-            protected_listener=config.inter_broker_listener_name,
             backlog=config.socket_listen_backlog_size,
             max_unsent_bytes=config.queued_max_response_bytes,
         )
@@ -388,8 +391,12 @@ class Broker:
             self.workers.timed = self._stalls.timed
             handler = self._stalls.handler(handler)
         self._server = Server(handler, limits)
+        protected = config.inter_broker_listener_name
         await self._server.bind(
-            [Address(listener.host, listener.port, name) for name, listener in self._listeners.items()]
+            [
+                Listener(each.host, each.port, name, each.protocol, protected=name == protected)
+                for name, each in self._listeners.items()
+            ]
         )
 
     async def stop(self, *, together: bool = False) -> None:
@@ -486,7 +493,6 @@ class Broker:
             self._terms[topic].resign(partition)
 
     def _role_changed(self, replica: Replica) -> None:
-        self.replication.role_changed(replica)
         if terms := self._terms.get(replica.topic):
             terms.role_changed(replica)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from oncelog.broker.retrying import Backoff
 from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
@@ -23,10 +24,8 @@ MAX_IN_FLIGHT = 100
 """The maximum number of requests that wait on one connection. Further requests fail at once."""
 CONNECT_MS = 5000
 """The maximum time to connect, if the caller's time limit is not shorter."""
-BACKOFF_MS = 50
-BACKOFF_MAX_MS = 1000
-"""After a failed attempt, requests fail at once for BACKOFF_MS. The time doubles with each failure, up to the maximum.
-"""
+BACKOFF_MS = 50, 1000
+"""How long requests fail at once after a failed attempt to connect: at first, and at most."""
 
 R = TypeVar("R", bound=Message)
 
@@ -50,7 +49,7 @@ class Failure:
 class _Link:
     """The connection to one process of a broker, for one purpose."""
 
-    __slots__ = ("backoff_ms", "connecting", "connection", "endpoint", "epoch", "in_flight", "problem", "retry_at")
+    __slots__ = ("backoff", "connecting", "connection", "endpoint", "epoch", "in_flight", "problem", "retry_at")
 
     def __init__(self, epoch: int, endpoint: Endpoint) -> None:
         self.epoch = epoch
@@ -58,7 +57,7 @@ class _Link:
         self.connection: ClientConnection | None = None
         self.connecting: asyncio.Task[ClientConnection | Failure] | None = None
         self.in_flight = 0
-        self.backoff_ms = BACKOFF_MS
+        self.backoff = Backoff(*BACKOFF_MS)
         self.retry_at = 0.0
         self.problem = ""
         """Why the last attempt to connect failed."""
@@ -170,12 +169,11 @@ class Peers:
             link.connection = await connect(host, port, client_id=self._client_id, connect_timeout_ms=CONNECT_MS)
         except (ConnectionLostError, ValueError) as error:  # ValueError: an address that cannot be encoded
             link.problem = str(error)
-            link.retry_at = asyncio.get_running_loop().time() + link.backoff_ms / 1000
-            link.backoff_ms = min(2 * link.backoff_ms, BACKOFF_MAX_MS)
+            link.retry_at = asyncio.get_running_loop().time() + link.backoff.next_s()
             self._logger.info("cannot connect to broker %d: %s", broker, error)
             return Failure(link.problem)
         else:
-            link.backoff_ms = BACKOFF_MS
+            link.backoff.reset()
             return link.connection
         finally:
             link.connecting = None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.listeners import Listener, bracketed
+from oncelog.broker.config.listeners import ListenerConfig, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
 from oncelog.broker.folder_locks import StartError, UnusableFolderError, locked
 from oncelog.broker.log_lines import STDERR
@@ -378,7 +378,7 @@ def _with_host_names(config: BrokerConfig) -> BrokerConfig:
     return msgspec.structs.replace(config, client_listeners=listeners)
 
 
-def _with_host_name(listener: Listener) -> Listener:
+def _with_host_name(listener: ListenerConfig) -> ListenerConfig:
     if listener.advertised_host or listener.host not in ("", "0.0.0.0", "::"):
         return listener
     return replace(listener, advertised_host=socket.gethostname())

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from functools import partial
 from typing import TypeVar
 
-from oncelog.cluster.waits import Outcome, Wait
 from oncelog.log.steps import Steps
 
 T = TypeVar("T")
@@ -45,16 +43,6 @@ class Turns:
 def soon(work: Callable[[], None]) -> None:
     """Run `work` after the loop has served other requests."""
     asyncio.get_running_loop().call_soon(work)
-
-
-def cancel(waits: list[Wait]) -> None:
-    """Cancel the waits of a request that has ended, and let the loop serve other requests in between."""
-    some = waits[-ITEMS_A_TURN:]
-    del waits[-ITEMS_A_TURN:]
-    for wait in some:
-        wait.finish(Outcome.CANCELLED)
-    if waits:
-        soon(partial(cancel, waits))
 
 
 async def in_turns(work: Steps[T], items: int = ITEMS_A_TURN) -> T:

@@ -32,8 +32,10 @@ def worker_threads(log_dirs: int) -> int:
 class Workers:
     """The background tasks and worker threads of one broker."""
 
-    def __init__(self, offload: Offload, logger: logging.Logger) -> None:
+    def __init__(self, offload: Offload, logger: logging.Logger, *, offload_renewal: Offload | None = None) -> None:
+        """`offload_renewal` runs the renewals of the session. They must not wait for other work, which may block."""
         self.offload = offload
+        self.offload_renewal = offload_renewal or offload
         self.timed: Callable[[Coroutine[Any, Any, Any], str], Coroutine[Any, Any, Any]] | None = None
         """Wraps each coroutine that `spawn` runs, to log steps that block the event loop."""
         self._logger = logger

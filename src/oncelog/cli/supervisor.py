@@ -16,7 +16,7 @@ from types import FrameType
 
 import msgspec
 
-from oncelog.broker.config.listeners import Listener, bracketed
+from oncelog.broker.config.listeners import ListenerConfig, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
 from oncelog.broker.folder_locks import StartError
 from oncelog.broker.log_lines import STDERR
@@ -267,7 +267,7 @@ def _reserved(config: BrokerConfig) -> Iterator[list[int]]:
         yield [_bound_port(listener, stack) for listener in config.client_listeners]
 
 
-def _bound_port(listener: Listener, stack: contextlib.ExitStack) -> int:
+def _bound_port(listener: ListenerConfig, stack: contextlib.ExitStack) -> int:
     """Bind the port of a listener until the stack is closed, and return it. Raises StartError."""
     if sys.platform != "linux":
         return listener.port
@@ -287,7 +287,7 @@ def _bound_port(listener: Listener, stack: contextlib.ExitStack) -> int:
     return int(keeper.getsockname()[1])
 
 
-def _resolve(listener: Listener) -> tuple[int, int, int, str, tuple[object, ...]]:
+def _resolve(listener: ListenerConfig) -> tuple[int, int, int, str, tuple[object, ...]]:
     try:
         found = socket.getaddrinfo(listener.host or "0.0.0.0", listener.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.disk import Disk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -86,7 +87,8 @@ class KafkaMetadata:
 
     def _partition(self, record: PartitionRecord) -> None:
         topic = self.topics[record.topic_id]
-        info = PartitionInfo(record.leader, record.leader_epoch, tuple(record.replicas), tuple(record.isr))
+        state = PartitionState(record.leader, record.leader_epoch, tuple(record.isr))
+        info = PartitionInfo(tuple(record.replicas), state)
         known = {**dict(enumerate(topic.partitions)), record.partition_id: info}
         partitions = tuple(known[index] for index in sorted(known))
         self.topics[record.topic_id] = replace(topic, partitions=partitions)
@@ -95,12 +97,12 @@ class KafkaMetadata:
         topic = self.topics[record.topic_id]
         old = topic.partitions[record.partition_id]
         elected = record.leader != _SAME_LEADER
-        info = PartitionInfo(
+        state = PartitionState(
             record.leader if elected else old.leader,
             old.leader_epoch + elected,
-            old.replicas if record.replicas is None else tuple(record.replicas),
             old.isr if record.isr is None else tuple(record.isr),
         )
+        info = PartitionInfo(old.replicas if record.replicas is None else tuple(record.replicas), state)
         partitions = [*topic.partitions]
         partitions[record.partition_id] = info
         self.topics[record.topic_id] = replace(topic, partitions=tuple(partitions))

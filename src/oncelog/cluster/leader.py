@@ -12,11 +12,12 @@ Kafka's `Partition`, `Replica`; KAFKA-7128, KAFKA-13091, KAFKA-19996.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from oncelog.cluster.partition_state import PartitionState, eligible
-from oncelog.cluster.waits import Outcome, Wait, Waits
+from oncelog.cluster.waits import Waits
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 UNKNOWN_OFFSET = -1
@@ -184,6 +185,7 @@ class Term:
             other: Follower(other, now_ms if other in self.isr else NEVER) for other in self.replicas if other != broker
         }
         self.waits = Waits(self.high_watermark, later)
+        """For records that were appended in this term, or that were in the log at its start."""
         self._advance()
 
     def __repr__(self) -> str:
@@ -420,13 +422,6 @@ class Term:
         self._advanced(target)
         self.waits.commit(target)
         return True
-
-    def wait(self, offset: int, callback: Callable[[Outcome], None]) -> Wait:
-        """Call `callback` with the outcome of the record at `offset`, perhaps before this returns.
-
-        The record must have been appended in this term, or be part of the log with which the term started.
-        """
-        return self.waits.add(offset, callback)
 
     def end(self) -> None:
         """End the term. Its waits end with LOST. Call it before the log is truncated or follows another leader."""

@@ -12,23 +12,28 @@ records, and may be elected. A replica that may lack records is in neither of th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from oncelog.cluster.store import Node
 
 UNKNOWN_BROKER_EPOCH = -1
+_FORMAT = 1
+"""`version` in the JSON of a node, as in Kafka's ZooKeeper tree."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """The content of a state node, and the version of the node."""
+class PartitionState(msgspec.Struct, frozen=True):
+    """The content of a state node, and the version of the node.
+
+    In the JSON of the node, a field has the same name. `leader_broker_epoch` and `elr` are not in Kafka's ZooKeeper
+    tree, and older versions of oncelog do not write them. `version` is there the version of the format.
+    """
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
-    version: int
+    version: int = 0
     leader_broker_epoch: int = UNKNOWN_BROKER_EPOCH
     """The registration of the leader that was elected. A process that starts again must be elected again."""
     controller_epoch: int = 0
@@ -39,20 +44,6 @@ class PartitionState:
     def complete(self) -> tuple[int, ...]:
         """Return the replicas that have all committed records: the ISR and the ELR."""
         return self.isr + self.elr
-
-
-class StateNode(msgspec.Struct):
-    """The JSON of a state node, with the fields of Kafka's ZooKeeper tree. `version` is the version of the format."""
-
-    leader: int
-    leader_epoch: int
-    isr: list[int]
-    controller_epoch: int = 0
-    version: int = 1
-    leader_broker_epoch: int | msgspec.UnsetType = msgspec.UNSET
-    """Not a field of Kafka's tree."""
-    elr: list[int] | msgspec.UnsetType = msgspec.UNSET
-    """Not a field of Kafka's tree. Older versions of oncelog do not write it."""
 
 
 def state_path(topic: str, partition: int) -> str:
@@ -67,30 +58,12 @@ def states_path(topic: str, partitions: Iterable[int]) -> str:
 
 def decode_state(node: Node) -> PartitionState:
     """Return the state in a node. Raises msgspec.MsgspecError if the content is invalid."""
-    found = msgspec.json.decode(node.data, type=StateNode)
-    return PartitionState(
-        found.leader,
-        found.leader_epoch,
-        tuple(found.isr),
-        node.version,
-        UNKNOWN_BROKER_EPOCH if found.leader_broker_epoch is msgspec.UNSET else found.leader_broker_epoch,
-        found.controller_epoch,
-        () if found.elr is msgspec.UNSET else tuple(found.elr),
-    )
+    return replace(msgspec.json.decode(node.data, type=PartitionState), version=node.version)
 
 
 def encode_state(state: PartitionState) -> bytes:
     """Return the content of the state's node."""
-    epoch = state.leader_broker_epoch
-    node = StateNode(
-        state.leader,
-        state.leader_epoch,
-        list(state.isr),
-        state.controller_epoch,
-        leader_broker_epoch=msgspec.UNSET if epoch == UNKNOWN_BROKER_EPOCH else epoch,
-        elr=list(state.elr) or msgspec.UNSET,
-    )
-    return msgspec.json.encode(node)
+    return msgspec.json.encode(replace(state, version=_FORMAT))
 
 
 def eligible(state: PartitionState, isr: Collection[int], min_insync_replicas: int) -> tuple[int, ...]:

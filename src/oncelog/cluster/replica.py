@@ -18,6 +18,7 @@ from oncelog.cluster.waits import Outcome, Wait, Waits
 from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.log.validate import ValidBatches
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import MARKER_SIZE
 
 _COORDINATOR = Origin.COORDINATOR
 """A constant, because each append needs it."""
@@ -268,7 +269,7 @@ class Replica:
             now_ms=now_ms,
             transaction_version=transaction_version,
         )
-        self.bytes_appended += 1
+        self.bytes_appended += MARKER_SIZE
         self.appended()
         return result
 
@@ -296,12 +297,12 @@ class Replica:
         current = self.term
         if term is not None and term is not current:
             callback(self._why_lost())
-        elif self.log.high_watermark > offset and (current is None or not current.waits.releasing):
+        elif self.log.high_watermark > offset:
             callback(ErrorCode.NONE)
         elif current is None:
             callback(self._why_lost())
         else:
-            return current.waits.add(offset, partial(self._ended, callback))
+            return current.waits.add(offset, partial(Replica._ended, self, callback))
         return None
 
     def when_stored(self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None) -> Wait | None:
@@ -316,7 +317,7 @@ class Replica:
         elif self.term is None:
             callback(self._why_lost())
         else:
-            return self._stored_waits.add(offset, partial(self._ended, callback))
+            return self._stored_waits.add(offset, partial(Replica._ended, self, callback))
         return None
 
     def _ended(self, callback: Callable[[ErrorCode], None], outcome: Outcome) -> None:

@@ -95,7 +95,7 @@ def read_states(store: MetadataStore, topic: TopicInfo, indexes: Sequence[int]) 
         if index >= len(partitions):
             raise NoNodeError(state_path(topic.name, index))
         state = decode_state(store.get(state_path(topic.name, index)))
-        partitions[index] = _partition(partitions[index].replicas, state)
+        partitions[index] = replace(partitions[index], state=state)
     if not indexes:
         return topic
     store.get(topic_id_path(topic.topic_id))  # read last: the states before are not those of a later topic
@@ -117,21 +117,8 @@ def _read_partitions(store: MetadataStore, name: str, node: _TopicNode, first: i
     partitions = []
     for index in range(first, len(node.partitions)):
         state = decode_state(store.get(state_path(name, index)))
-        partitions.append(_partition(tuple(node.partitions[str(index)]), state))
+        partitions.append(PartitionInfo(tuple(node.partitions[str(index)]), state))
     return tuple(partitions)
-
-
-def _partition(replicas: tuple[int, ...], state: PartitionState) -> PartitionInfo:
-    return PartitionInfo(
-        state.leader,
-        state.leader_epoch,
-        replicas,
-        state.isr,
-        state.version,
-        state.leader_broker_epoch,
-        state.elr,
-        state.controller_epoch,
-    )
 
 
 def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
@@ -23,37 +23,30 @@ INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The leader, replicas and in-sync replicas of a partition, as broker ids."""
+    """The replicas of a partition, as broker ids, and its state. The properties are the fields that most code reads."""
 
-    leader: int
-    leader_epoch: int
     replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    state_version: int = 0
-    """The version of the partition's state node (`cluster/partition_state`)."""
-    leader_broker_epoch: int = UNKNOWN_BROKER_EPOCH
-    """The registration of the leader that was elected."""
-    elr: tuple[int, ...] = ()
-    """The eligible leader replicas."""
-    controller_epoch: int = 0
+    state: PartitionState
 
     @property
-    def state(self) -> PartitionState:
-        """Return the content of the partition's state node."""
-        return PartitionState(
-            self.leader,
-            self.leader_epoch,
-            self.isr,
-            self.state_version,
-            self.leader_broker_epoch,
-            self.controller_epoch,
-            self.elr,
-        )
+    def leader(self) -> int:
+        """Return the broker that leads, or NO_LEADER."""
+        return self.state.leader
+
+    @property
+    def leader_epoch(self) -> int:
+        """Return the number of elections."""
+        return self.state.leader_epoch
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """Return the in-sync replicas."""
+        return self.state.isr
 
     @property
     def complete(self) -> tuple[int, ...]:
         """Return the replicas that have all committed records: the ISR and the ELR."""
-        return self.isr + self.elr
+        return self.state.complete
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Waits until records are committed or stored. No I/O, no clock.
 
 A wait that its owner ends early (a time-out, a disconnect) frees its callback at once, and soon its entry in the heap.
-`Waits` ends the others in the order of their offsets. If there are many, it ends them in parts.
+`Waits` ends the others in the order of their offsets. If there are many, it ends them in parts, and a new wait whose
+outcome is known does not queue behind them.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ class Wait:
 class Waits:
     """The waits for records of one log, until a watermark passes their offsets, or the term ends."""
 
-    __slots__ = ("_end", "_finished", "_heap", "_later", "_lost", "_number", "releasing")
+    __slots__ = ("_end", "_finished", "_heap", "_later", "_lost", "_number", "_releasing")
 
     def __init__(self, end: int, later: Callable[[Callable[[], None]], object] | None = None) -> None:
         """The records before `end` are committed. `later` runs a function after other requests have had their turn.
 
         Without `later`, all waits end in one step.
         """
-        self.releasing = False
-        """Whether waits whose outcome is fixed have not ended yet. A new wait ends after them."""
+        self._releasing = False
+        """Whether waits whose outcome is fixed have not ended yet."""
         self._end = end
         self._lost = False
         self._later = later
@@ -80,7 +81,7 @@ class Waits:
     def add(self, offset: int, callback: Callable[[Outcome], None]) -> Wait:
         """Call `callback` with the outcome of the record at `offset`, perhaps before this returns."""
         wait = Wait(offset, callback)
-        if not self.releasing and (self._lost or offset < self._end):
+        if self._lost or offset < self._end:
             wait.finish(Outcome.COMMITTED if offset < self._end else Outcome.LOST)
         else:
             wait.waits = self
@@ -91,13 +92,13 @@ class Waits:
     def commit(self, end: int) -> None:
         """End the waits for records before `end`: they are committed."""
         self._end = end
-        if self._heap and not self.releasing and self._heap[0][0] < end:
+        if self._heap and not self._releasing and self._heap[0][0] < end:
             self._release()
 
     def lose(self) -> None:
         """End all waits. The outcome of those that are not committed is LOST."""
         self._lost = True
-        if not self.releasing:
+        if not self._releasing:
             self._release()
 
     def finished(self) -> None:
@@ -114,7 +115,7 @@ class Waits:
 
     def _release(self) -> None:
         """End the waits whose outcome is fixed, or a part of them."""
-        self.releasing = True
+        self._releasing = True
         heap = self._heap
         left = WAITS_A_PART
         try:
@@ -130,4 +131,4 @@ class Waits:
             if self._later is not None and heap and (self._lost or heap[0][0] < self._end):
                 self._later(self._release)
             else:
-                self.releasing = False
+                self._releasing = False

@@ -8,7 +8,6 @@ replies, and starts the markers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +25,6 @@ class CoordinatorRecord:
     key_version: int
     value: Message | None
     value_version: int = 0
-    replayed: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    """Called when the coordinator replays the record. None: the coordinator replays the content of the record."""
 
 
 @dataclass(frozen=True, slots=True)

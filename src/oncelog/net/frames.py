@@ -75,7 +75,7 @@ class FrameReader:
     """Hold the unserved bytes of one connection: `_long` (one long frame), or `_tail`, or `_buffer[_start:_end]`.
 
     A read goes into `get_buffer()`. If `received(size)` returns True, and after `resume()`, the connection takes frames
-    with `next_frame()`. Then it calls `keep()`, in the same turn of the event loop.
+    with `next_frame(limit)`. Then it calls `keep()`, in the same turn of the event loop.
     """
 
     __slots__ = (
@@ -86,17 +86,14 @@ class FrameReader:
         "_holding",
         "_long",
         "_long_size",
-        "_max_size",
         "_pinned",
         "_start",
         "_tail",
         "_view",
     )
 
-    def __init__(self, buffers: ReadBuffers, max_size: int) -> None:
-        """`max_size` is the largest legal length of a frame in bytes."""
+    def __init__(self, buffers: ReadBuffers) -> None:
         self._buffers = buffers
-        self._max_size = max_size
         self._view: memoryview | None = None
         """The buffer that `_start` and `_end` refer to, between a read and `keep`; None if a long frame was read."""
         self._buffer: memoryview | None = None
@@ -150,8 +147,8 @@ class FrameReader:
         else:
             self._view = self._buffer
 
-    def next_frame(self) -> memoryview | None:
-        """Take the next whole frame, or return None. Raises BadFrameError for an impossible length."""
+    def next_frame(self, limit: int) -> memoryview | None:
+        """Take the next whole frame, or return None. Raises BadFrameError if its length exceeds `limit` bytes."""
         if self._long is not None:
             if self._got < self._long_size:
                 return None
@@ -162,8 +159,8 @@ class FrameReader:
             return None
         start = self._start + 4
         length: int = _LENGTH.unpack_from(view, self._start)[0]
-        if not 0 <= length <= self._max_size:
-            raise BadFrameError(_wrong_length(length, self._max_size))
+        if not 0 <= length <= limit:
+            raise BadFrameError(_wrong_length(length, limit))
         if start + length > self._end:
             return None
         self._start = start + length

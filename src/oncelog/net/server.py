@@ -11,24 +11,24 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from oncelog.net.eager import start_eagerly
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
 from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
 from oncelog.net.replies import Chunks, Deferred, Replies, Reply
-from oncelog.net.server_options import DEFAULT_LISTENER, EVERY_ADDRESS, Address, Limits, every_address
-from oncelog.net.session import BUSY, CLOSED, IN_ORDER, TURN_TAKEN, UNREAD, Session
+from oncelog.net.server_options import EVERY_ADDRESS, Limits, Listener, every_address
+from oncelog.net.session import BUSY, CLOSED, IN_ORDER, TURN_TAKEN, UNREAD, Deadline, Session
 from oncelog.net.unsent import Unsent
 
 __all__ = [
-    "DEFAULT_LISTENER",
-    "Address",
     "BadFrameError",
     "Chunks",
     "Deferred",
     "Handler",
     "Limits",
+    "Listener",
     "Server",
     "Session",
 ]
@@ -42,7 +42,7 @@ JOIN_BYTES = 16 * 1024
 FRAMES_A_TURN = 64
 """Frames of one connection that are answered before other connections get a turn."""
 SWEEPS = 8
-"""Number of sweeps without any activity of a connection, after which it counts as idle."""
+"""Number of sweeps in the time after which a connection without any activity is idle."""
 
 IPV4_IN_IPV6 = "::ffff:"
 """A socket on all IPv6 addresses shows the address of an IPv4 client after this prefix."""
@@ -62,11 +62,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         "session",
     )
 
-    def __init__(self, server: Server, listener: str) -> None:
+    def __init__(self, server: Server, listener: Listener) -> None:
         self._server = server
         self._transport: asyncio.Transport
-        self.session = Session(listener=listener)
-        self._frames = FrameReader(server.buffers, server.limits.max_request_size)
+        self.session = Session(listener=listener, request_limit=server.limits.max_request_size)
+        self._frames = FrameReader(server.buffers)
         self._replies = Replies()
         self._reading = True
 
@@ -113,7 +113,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._frames.received(nbytes):
             self._turn()
         else:
-            self.session.quiet_sweeps = 0  # a long frame makes progress
+            self.session.active = True  # a long frame makes progress
 
     def pause_writing(self) -> None:
         """Serve no more requests, because the client reads its responses too slowly."""
@@ -123,7 +123,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Serve requests again, because the client has read its responses."""
         self.session.unmute(UNREAD)
         self._server.unsent.all_read(self)
-        self.session.quiet_sweeps = 0
+        self.session.active = True
         self._next_turn()
 
     # -- called by the server -----------------------------------------------------------------------------------------
@@ -149,11 +149,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         self.abort()
 
-    def sweep(self) -> None:
-        """Close the connection if it was idle for more than SWEEPS calls. The server calls this regularly."""
-        self.session.quiet_sweeps += 1
-        if self.session.quiet_sweeps > SWEEPS and not self._replies.queue:
-            _log.info("closing %s: it is idle", self.session)
+    def sweep(self, now: float, idle_s: float) -> None:
+        """Close the connection if a deadline has passed and no response is due. The server calls this regularly."""
+        session = self.session
+        if session.active:
+            session.active = False
+            session.deadlines[Deadline.IDLE] = now + idle_s
+        missed = session.missed(now)
+        if missed is not None and not self._replies.queue:
+            _log.info("closing %s: %s", session, missed.value)
             self.abort()
 
     # -- serving ------------------------------------------------------------------------------------------------------
@@ -189,8 +193,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         left = FRAMES_A_TURN
         handler, session, frames, waiting = self._server.handler, self.session, self._frames, self._replies.queue
         try:
-            while not (waiting and self._must_wait()) and (frame := frames.next_frame()) is not None:
-                session.quiet_sweeps = 0
+            while (
+                not (waiting and self._must_wait()) and (frame := frames.next_frame(session.request_limit)) is not None
+            ):
+                session.active = True
                 result = handler(frame, session)
                 if isinstance(result, Deferred):
                     result = self._begin(result, frame)
@@ -254,7 +260,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if reply.task is None:
             self.session.unmute(BUSY)
             self._frames.unpin()
-        self.session.quiet_sweeps = 0
+        self.session.active = True
         self._send_ready()
 
     def _send_ready(self) -> None:
@@ -326,11 +332,11 @@ class Server:
         self.joins = needs_join(self.loop)
         """Whether the pieces of a response are joined before they are written."""
         self.unsent = Unsent(limits.max_unsent_bytes, copies=self.joins)
-        self.ports: dict[str, int] = {}
-        """The port of each listener, by name."""
+        self.listeners: dict[str, Listener] = {}
+        """The listeners that are bound, by name, each with its port."""
         self.buffers = ReadBuffers()
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._listeners: list[asyncio.Server] = []
+        self._bound: list[asyncio.Server] = []
         self._next_id = 0
         self._drained: asyncio.Future[None] | None = None
         self._sweep_s = max(limits.idle_ms / 1000 / SWEEPS, 0.001)
@@ -345,51 +351,51 @@ class Server:
     @property
     def port(self) -> int:
         """The port of the first listener."""
-        return next(iter(self.ports.values()))
+        return next(iter(self.listeners.values())).port
 
-    async def listen(self, addresses: Sequence[Address]) -> None:
-        """Bind all addresses, or none of them, and accept connections. Raises OSError if one cannot be bound."""
-        await self.bind(addresses)
+    async def listen(self, listeners: Sequence[Listener]) -> None:
+        """Bind all listeners, or none of them, and accept connections. Raises OSError if one cannot be bound."""
+        await self.bind(listeners)
         await self.serve()
 
-    async def bind(self, addresses: Sequence[Address]) -> None:
-        """Bind all addresses, or none of them, so that `ports` is known. Raises OSError if one cannot be bound."""
+    async def bind(self, listeners: Sequence[Listener]) -> None:
+        """Bind all listeners, or none of them, so that their ports are known. Raises OSError if one cannot be bound."""
         try:
-            for address in addresses:
-                await self._listen(address)
+            for listener in listeners:
+                await self._listen(listener)
         except OSError:
             self._stop_listening()
             raise
 
     async def serve(self) -> None:
-        """Accept connections on all bound addresses. Raises OSError if another process listens on one meanwhile."""
+        """Accept connections on all bound listeners. Raises OSError if another process listens on one meanwhile."""
         try:
-            for bound in self._listeners:
+            for bound in self._bound:
                 await bound.start_serving()
         except OSError:
             self._stop_listening()
             raise
 
-    async def _listen(self, address: Address) -> None:
-        bound = await self._bind(address)
+    async def _listen(self, listener: Listener) -> None:
+        bound = await self._bind(listener)
         sockets = cast(Any, bound).sockets  # a tuple in asyncio, a list in uvloop
         port = int(sockets[0].getsockname()[1])
-        if address.port == 0 and len(sockets) > 1:  # the name has several addresses: use one port for all
+        if listener.port == 0 and len(sockets) > 1:  # the name has several addresses: use one port for all
             bound.close()
-            bound = await self._bind(address._replace(port=port))
-        self._listeners.append(bound)
-        self.ports[address.listener] = port
+            bound = await self._bind(replace(listener, port=port))
+        self._bound.append(bound)
+        self.listeners[listener.name] = replace(listener, port=port)
 
-    async def _bind(self, address: Address) -> asyncio.Server:
+    async def _bind(self, listener: Listener) -> asyncio.Server:
         options: dict[str, Any] = {"backlog": self.limits.backlog, "start_serving": False}
-        if address.host == EVERY_ADDRESS:
-            options["sock"] = every_address(address.port)
+        if listener.host == EVERY_ADDRESS:
+            options["sock"] = every_address(listener.port)
         else:
-            options |= {"host": address.host or "0.0.0.0", "port": address.port}
-        return await self.loop.create_server(lambda: ServerConnection(self, address.listener), **options)
+            options |= {"host": listener.host or "0.0.0.0", "port": listener.port}
+        return await self.loop.create_server(lambda: ServerConnection(self, self.listeners[listener.name]), **options)
 
     def _stop_listening(self) -> None:
-        for bound in self._listeners:
+        for bound in self._bound:
             bound.close()
 
     async def close(self) -> None:
@@ -437,12 +443,11 @@ class Server:
 
     def _replaces(self, connection: ServerConnection) -> bool:
         """Close the most idle client for a connection of the protected listener, as Kafka does."""
-        own, protected = connection.session.listener, self.limits.protected_listener
-        if own != protected:
+        if not connection.session.listener.protected:
             return False
         sessions = ((each, each.session) for each in self.connections)
-        others = [each for each, session in sessions if session.listener != own and not session.muted & CLOSED]
-        idle = max(others, key=lambda each: each.session.quiet_sweeps, default=None)
+        others = [each for each, session in sessions if not session.listener.protected and not session.muted & CLOSED]
+        idle = min(others, key=lambda each: each.session.idle_from, default=None)
         if idle is not None:
             idle.abort()
         return idle is not None
@@ -464,6 +469,7 @@ class Server:
         return task
 
     def _sweep(self) -> None:
+        now, idle_s = self.loop.time(), (SWEEPS - 0.5) * self._sweep_s  # the last sweep may come a moment early
         for connection in tuple(self.connections):
-            connection.sweep()
+            connection.sweep(now, idle_s)
         self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)

@@ -1,33 +1,44 @@
-"""Where a server listens, and what it allows its clients."""
+"""The listeners of a server, and what it allows its clients."""
 
 from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import NamedTuple
 
-DEFAULT_LISTENER = "PLAINTEXT"
-"""The name of a server's only listener, if it has no other name."""
+PLAINTEXT = "PLAINTEXT"
+"""The security protocol without TLS and login, and the name of a server's only listener, if it has no other name."""
+MAX_REQUEST_BYTES = 100 * 1024 * 1024
+"""The largest request by default, as in Kafka."""
 EVERY_ADDRESS = "::"
 """The host of a listener on all addresses, IPv6 and IPv4, as in Kafka."""
 
 
-class Address(NamedTuple):
-    """An address to listen on, with the name of its listener."""
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address to listen on, and what applies to all connections that are accepted there."""
 
-    host: str
+    host: str = "127.0.0.1"
     """The host name or IP address. If it is empty, the server listens on all IPv4 interfaces. See EVERY_ADDRESS."""
-    port: int
-    """The port, or 0 for any free port (see `Server.ports`)."""
-    listener: str = DEFAULT_LISTENER
+    port: int = 0
+    """The port, or 0 for any free port (see `Server.listeners`)."""
+    name: str = PLAINTEXT
+    """Clients get the addresses of brokers that belong to the listener of this name."""
+    protocol: str = PLAINTEXT
+    """The security protocol."""
+    protected: bool = False
+    """It is for the other brokers. Its connections replace idle ones of other listeners above `max_connections`."""
+
+
+DEFAULT_LISTENER = Listener()
+"""The listener of connections that no server has accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits for the clients of a server."""
 
-    max_request_size: int = 100 * 1024 * 1024
-    """Largest size of a frame in bytes. The server closes the connection if a frame is larger."""
+    max_request_size: int = MAX_REQUEST_BYTES
+    """The limit of a frame in bytes for new connections. The server closes a connection if a frame is larger."""
     idle_ms: int = 600_000
     """The server closes connections that are idle for this long. If it is negative, they stay open.
 
@@ -35,8 +46,6 @@ class Limits:
     """
     max_connections: int = 2**31 - 1
     """Largest number of connections. The server closes further ones at once."""
-    protected_listener: str = ""
-    """The listener of the other brokers. Its connections replace idle ones of other listeners above the limit."""
     backlog: int = 1024
     """Number of connections that the kernel queues until the server accepts them."""
     max_unsent_bytes: int = 64 * 1024 * 1024

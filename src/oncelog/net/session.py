@@ -1,10 +1,12 @@
-"""One connection: its client, the reasons why none of its requests is handled now, and the callbacks for its end."""
+"""One connection: its client, why none of its requests is handled now, its deadlines, and the callbacks for its end."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from enum import Enum
 
-from oncelog.net.server_options import DEFAULT_LISTENER
+from oncelog.net.server_options import DEFAULT_LISTENER, MAX_REQUEST_BYTES, Listener
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a client that did not authenticate."""
@@ -21,12 +23,20 @@ CLOSED = 16
 """The connection is closed, or will be as soon as the last responses are sent."""
 
 
+class Deadline(Enum):
+    """What a client must do until a time, or its connection is closed. The value says what it has not done."""
+
+    IDLE = "it is idle"
+
+
 class Session:
     """One connection of a client, from its acceptance to its end. Server and handlers share it."""
 
     __slots__ = (
         "_callbacks",
+        "active",
         "connection_id",
+        "deadlines",
         "draft",
         "gone",
         "host",
@@ -34,25 +44,36 @@ class Session:
         "muted",
         "port",
         "principal",
-        "quiet_sweeps",
+        "request_limit",
         "unread",
     )
 
-    def __init__(self, host: str = "", port: int = 0, connection_id: int = 0, listener: str = DEFAULT_LISTENER) -> None:
+    def __init__(
+        self,
+        host: str = "",
+        port: int = 0,
+        connection_id: int = 0,
+        listener: Listener = DEFAULT_LISTENER,
+        request_limit: int = MAX_REQUEST_BYTES,
+    ) -> None:
         self.host = host
         self.port = port
         self.connection_id = connection_id
         """Unique within the server; 0 until the server has accepted the connection."""
         self.listener = listener
-        """The name of the listener that accepted the connection."""
+        """The listener that accepted the connection."""
         self.principal = ANONYMOUS
         """The client, as an authorizer knows it."""
         self.muted = 0
         """The reasons why the next request is not handled now, as bits: BUSY, IN_ORDER, UNREAD, TURN_TAKEN, CLOSED."""
         self.gone = False
         """The client has closed its sending side, or the connection is lost."""
-        self.quiet_sweeps = 0
-        """The server's sweeps since the client last did anything."""
+        self.request_limit = request_limit
+        """The largest frame in bytes that the client may send now."""
+        self.active = True
+        """Whether the client has done anything since the server's last sweep."""
+        self.deadlines: dict[Deadline, float] = {}
+        """When the server closes the connection, by the event loop's clock."""
         self.draft = 0
         """Memory in bytes of a response that is not complete yet. `Unsent` counts it."""
         self.unread = 0
@@ -66,6 +87,16 @@ class Session:
     def unmute(self, reason: int) -> None:
         """End one reason."""
         self.muted &= ~reason
+
+    @property
+    def idle_from(self) -> float:
+        """When the client will be idle if it does nothing; infinite if it was active since the last sweep."""
+        return math.inf if self.active else self.deadlines[Deadline.IDLE]
+
+    def missed(self, now: float) -> Deadline | None:
+        """Return the nearest deadline if it has passed, otherwise None."""
+        nearest = min(self.deadlines, key=self.deadlines.__getitem__, default=None)
+        return None if nearest is None or now < self.deadlines[nearest] else nearest
 
     def on_disconnect(self, callback: Callable[[], None]) -> DisconnectCallback:
         """Call `callback` when the client disconnects, or at once if it has disconnected.

@@ -397,6 +397,10 @@ def build_control_batch(
     )
 
 
+MARKER_SIZE = len(build_control_batch(True, producer_id=0, producer_epoch=0, coordinator_epoch=0, timestamp=0))
+"""Size of each transaction marker, in bytes."""
+
+
 def decode_control(view: Buffer) -> tuple[bool, int]:
     """Return (commit, coordinator epoch) of a control batch that holds a transaction marker.
 

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.listeners import Listener
+from oncelog.broker.config.listeners import ListenerConfig
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.cluster.store import StoreError
 from oncelog.sim.kernel import Kernel
@@ -110,7 +110,7 @@ class World(Kernel):
 
     def make_broker(self, machine: SimBroker, settings: dict[str, Any]) -> Broker:
         """Create a broker of the production class, with the disk, store, clock and random numbers of the world."""
-        listener = Listener(host=machine.name, port=PORT)
+        listener = ListenerConfig(host=machine.name, port=PORT)
         config = BrokerConfig(
             **{"node_id": machine.node_id, "client_listeners": (listener,), "log_dirs": ("data",), **settings}
         )

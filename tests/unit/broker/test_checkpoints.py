@@ -70,8 +70,7 @@ class RecordingDisk(OsDisk):
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pause before work without a file descriptor is retried."""
-    monkeypatch.setattr("oncelog.broker.storage.shortage.FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr("oncelog.broker.storage.shortage.LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr("oncelog.broker.retrying.SHORTAGE_MS", (1, 1))
 
 
 def live(

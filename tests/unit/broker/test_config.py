@@ -10,7 +10,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.entries import ConfigSource, ConfigType, Synonym, describe_broker, describe_topic
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
-from oncelog.broker.config.listeners import Listener
+from oncelog.broker.config.listeners import ListenerConfig
 from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import (
     INT_MAX,
@@ -169,7 +169,8 @@ def test_kafkas_synonyms() -> None:
 
 def test_listeners() -> None:
     config = load({"listeners": "PLAINTEXT://0.0.0.0:9095", "advertised.listeners": "PLAINTEXT://kafka.example:19095"})
-    assert config.client_listeners == (Listener("PLAINTEXT", "PLAINTEXT", "0.0.0.0", 9095, "kafka.example", 19095),)
+    expected = ListenerConfig("PLAINTEXT", "PLAINTEXT", "0.0.0.0", 9095, "kafka.example", 19095)
+    assert config.client_listeners == (expected,)
     assert load({"listeners": "PLAINTEXT://[::1]:9092"}).client_listeners[0].host == "::1"
     assert load({"listeners": "PLAINTEXT://:9092"}).client_listeners[0].host == ""
 
@@ -184,8 +185,8 @@ def test_several_listeners() -> None:
         }
     )
     assert config.client_listeners == (
-        Listener("INNER", "PLAINTEXT", "", 0),
-        Listener("OUTER", "PLAINTEXT", "h", 9093, "kafka.example", 1),
+        ListenerConfig("INNER", "PLAINTEXT", "", 0),
+        ListenerConfig("OUTER", "PLAINTEXT", "h", 9093, "kafka.example", 1),
     )
 
 
@@ -222,7 +223,7 @@ def test_listeners_of_a_kraft_file() -> None:
             "listener.security.protocol.map": "CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
         }
     )
-    assert config.client_listeners == (Listener("CLIENTS", "PLAINTEXT", "", 9092, "localhost", 9092),)
+    assert config.client_listeners == (ListenerConfig("CLIENTS", "PLAINTEXT", "", 9092, "localhost", 9092),)
 
 
 def test_environment_variables_follow_the_rule_of_kafkas_images() -> None:

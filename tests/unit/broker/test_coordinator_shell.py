@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from oncelog.broker.coordinators import terms
-from oncelog.broker.coordinators.record_batches import split
+from oncelog.broker.coordinators.record_batches import EndMarker, split
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.log.cleaning.batches import emptied
@@ -448,5 +448,96 @@ def test_wait_for_the_commit_is_bounded() -> None:
         stub.log.flush()
         stub.replica.synced(1)
         assert await shell.read(0, lambda shard: shard.seen) == [("t", 7)]
+
+    stub.run(life)
+
+
+# -- markers -----------------------------------------------------------------------------------------------------------
+
+COMMIT = EndMarker(True, producer_id=7, producer_epoch=0, coordinator_epoch=0, transaction_version=1)
+
+
+def test_whoever_knows_that_a_marker_is_committed_finds_its_effect() -> None:
+    """A read before that waits for the commit, as for any record."""
+    stub = BrokerStub(LogConfig(flush_messages=1))
+    lagging(stub)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.terms.load()
+        known: list[ErrorCode] = []
+        stub.replica.when_committed(0, known.append)  # whatever the order of the waits is
+        assert shell.append_marker(stub.replica, COMMIT) == 0
+        early = asyncio.ensure_future(shell.read(0, lambda shard: shard.ended))
+        await asyncio.sleep(0)
+        assert not early.done()
+        assert known == []
+        stub.log.flush()
+        stub.replica.synced(1)
+        assert known == [ErrorCode.NONE]
+        assert shell.terms.shard(0).ended == [(7, True)]
+        assert await early == await shell.read(0, lambda shard: shard.ended) == [(7, True)]
+
+    stub.run(life)
+
+
+def test_marker_is_replayed_once_if_the_coordinator_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms, "LOAD_BYTES", 1)
+    for turns in range(12):
+        stub = BrokerStub()
+        for number in range(3):
+            append(stub.log, build_batch([Record(0, NOW, *encoded(record("t", number)))]))
+        stub.replica.synced(3)
+
+        async def life(shell: CoordinatorShell[Remembering], stub: BrokerStub = stub, turns: int = turns) -> None:
+            loading = asyncio.ensure_future(shell.terms.load())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            shell.append_marker(stub.replica, COMMIT)
+            await loading
+            assert await shell.read(0, lambda shard: shard.ended) == [(7, True)]
+            assert [offset for _, offset in shell.terms.shard(0).seen] == [0, 1, 2]
+
+        stub.run(life)
+
+
+def test_marker_of_another_epoch_is_left_to_the_next_coordinator() -> None:
+    stub = BrokerStub()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.terms.load()
+        former = shell.terms.shard(0)
+        stub.replica = leading_replica(TOPIC, stub.log, epoch=1)
+        shell.append_marker(stub.replica, COMMIT)
+        assert former.ended == []
+        await stub.elect(shell, 1)
+        assert await shell.read(0, lambda shard: shard.ended) == [(7, True)]
+
+    stub.run(life)
+
+
+def test_marker_that_cannot_be_replayed_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms, "RETRY_MS", 1)
+    stub = BrokerStub()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.terms.load()
+        shell.terms.shard(0).ended = None  # type: ignore[assignment]
+        assert shell.append_marker(stub.replica, COMMIT) == 0
+        while not list(shell.terms.shards()):
+            await asyncio.sleep(0.001)
+        assert await shell.read(0, lambda shard: shard.ended) == [(7, True)]
+
+    stub.run(life)
+
+
+def test_loss_of_a_marker_ends_the_term() -> None:
+    stub = BrokerStub(LogConfig(flush_messages=1))
+    lagging(stub)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.terms.load()
+        shell.append_marker(stub.replica, COMMIT)
+        stub.replica.fail()
+        assert not list(shell.terms.shards())
 
     stub.run(life)

@@ -14,6 +14,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.handlers import write_txn_markers
 from oncelog.broker.handlers.list_offsets import bind as list_offsets
 from oncelog.broker.handlers.produce import bind as produce
@@ -398,7 +399,7 @@ def test_operators_marker_is_answered_after_its_sync(tmp_path: Path) -> None:
 
 def test_wait_for_the_commit_of_a_marker_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that cannot commit must not hold back the results of the others."""
-    monkeypatch.setattr(write_txn_markers, "COMMIT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(write_txn_markers, "COMMIT_TIMEOUT_MS", 10)
 
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
@@ -417,18 +418,14 @@ def test_marker_counts_as_written_after_its_sync(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
         disk.gate.clear()
-        broker.partitions.append_marker(
-            "t", 0, commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=1
-        )
-        outcomes: list[object] = []
-        broker.partitions.when_committed([("t", 0)], outcomes.append)
+        replica, offset = broker.transactions.markers.append("t", 0, EndMarker(True, 1, 0, 0, 1))
+        outcomes: list[ErrorCode] = []
+        replica.when_committed(offset, outcomes.append)
         await asyncio.sleep(0)
         assert outcomes == []
         disk.gate.set()
         while not outcomes:
             await asyncio.sleep(0.001)
-        assert outcomes == [{}]
-        broker.partitions.when_committed([("t", 0), ("gone", 0)], outcomes.append)
-        assert outcomes[1] == {("gone", 0): ErrorCode.KAFKA_STORAGE_ERROR}
+        assert outcomes == [ErrorCode.NONE]
 
     live(tmp_path, life, log_flush_interval_messages="1")

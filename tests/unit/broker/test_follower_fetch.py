@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.handlers import delete_records, fetch, list_offsets, offset_for_leader_epoch
@@ -17,7 +18,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_WAITING
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker
-from oncelog.cluster.partition_state import decode_state, encode_state, state_path
+from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import NoNodeError, Set
 from oncelog.cluster.topic_nodes import write_topic
@@ -49,7 +50,7 @@ from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, BrokerStorage
 
 ID = UUID(int=5)
-TOPIC = TopicInfo("t", ID, (PartitionInfo(1, 0, (1, 2, 3), (1, 2), leader_broker_epoch=0),))
+TOPIC = TopicInfo("t", ID, (PartitionInfo((1, 2, 3), PartitionState(1, 0, (1, 2), leader_broker_epoch=0)),))
 CONTEXT = RequestContext(ApiKey.FETCH, 17, 1, "test", Session())
 LISTING = RequestContext(ApiKey.LIST_OFFSETS, 9, 1, "test", Session())
 DELETING = RequestContext(ApiKey.DELETE_RECORDS, 2, 1, "test", Session())
@@ -81,7 +82,7 @@ async def leader(broker: Broker, epoch: int = 0) -> Replica:
         path = state_path("t", 0)
         old = decode_state(broker.store.get(path))
         async with broker.loader.changing() as changes:
-            changes.write([Set(path, encode_state(replace(old, leader_epoch=epoch)), old.version)], path)
+            changes.write([Set(path, encode_state(structs.replace(old, leader_epoch=epoch)), old.version)], path)
     return replica
 
 

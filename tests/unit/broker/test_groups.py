@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode as E
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -339,15 +340,8 @@ def test_marker_that_arrives_during_verification_takes_precedence(monkeypatch: p
         home = partition_for("g", 50)
 
         async def add_partitions(*_: Any, **__: Any) -> dict[tuple[str, int], E]:
-            broker.partitions.append_marker(
-                "__consumer_offsets",
-                home,
-                commit=False,
-                producer_id=writer.producer_id,
-                producer_epoch=writer.epoch,
-                coordinator_epoch=0,
-                transaction_version=1,
-            )
+            marker = EndMarker(False, writer.producer_id, writer.epoch, coordinator_epoch=0, transaction_version=1)
+            broker.transactions.markers.append("__consumer_offsets", home, marker)
             return {("__consumer_offsets", home): E.NONE}
 
         monkeypatch.setattr(broker.transactions, "add_partitions", add_partitions)

@@ -16,6 +16,7 @@ from oncelog.broker.metadata.export_kafka import export
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.protocol.errors import ProtocolError
@@ -94,7 +95,7 @@ def test_exported_metadata_can_be_read_back(tmp_path: Path) -> None:
     assert (done.path, done.topics, done.set_aside) == (str(data / BOOTSTRAP), 1, ())
     found = read_bootstrap(data)
     assert list(found.topics.values()) == [
-        TopicInfo("t", ids[0], tuple(PartitionInfo(1, 1, (1,), (1,)) for _ in range(3)))
+        TopicInfo("t", ids[0], tuple(PartitionInfo((1,), PartitionState(1, 1, (1,))) for _ in range(3)))
     ]
     assert found.configs == {(2, "t"): {"retention.ms": "77"}}
     assert found.next_producer_id == 1000

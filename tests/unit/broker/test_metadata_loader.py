@@ -20,6 +20,7 @@ from oncelog.cluster import configs, features
 from oncelog.cluster.changes import PATH, ChangeLog
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import prepare
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.store import Node, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic, write_topic
@@ -27,7 +28,7 @@ from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import BrokerStorage, append
 
-TOPIC = TopicInfo("t", UUID(int=1, version=4), (PartitionInfo(1, 0, (1,), (1,)),))
+TOPIC = TopicInfo("t", UUID(int=1, version=4), (PartitionInfo((1,), PartitionState(1, 0, (1,))),))
 LOGGER = logging.getLogger("test")
 
 

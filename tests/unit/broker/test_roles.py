@@ -9,9 +9,10 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from oncelog.broker import replication_isr
 from oncelog.broker.broker import Broker
+from oncelog.broker.replication import in_sync
 from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
@@ -33,9 +34,12 @@ from support.broker_sets import ask, until
 from support.logs import of_producer
 
 TOPIC = TopicInfo(
-    "t", UUID(int=5), (PartitionInfo(1, 0, (1, 2), (1, 2), leader_broker_epoch=0),), {"min.insync.replicas": "2"}
+    "t",
+    UUID(int=5),
+    (PartitionInfo((1, 2), PartitionState(1, 0, (1, 2), leader_broker_epoch=0)),),
+    {"min.insync.replicas": "2"},
 )
-ALONE = TopicInfo("a", UUID(int=6), (PartitionInfo(1, 0, (1,), (1,)),))
+ALONE = TopicInfo("a", UUID(int=6), (PartitionInfo((1,), PartitionState(1, 0, (1,))),))
 
 
 def batch() -> memoryview:
@@ -52,7 +56,7 @@ async def change(broker: Broker, topic: str = "t", **fields: object) -> Partitio
     path = state_path(topic, 0)
     old = decode_state(broker.store.get(path))
     async with broker.loader.changing() as changes:
-        changes.write([Set(path, encode_state(replace(old, **fields)), old.version)], path)  # type: ignore[arg-type]
+        changes.write([Set(path, encode_state(structs.replace(old, **fields)), old.version)], path)
     return decode_state(broker.store.get(path))
 
 
@@ -87,7 +91,7 @@ def test_a_later_epoch_ends_the_term_and_begins_another(storage: BrokerStorage) 
         replica = found(broker)
         outcomes: list[ErrorCode] = []
         ended: list[tuple[str, int]] = []
-        broker.partitions.roles.on_term_ended = lambda topic, partition: ended.append((topic, partition))
+        broker.partitions.roles.term_ended.subscribe(lambda topic, partition: ended.append((topic, partition)))
         replica.append(batch(), now_ms=NOW)
         replica.when_committed(0, outcomes.append)
         await change(broker, leader=2, leader_epoch=1)
@@ -137,7 +141,7 @@ def test_delete_records_ends_when_another_has_removed_the_member_first(
     storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller removes a member that may lack records while the leader does."""
-    original = replication_isr.write_states
+    original = in_sync.write_states
 
     def overtaken(
         changes: ChangeLog, writes: Sequence[StateWrite], *, session: int | None
@@ -147,7 +151,7 @@ def test_delete_records_ends_when_another_has_removed_the_member_first(
             changes.write([Set(path, encode_state(write.state), ANY)], path)
         return original(changes, writes, session=session)
 
-    monkeypatch.setattr(replication_isr, "write_states", overtaken)
+    monkeypatch.setattr(in_sync, "write_states", overtaken)
 
     async def life(broker: Broker) -> None:
         await create(broker, replace(TOPIC, configs={}))
@@ -175,13 +179,13 @@ def test_dead_member_leaves_at_once_if_the_leader_may_lack_records(storage: Brok
     async def life(broker: Broker) -> None:
         await create(broker, replace(TOPIC, configs={"min.insync.replicas": str(least)}))
         term = found(broker).leading()
-        broker.registration.records_missing("a log directory")
+        broker.registration.records_missing(broker.directories.online[0])
         await until(lambda: term.isr == {1}, limit_s=10)  # less than replica.lag.time.max.ms
         if least == 1:
-            await until(lambda: not broker.registration.info.lost_unsynced)
+            await until(lambda: not broker.membership.info.lost_unsynced)
         else:  # broker 2 leads as soon as it runs
             assert term.state.elr == (2,)
-            assert broker.registration.info.may_lack("t", 0)
+            assert broker.membership.info.may_lack("t", 0)
 
     storage.run_broker(life)
 
@@ -192,11 +196,11 @@ def test_a_process_leads_only_under_its_own_registration(storage: BrokerStorage)
         await create(broker, ALONE)
         await change(broker, leader_epoch=1, leader_broker_epoch=7)
         assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        broker.partitions.roles.broker_epoch = lambda: 7
+        broker.membership.info = replace(broker.membership.info, epoch=7)
         await broker.partitions.apply_roles()
         replica = found(broker)
         assert replica.leader_epoch == 1
-        broker.partitions.roles.broker_epoch = lambda: 8
+        broker.membership.info = replace(broker.membership.info, epoch=8)
         await broker.partitions.apply_roles()
         assert refused(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await change(broker, leader_epoch=2, leader_broker_epoch=8)
@@ -209,11 +213,11 @@ def test_a_process_leads_only_under_its_own_registration(storage: BrokerStorage)
 
 def test_logs_of_followed_partitions_are_opened(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
-        await create(broker, replace(TOPIC, partitions=(PartitionInfo(2, 0, (1, 2), (2,)),)))
+        await create(broker, replace(TOPIC, partitions=(PartitionInfo((1, 2), PartitionState(2, 0, (2,))),)))
         while (replica := broker.partitions.hosted("t", 0)) is None:
             await asyncio.sleep(0.01)
         assert (replica.term, replica.leader, replica.leader_epoch) == (None, 2, 0)
-        await create(broker, replace(ALONE, partitions=(PartitionInfo(2, 0, (2,), (2,)),)))
+        await create(broker, replace(ALONE, partitions=(PartitionInfo((2,), PartitionState(2, 0, (2,))),)))
         await asyncio.sleep(0.05)
         assert broker.partitions.hosted("a", 0) is None
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from oncelog.broker import replication_starts
-from oncelog.broker.replication_starts import StartOffsets
+from oncelog.broker.replication import start_offsets
+from oncelog.broker.replication.start_offsets import StartOffsets
 
 
 class Follower:
@@ -83,7 +83,7 @@ def test_replicas_share_a_round_and_later_offsets_get_the_next_one() -> None:
 def test_failed_round_is_repeated(
     failure: bool | Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(replication_starts, "RETRY_S", 0.001)
+    monkeypatch.setattr(start_offsets, "RETRY_S", 0.001)
     rounds, follower = Rounds(failure, failure), Follower()
     follower.log.log_start_offset = 5
 

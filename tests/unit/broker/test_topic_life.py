@@ -16,6 +16,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.handlers.find_coordinator import bind as find_coordinator
 from oncelog.broker.handlers.transactions import bind_add_offsets as add_offsets_to_txn
 from oncelog.broker.requests.context import RequestContext
@@ -313,9 +314,7 @@ def test_stop_before_all_logs_are_recovered_is_not_clean(storage: CrashStorage) 
     async def killed(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0), producer=7, sequence=0)
-        broker.partitions.append_marker(
-            "t", 0, commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, transaction_version=1
-        )
+        broker.transactions.markers.append("t", 0, EndMarker(False, 7, 0, 0, 1))
 
     async def stopped_at_once(broker: Broker) -> None:
         assert len(broker.partitions) == 0

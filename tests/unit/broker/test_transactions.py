@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.cluster.features import Change
+from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.add_partitions_to_txn import (
@@ -32,16 +34,16 @@ from support.transaction_fixtures import E, Setup, with_broker
 
 def refuse_markers(setup: Setup, monkeypatch: pytest.MonkeyPatch, errors: list[ErrorCode]) -> list[tuple[str, int]]:
     """Reject the next markers, one for each error. Return the list of all attempts."""
-    append = setup.broker.partitions.append_marker
+    append = setup.broker.transactions.markers.append
     tried: list[tuple[str, int]] = []
 
-    def append_marker(topic: str, partition: int, **marker: Any) -> Any:
+    def refusing(topic: str, partition: int, marker: EndMarker) -> tuple[Replica, int]:
         tried.append((topic, partition))
         if errors:
             raise ProtocolError(errors.pop(0), "refused")
-        return append(topic, partition, **marker)
+        return append(topic, partition, marker)
 
-    monkeypatch.setattr(setup.broker.partitions, "append_marker", append_marker)
+    monkeypatch.setattr(setup.broker.transactions.markers, "append", refusing)
     return tried
 
 

@@ -27,7 +27,7 @@ PAIRS = [
 """(blocking class, coroutine class)"""
 
 INTERNAL = {
-    *("connection", "open_connection", "require_broker", "troubles", "unreachable"),
+    *("backoff", "connection", "open_connection", "require_broker", "troubles", "unreachable"),
     *("metrics", "known_coordinator", "learn_coordinator", "forget_coordinator"),
 }
 """Methods of `ClusterClient` that its other methods, the clients' loops and the sink call on the event loop."""

@@ -80,7 +80,8 @@ def test_abort_does_not_overtake_purged_records_whose_connection_is_lost(fate: s
         assert values(cluster) == [b"next"]
         assert core.accumulator.used == 0
 
-    with_core(body, cluster, transactional_id="id", linger_ms=0, retry_backoff_ms=50)
+    cluster.backoff_ms = (50, 1_000)
+    with_core(body, cluster, transactional_id="id", linger_ms=0)
 
 
 def test_records_that_are_unsent_when_the_loop_ends_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,10 +17,10 @@ from oncelog.client.consumer.options import consumer_options
 from oncelog.client.options import cluster_options
 from oncelog.client.producer.options import producer_options
 from oncelog.client.security import stores
-from oncelog.client.security.jaas import parse_jaas
 from oncelog.client.security.options import SECURITY
 from oncelog.client.security.stores import ReloadedTls, Store, TlsFiles
 from oncelog.errors import ConfigError
+from oncelog.net.jaas import parse_jaas
 from oncelog.net.security import Security
 from support.certificates import Pair, authority, signed_by
 

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from oncelog.cluster import configs, image_nodes
 from oncelog.cluster.brokers import (
@@ -29,7 +30,7 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo, topic_id_path
 
-LED = PartitionInfo(1, 0, (1,), (1,))
+LED = PartitionInfo((1,), PartitionState(1, 0, (1,)))
 
 
 def topic(name: str, number: int = 1, partitions: int = 1, **settings: str) -> TopicInfo:
@@ -290,7 +291,7 @@ def test_change_of_one_state_reads_only_that_node_and_the_topic_id(monkeypatch: 
     delta = read_changes(store, image, brokers=False)
     assert delta is not None
     (changed,) = delta.changed_topics
-    assert changed.partitions == (LED, PartitionInfo(2, 7, (1,), (2, 1), 1, 5), LED)
+    assert changed.partitions == (LED, PartitionInfo((1,), PartitionState(2, 7, (2, 1), 1, 5)), LED)
     assert read == [PATH, path, topic_id_path(UUID(int=1))]
     assert not delta.brokers_changed
 
@@ -367,7 +368,9 @@ def test_election_of_many_partitions_is_read_without_reading_everything(monkeypa
     large = topic("t", partitions=10_000)
     write_topic(ChangeLog(store), large)
     image = read_image(store)
-    writes = [state_write("t", large.topic_id, index, replace(LED.state, leader_epoch=1)) for index in range(10_000)]
+    writes = [
+        state_write("t", large.topic_id, index, structs.replace(LED.state, leader_epoch=1)) for index in range(10_000)
+    ]
     assert all(error is None for _, error in write_states(ChangeLog(store), writes, session=None))
     monkeypatch.setattr(image_nodes, "read_image", lambda _: pytest.fail("the whole tree was read"))
     delta = read_changes(store, image)
@@ -379,7 +382,7 @@ def test_election_of_many_partitions_is_read_without_reading_everything(monkeypa
 
 def test_delta_names_the_partitions_that_differ() -> None:
     three = topic("t", partitions=3)
-    moved = replace(LED, leader_epoch=1)
+    moved = replace(LED, state=structs.replace(LED.state, leader_epoch=1))
     before = MetadataImage().with_topics({"t": three, "u": topic("u", 2), "v": topic("v", 3, partitions=2)})
     after = before.with_topics(
         {

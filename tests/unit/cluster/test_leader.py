@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from oncelog.cluster.leader import DivergingEpoch, Term, end_offset_for_epoch
 from oncelog.cluster.partition_state import PartitionState
@@ -372,7 +372,7 @@ def test_each_wait_has_one_outcome() -> None:
         found.append((offset, outcome))
 
     term = new_term()
-    waits = [term.wait(offset, partial(record, offset)) for offset in (9, 7, 8, 6)]
+    waits = [term.waits.add(offset, partial(record, offset)) for offset in (9, 7, 8, 6)]
     waits[1].finish(Outcome.TIMED_OUT)
     waits[2].finish(Outcome.CANCELLED)
     fetched(term, 2, 10)
@@ -387,8 +387,8 @@ def test_each_wait_has_one_outcome() -> None:
         (6, Outcome.COMMITTED),
         (9, Outcome.LOST),
     ]
-    assert term.wait(9, partial(record, 9)).outcome is Outcome.LOST
-    assert term.wait(8, partial(record, 8)).outcome is Outcome.COMMITTED
+    assert term.waits.add(9, partial(record, 9)).outcome is Outcome.LOST
+    assert term.waits.add(8, partial(record, 8)).outcome is Outcome.COMMITTED
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=60))
@@ -403,7 +403,7 @@ def test_high_watermark_grows_and_never_passes_a_member(steps: list[tuple[int, i
         if kind == 0:
             ends[1] += 1 + number % 3
             term.appended(ends[1])
-            term.wait(ends[1] - 1, outcomes.append)
+            term.waits.add(ends[1] - 1, outcomes.append)
             waits += 1
         elif kind < 3:
             ends[kind + 1] = min(ends[1], max(0, ends[kind + 1]) + number)

@@ -15,7 +15,7 @@ from oncelog.cluster.controller.placement import place
 from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile, unbalanced
 from oncelog.cluster.partition_state import PartitionState, state_path
 from oncelog.cluster.store import Check, Set
-from oncelog.cluster.topics import topic_id_path
+from oncelog.cluster.topics import PartitionInfo, topic_id_path
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 NONE = -1
@@ -31,11 +31,16 @@ def view_of(
     replicas: tuple[int, ...] = (1, 2, 3),
     least: int = 1,
 ) -> ClusterView:
-    partition = Partition("t", TOPIC_ID, 0, replicas, state, unclean, least)
+    partition = Partition("t", TOPIC_ID, 0, PartitionInfo(replicas, state), unclean, least)
     failed = {
         broker: replace(brokers[broker], offline=frozenset({("t", 0)})) for broker in (offline or set()) & set(brokers)
     }
     return ClusterView(4, 9, brokers | failed, [partition])
+
+
+def in_state(view: ClusterView, state: PartitionState) -> ClusterView:
+    partition = view.partitions[0]
+    return replace(view, partitions=[replace(partition, info=replace(partition.info, state=state))])
 
 
 def alive(*brokers: int) -> dict[int, BrokerInfo]:
@@ -219,9 +224,9 @@ def test_preferred_leader_leads_if_it_is_in_sync(
 def test_brokers_that_lead_too_few_of_their_partitions_are_found() -> None:
     """Broker 1 leads 9 of its 10 partitions, broker 2 none of its two, and broker 3 is not in sync."""
     states = [led(1, 1, 2)] * 9 + [led(2, 1, 2)]
-    mine = [Partition("a", TOPIC_ID, index, (1, 2), state) for index, state in enumerate(states)]
-    others = [Partition("b", TOPIC_ID, index, (2, 1), led(1, 1, 2)) for index in range(2)]
-    late = [Partition("c", TOPIC_ID, 0, (3, 1), led(1, 1))]
+    mine = [Partition("a", TOPIC_ID, index, PartitionInfo((1, 2), state)) for index, state in enumerate(states)]
+    others = [Partition("b", TOPIC_ID, index, PartitionInfo((2, 1), led(1, 1, 2))) for index in range(2)]
+    late = [Partition("c", TOPIC_ID, 0, PartitionInfo((3, 1), led(1, 1)))]
     view = ClusterView(4, 9, alive(1, 2, 3), [*mine, *others, *late])
     assert unbalanced(view, 10) == [("b", 0), ("b", 1)]
     assert unbalanced(view, 9) == [("a", 9), ("b", 0), ("b", 1)]
@@ -289,14 +294,14 @@ def test_properties_of_each_decision(
         if moved and not unclean and new.leader >= 0:
             assert not brokers[new.leader].lost_logs
             assert not brokers[new.leader].shutting_down
-        settled = replace(view, partitions=[replace(view.partitions[0], state=new)])
+        settled = in_state(view, new)
         for _ in range(3):  # a lost member leaves first, then the last one may lead
             again = reconcile(settled, {("t", 0)} if prefer else ())
             if not again:
                 break
-            settled = replace(settled, partitions=[replace(view.partitions[0], state=again[0].state)])
+            settled = in_state(view, again[0].state)
         assert not reconcile(settled, {("t", 0)} if prefer else ())
-        last = settled.partitions[0].state
+        last = settled.partitions[0].info.state
         for member in set(last.isr) - {last.leader} if len(last.isr) > 1 else ():  # the last one may have to wait
             assert member not in brokers or not brokers[member].lost_logs
 

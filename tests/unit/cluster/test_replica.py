@@ -171,3 +171,12 @@ def test_the_end_of_a_term_keeps_the_version_that_the_term_has_learned() -> None
     replica.term.learned(PartitionState(1, 0, (1, 2, 3), 9))
     replica.end_term()
     assert replica.state_version == 9
+
+
+def test_bytes_of_markers_count_as_appended() -> None:
+    """A Fetch waits until enough bytes are appended."""
+    replica = replicated(1)
+    replica.append(batch(), now_ms=NOW)
+    append_marker(replica)
+    log = replica.log
+    assert replica.bytes_appended == len(log.read(0, 1 << 20, upto=log.log_end_offset, at_least_one=True))

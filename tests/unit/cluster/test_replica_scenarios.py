@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from oncelog.cluster.partition_state import encode_state
 from oncelog.cluster.waits import Outcome
@@ -43,7 +43,7 @@ class Cluster(ReplicaWorld):
         log.append_as_leader(batch(value=value), leader_epoch=process.term.leader_epoch, now_ms=NOW)
         process.term.appended(log.log_end_offset)
         if found is not None:
-            process.term.wait(log.log_end_offset - 1, found.append)
+            process.term.waits.add(log.log_end_offset - 1, found.append)
 
     def copy(self, *followers: int, rounds: int = 3) -> None:
         """Let followers fetch until they have everything, and know the high watermark."""

@@ -16,7 +16,7 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 
-TOPIC = TopicInfo("t", UUID(int=1), (PartitionInfo(1, 0, (1, 2), (1, 2)),) * 200)
+TOPIC = TopicInfo("t", UUID(int=1), (PartitionInfo((1, 2), PartitionState(1, 0, (1, 2))),) * 200)
 
 
 class Counting(MemoryStore):

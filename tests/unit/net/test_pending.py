@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oncelog.net.frames import BUFFER_BYTES, SMALL_BYTES
 from oncelog.net.replies import MOST_PENDING, Deferred
-from oncelog.net.server import Address, BadFrameError, Chunks, Limits, Server, Session
+from oncelog.net.server import BadFrameError, Chunks, Limits, Listener, Server, Session
 from support.sockets import Client, both_loops, framed, run, serving, until
 
 Result = Chunks | Deferred | None
@@ -234,7 +234,7 @@ def test_close_waits_for_all_answers_and_handles_no_more(loop: str) -> None:
     async def body() -> None:
         handler = Appends()
         server = Server(handler, Limits(drain_ms=30_000))
-        await server.listen([Address("127.0.0.1", 0)])
+        await server.listen([Listener("127.0.0.1", 0)])
         client = await Client.connect(server)
         await client.send(b"".join(map(framed, appends(2))))
         await until(lambda: len(handler.pending) == 2)

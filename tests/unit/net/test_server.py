@@ -11,9 +11,11 @@ import struct
 import pytest
 
 from oncelog.net.frames import SMALL_BYTES
-from oncelog.net.server import Address, BadFrameError, Chunks, Deferred, Limits, Server, ServerConnection, Session
-from oncelog.net.session import BUSY
+from oncelog.net.server import BadFrameError, Chunks, Deferred, Limits, Listener, Server, ServerConnection, Session
+from oncelog.net.session import BUSY, Deadline
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
+
+INNER, OUTER = Listener(name="INNER", protected=True), Listener(name="OUTER")
 
 
 @both_loops
@@ -222,6 +224,37 @@ def test_idle_connections_are_closed_and_active_ones_are_not(loop: str) -> None:
     run(loop, body)
 
 
+def test_nearest_deadline_decides_when_a_session_ends() -> None:
+    session = Session()
+    assert session.missed(1e9) is None
+    session.deadlines[Deadline.IDLE] = 10.0
+    assert session.missed(9.9) is None
+    assert session.missed(10.0) is Deadline.IDLE
+
+
+@both_loops
+def test_limit_of_a_request_is_read_for_each_request(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    """So a request may raise the limit of the next one, also if both arrive together."""
+
+    def handler(frame: memoryview, session: Session) -> Chunks:
+        session.request_limit = int(bytes(frame))
+        return [bytes(frame)]
+
+    async def body() -> None:
+        async with serving(handler, max_request_size=2) as server:
+            client = await Client.connect(server)
+            await client.send(framed(b"09") + framed(b"000000003") + framed(b"5"))
+            assert [await client.answer() for _ in range(3)] == [b"09", b"000000003", b"5"]
+            await client.send(framed(b"000006"))
+            assert await client.closed()
+            other = await Client.connect(server)
+            await other.send(framed(b"003"))
+            assert await other.closed()
+
+    run(loop, body)
+    assert "the request has 6 bytes, but socket.request.max.bytes allows 0 to 5" in caplog.text
+
+
 @both_loops
 def test_connections_above_the_limit_are_refused(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
@@ -254,7 +287,7 @@ def test_close_waits_for_the_request_in_progress(loop: str) -> None:
             return [payload]
 
         server = Server(lambda frame, session: Deferred(later(bytes(frame))), Limits(drain_ms=30_000))
-        await server.listen([Address("127.0.0.1", 0)])
+        await server.listen([Listener("127.0.0.1", 0)])
         client, idle = await Client.connect(server), await Client.connect(server)
         await client.send(framed(b"one") + framed(b"two"))
         await until(lambda: started == [b"one"])
@@ -282,13 +315,13 @@ def test_connection_during_the_close_is_rejected_without_a_warning(caplog: pytes
             return [b"done"]
 
         server = Server(lambda frame, session: Deferred(later()), Limits(drain_ms=30_000))
-        await server.listen([Address("127.0.0.1", 0)])
+        await server.listen([Listener("127.0.0.1", 0)])
         client = await Client.connect(server)
         await client.send(framed(b"x"))
         await until(lambda: any(c.session.muted & BUSY for c in server.connections))
         closing = asyncio.ensure_future(server.close())
         await until(lambda: server._drained is not None)
-        assert server.admit(ServerConnection(server, "PLAINTEXT")) == 0
+        assert server.admit(ServerConnection(server, OUTER)) == 0
         gate.set()
         assert await client.answer() == b"done"
         await closing
@@ -312,7 +345,7 @@ def test_close_abandons_requests_that_never_end(loop: str) -> None:
             return []
 
         server = Server(lambda frame, session: Deferred(never()), Limits(drain_ms=20))
-        await server.listen([Address("127.0.0.1", 0)])
+        await server.listen([Listener("127.0.0.1", 0)])
         client = await Client.connect(server)
         await client.send(framed(b"x"))
         await until(lambda: any(c.session.muted & BUSY for c in server.connections))
@@ -328,8 +361,8 @@ def test_close_abandons_requests_that_never_end(loop: str) -> None:
 def test_name_with_several_addresses_gets_one_port(loop: str) -> None:
     async def body() -> None:
         server = Server(echo)
-        await server.listen([Address("localhost", 0)])
-        assert {sock.getsockname()[1] for sock in server._listeners[0].sockets} == {server.port}
+        await server.listen([Listener("localhost", 0)])
+        assert {sock.getsockname()[1] for sock in server._bound[0].sockets} == {server.port}
         await server.close()
 
     run(loop, body)
@@ -340,12 +373,12 @@ def test_request_knows_its_listener(loop: str) -> None:
     """The limit counts the connections of all listeners together."""
 
     async def body() -> None:
-        server = Server(lambda frame, session: [session.listener.encode()], Limits(max_connections=2))
-        await server.listen([Address("127.0.0.1", 0, "INNER"), Address("127.0.0.1", 0, "OUTER")])
-        assert list(server.ports) == ["INNER", "OUTER"]
-        assert server.port == server.ports["INNER"]
-        for name, port in server.ports.items():
-            client = await Client.to_port(port)
+        server = Server(lambda frame, session: [session.listener.name.encode()], Limits(max_connections=2))
+        await server.listen([Listener(name="INNER"), OUTER])
+        assert list(server.listeners) == ["INNER", "OUTER"]
+        assert server.port == server.listeners["INNER"].port
+        for name, listener in server.listeners.items():
+            client = await Client.to_port(listener.port)
             await client.send(framed(b"x"))
             assert await client.answer() == name.encode()
         third = await Client.connect(server)
@@ -358,27 +391,27 @@ def test_request_knows_its_listener(loop: str) -> None:
 @both_loops
 def test_connection_of_the_protected_listener_replaces_the_most_idle_client(loop: str) -> None:
     async def body() -> None:
-        server = Server(echo, Limits(max_connections=3, protected_listener="INNER"))
-        await server.listen([Address("127.0.0.1", 0, "INNER"), Address("127.0.0.1", 0, "OUTER")])
-        idle, busy, refused = [await Client.to_port(server.ports["OUTER"]) for _ in range(3)]
+        server = Server(echo, Limits(max_connections=3))
+        await server.listen([INNER, OUTER])
+        idle, busy, refused = [await Client.to_port(server.listeners["OUTER"].port) for _ in range(3)]
         await until(lambda: len(server.connections) == 3)
         refused.close()
         await until(lambda: len(server.connections) == 2)
-        inner = [await Client.to_port(server.ports["INNER"])]
+        inner = [await Client.to_port(server.listeners["INNER"].port)]
         await until(lambda: len(server.connections) == 3)
         for connection in server.connections:
-            connection.sweep()
+            connection.sweep(server.loop.time(), 600)
         await busy.send(framed(b"x"))
         assert await busy.answer() == b"echo:x"
-        outer = await Client.to_port(server.ports["OUTER"])
+        outer = await Client.to_port(server.listeners["OUTER"].port)
         assert await outer.closed()
-        inner.append(await Client.to_port(server.ports["INNER"]))
+        inner.append(await Client.to_port(server.listeners["INNER"].port))
         assert await idle.closed()
         await busy.send(framed(b"y"))
         assert await busy.answer() == b"echo:y"
-        inner.append(await Client.to_port(server.ports["INNER"]))
+        inner.append(await Client.to_port(server.listeners["INNER"].port))
         assert await busy.closed()
-        fourth = await Client.to_port(server.ports["INNER"])
+        fourth = await Client.to_port(server.listeners["INNER"].port)
         assert await fourth.closed()
         for client in inner:
             await client.send(framed(b"z"))
@@ -392,7 +425,7 @@ def test_connection_of_the_protected_listener_replaces_the_most_idle_client(loop
 def test_bound_server_accepts_connections_only_when_it_serves(loop: str) -> None:
     async def body() -> None:
         server = Server(echo)
-        await server.bind([Address("127.0.0.1", 0)])
+        await server.bind([Listener("127.0.0.1", 0)])
         with pytest.raises(ConnectionRefusedError):
             await Client.connect(server)
         await server.serve()
@@ -410,7 +443,7 @@ def test_server_that_cannot_bind_an_address_listens_on_none(loop: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             server = Server(echo)
             with pytest.raises(OSError, match="address already in use"):
-                await server.listen([Address("127.0.0.1", 0), Address("127.0.0.1", taken.getsockname()[1], "OUTER")])
+                await server.listen([Listener("127.0.0.1", 0), Listener("127.0.0.1", taken.getsockname()[1], "OUTER")])
             with pytest.raises(ConnectionRefusedError):
                 await Client.connect(server)
             await server.close()

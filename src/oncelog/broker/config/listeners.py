@@ -20,8 +20,8 @@ _NOT_ROUTABLE = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
-    """One listener for clients."""
+class ListenerConfig:
+    """One listener for clients, as it is configured."""
 
     name: str = PLAINTEXT
     protocol: str = PLAINTEXT
@@ -44,7 +44,7 @@ class _Address:
     port: int
 
 
-def parse_listeners(listeners: str, advertised: str, protocols: str, controllers: str) -> tuple[Listener, ...]:
+def parse_listeners(listeners: str, advertised: str, protocols: str, controllers: str) -> tuple[ListenerConfig, ...]:
     """Return the listeners for clients, from four settings as they were written. Raises ConfigError.
 
     The arguments are `listeners`, `advertised.listeners`, `listener.security.protocol.map` and
@@ -79,15 +79,15 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _listener(bound: _Address, published: _Address | None, protocols: dict[str, str]) -> Listener:
+def _listener(bound: _Address, published: _Address | None, protocols: dict[str, str]) -> ListenerConfig:
     protocol = protocols.get(bound.name)
     if protocol is None:
         raise ConfigError(f"listeners names {bound.name}, but listener.security.protocol.map has no protocol for it")
     if protocol != PLAINTEXT:
         raise ConfigError(f"listeners uses protocol {protocol}, but oncelog supports only PLAINTEXT")
     if published is None:
-        return Listener(bound.name, protocol, bound.host, bound.port)
-    return Listener(bound.name, protocol, bound.host, bound.port, published.host, published.port)
+        return ListenerConfig(bound.name, protocol, bound.host, bound.port)
+    return ListenerConfig(bound.name, protocol, bound.host, bound.port, published.host, published.port)
 
 
 def _addresses(key: str, text: str) -> list[_Address]:

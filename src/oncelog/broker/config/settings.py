@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
-from oncelog.broker.config.listeners import DEFAULT_LISTENERS, Listener, parse_listeners
+from oncelog.broker.config.listeners import DEFAULT_LISTENERS, ListenerConfig, parse_listeners
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -248,7 +248,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Segment size of `__consumer_offsets`."""
 
     # derived from the above
-    client_listeners: tuple[Listener, ...] = (Listener(),)
+    client_listeners: tuple[ListenerConfig, ...] = (ListenerConfig(),)
     """The listeners for clients, at least one."""
     given: Mapping[str, str] = {}
     """The settings that were given, by Kafka's names, as they were written."""

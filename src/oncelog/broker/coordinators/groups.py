@@ -91,6 +91,32 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
     )
 
 
+def group_shell(
+    config: BrokerConfig,
+    cache: MetadataCache,
+    partitions: Partitions,
+    workers: Workers,
+    *,
+    random_bits: Callable[[int], int],
+    now_ms: Callable[[], int],
+    logger: logging.Logger,
+) -> CoordinatorShell[GroupCoordinator]:
+    """Return the shell of this broker's group coordinators."""
+    settings = _group_config(config)
+
+    def new_uuid() -> str:
+        return str(UUID(int=random_bits(128), version=4))
+
+    def make_shard(_epoch: int) -> GroupCoordinator:
+        return GroupCoordinator(settings, new_uuid)
+
+    terms = Terms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, workers, logger)
+    commit_timeout_ms = config.offsets_commit_timeout_ms
+    return CoordinatorShell(
+        terms, cache, steady=True, commit_timeout_ms=commit_timeout_ms, now_ms=now_ms, logger=logger
+    )
+
+
 class GroupService:
     """Answer the handlers' requests for groups.
 
@@ -100,6 +126,7 @@ class GroupService:
 
     def __init__(
         self,
+        shell: CoordinatorShell[GroupCoordinator],
         config: DynamicConfig,
         cache: MetadataCache,
         store: MetadataStore,
@@ -107,28 +134,15 @@ class GroupService:
         verifier: TransactionVerifier,
         workers: Workers,
         *,
-        random_bits: Callable[[int], int],
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
+        self.shell = shell
         self._config = config
         self._cache = cache
         self._partitions = partitions
         self._verifier = verifier
         self._now_ms = now_ms
-        settings = _group_config(config.static)
-
-        def new_uuid() -> str:
-            return str(UUID(int=random_bits(128), version=4))
-
-        def make_shard(_epoch: int) -> GroupCoordinator:
-            return GroupCoordinator(settings, new_uuid)
-
-        terms = Terms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, workers, logger)
-        commit_timeout_ms = config.static.offsets_commit_timeout_ms
-        self.shell = CoordinatorShell(
-            terms, cache, steady=True, commit_timeout_ms=commit_timeout_ms, now_ms=now_ms, logger=logger
-        )
         self._deleted_topics = DeletedTopics(self.shell, cache, store, workers, logger)
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
@@ -366,15 +380,6 @@ class GroupService:
             code = operation_error(error)
             return [DeletableGroupResult(group_id=group_id, error_code=code) for group_id in group_ids]
         return results
-
-    def transaction_completed(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        """Apply a marker that was appended to a partition of `__consumer_offsets`.
-
-        A coordinator that is still loading reads the marker from the log instead.
-        """
-        for index, shard in self.shell.terms.shards():
-            if index == partition:
-                shard.replay_end_transaction(producer_id, producer_epoch, commit)
 
     # -- queries ----------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ from dataclasses import replace
 from functools import partial
 
 from oncelog.broker.coordinators.marker_outbox import MarkerOutbox
+from oncelog.broker.coordinators.partition_markers import PartitionMarkers
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.peers import Peers
-from oncelog.broker.storage.new_logs import NewLogs
-from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
+from oncelog.cluster.commits import Commits
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.partition_state import state_path
 from oncelog.cluster.replica import Replica
@@ -43,9 +44,8 @@ class MarkerWriter:
         shell: CoordinatorShell[TransactionCoordinator],
         cache: MetadataCache,
         store: MetadataStore,
-        partitions: Partitions,
+        appender: PartitionMarkers,
         peers: Peers,
-        new_logs: NewLogs,
         workers: Workers,
         *,
         now_ms: Callable[[], int],
@@ -54,10 +54,9 @@ class MarkerWriter:
         self._shell = shell
         self._cache = cache
         self._store = store
-        self._partitions = partitions
+        self._appender = appender
         self._peers = peers
         self._outbox = MarkerOutbox(peers, workers)
-        self._new_logs = new_logs
         self._workers = workers
         self._now_ms = now_ms
         self._logger = logger
@@ -82,7 +81,7 @@ class MarkerWriter:
     async def _write_many(self, markers: Markers, backoff_ms: int) -> None:
         for first in range(0, len(markers.partitions), MARKERS_A_TURN):
             some = markers.partitions[first : first + MARKERS_A_TURN]
-            await self._new_logs.create(filter(None, map(self._replica, some)))
+            await self._appender.create_logs(some)
             self._write_some(replace(markers, partitions=some), backoff_ms)
             await asyncio.sleep(0)
 
@@ -143,17 +142,29 @@ class MarkerWriter:
 
     def _write_own(self, markers: Markers, backoff_ms: int) -> None:
         first = backoff_ms == _BACKOFF_MS
-        results = {each: self._write_marker(markers, each, logs=first) for each in markers.partitions}
-        written = [each for each, code in results.items() if code is ErrorCode.NONE]
-        self._partitions.when_committed(
-            written, lambda lost: self._markers_written(markers, backoff_ms, results | lost)
+        results = dict.fromkeys(markers.partitions, ErrorCode.NONE)
+        written: dict[Partition, tuple[Replica, int]] = {}
+        marker = EndMarker(
+            markers.commit,
+            markers.producer_id,
+            markers.producer_epoch,
+            markers.coordinator_epoch,
+            markers.transaction_version,
         )
+        for each in markers.partitions:
+            try:
+                written[each] = self._appender.append(*each, marker)
+            except ProtocolError as error:
+                results[each] = error.code
+                if first:  # of many attempts
+                    self._log(markers, each, error)
 
-    def _replica(self, partition: Partition) -> Replica | None:
-        try:
-            return self._partitions.get(*partition)
-        except ProtocolError:  # writing the marker reports the error
-            return None
+        def ended(errors: list[ErrorCode]) -> None:
+            self._markers_written(markers, backoff_ms, results | dict(zip(written, errors, strict=True)))
+
+        commits = Commits(len(written), ended)
+        for replica, offset in written.values():
+            commits.add(replica, offset)
 
     def _markers_written(
         self,
@@ -177,29 +188,15 @@ class MarkerWriter:
                 backoff_ms / 1000, self._write_markers, _only(markers, rest), min(2 * backoff_ms, _MAX_BACKOFF_MS)
             )
 
-    def _write_marker(self, markers: Markers, partition: Partition, *, logs: bool) -> ErrorCode:
-        """Append a marker, and return the result. Log an error only at the first of many attempts."""
-        try:
-            self._partitions.append_marker(
-                *partition,
-                commit=markers.commit,
-                producer_id=markers.producer_id,
-                producer_epoch=markers.producer_epoch,
-                coordinator_epoch=markers.coordinator_epoch,
-                transaction_version=markers.transaction_version,
-            )
-        except ProtocolError as error:
-            if logs:
-                self._logger.warning(
-                    "cannot write the marker of %r (producer id %d, epoch %d) to %s-%d: %s",
-                    markers.transactional_id,
-                    markers.producer_id,
-                    markers.producer_epoch,
-                    *partition,
-                    error,
-                )
-            return error.code
-        return ErrorCode.NONE
+    def _log(self, markers: Markers, partition: Partition, error: ProtocolError) -> None:
+        self._logger.warning(
+            "cannot write the marker of %r (producer id %d, epoch %d) to %s-%d: %s",
+            markers.transactional_id,
+            markers.producer_id,
+            markers.producer_epoch,
+            *partition,
+            error,
+        )
 
 
 def _only(markers: Markers, partitions: Sequence[Partition]) -> Markers:

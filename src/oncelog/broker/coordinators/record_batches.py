@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from oncelog.broker.turns import Turns
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
@@ -21,6 +21,16 @@ RECORD_OVERHEAD = 21
 """The maximum size of a record besides key and value: length, attributes, deltas, lengths, number of headers."""
 
 DecodeRecord = Callable[[bytes, bytes | None], CoordinatorRecord | None]
+
+
+class EndMarker(NamedTuple):
+    """What a marker at the end of a transaction says, as in WriteTxnMarkers."""
+
+    commit: bool
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    transaction_version: int
 
 
 class Shard(Protocol):

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from oncelog.broker.coordinators.record_batches import Shard, encode, replay
+from oncelog.broker.coordinators.record_batches import EndMarker, Shard, encode, replay
 from oncelog.broker.coordinators.term import Term
 from oncelog.broker.coordinators.terms import Terms
 from oncelog.cluster.image import MetadataCache
@@ -168,6 +168,27 @@ class CoordinatorShell(Generic[S]):
         else:
             self._deliver_later(replica, term, effects)
         self._arm(term)
+
+    def append_marker(self, replica: Replica, marker: EndMarker) -> int:
+        """Append and replay the end of a transaction, and return the offset. The caller waits for the commit.
+
+        As after any record, reads wait for the commit too. So whoever learns that the marker is committed finds the
+        offsets that it has made visible. A coordinator that is loading reads the marker from its log, and one of
+        another leader epoch serves no reads (Kafka's `CoordinatorCompleteTransactionEvent`). Raises the errors of
+        `Replica.append_control`.
+        """
+        offset = replica.append_control(**marker._asdict(), now_ms=self._now_ms()).last_offset
+        term = self.terms.get(replica.partition)
+        if term is None or term.shard is None or term.epoch != replica.leader_epoch:
+            return offset
+        term.written = offset
+        try:
+            term.shard.replay_end_transaction(marker.producer_id, marker.producer_epoch, marker.commit)
+        except Exception as error:  # noqa: BLE001 - `load_again` logs it
+            self.terms.load_again(term, error)
+            return offset
+        self._guard(replica, term)
+        return offset
 
     def apply_if_served(self, partition: int, shard: S, effects: Effects) -> None:
         """Apply effects of a shard, unless this broker has given it up or loaded it again in the meantime."""

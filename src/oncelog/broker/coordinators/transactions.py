@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.markers import MarkerWriter
+from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.coordinators.verification import RemoteCoordinators
 from oncelog.broker.peers import Peers
-from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import counted
 from oncelog.broker.workers import Workers
@@ -62,7 +62,7 @@ class TransactionService:
         store: MetadataStore,
         partitions: Partitions,
         peers: Peers,
-        new_logs: NewLogs,
+        markers: PartitionMarkers,
         producer_ids: ProducerIdBlocks,
         config: BrokerConfig,
         workers: Workers,
@@ -84,10 +84,9 @@ class TransactionService:
         self.shell = CoordinatorShell(terms, cache, now_ms=now_ms, logger=logger)
         self._peers = peers
         self._remote = RemoteCoordinators(peers, workers)
-        self._markers = MarkerWriter(
-            self.shell, cache, store, partitions, peers, new_logs, workers, now_ms=now_ms, logger=logger
-        )
-        self.shell.on_markers = self._markers.write
+        self.markers = markers
+        self._writer = MarkerWriter(self.shell, cache, store, markers, peers, workers, now_ms=now_ms, logger=logger)
+        self.shell.on_markers = self._writer.write
 
     def _make_shard(self, epoch: int) -> TransactionCoordinator:
         self._settings.transaction_version = self._cache.image.feature_level(TRANSACTION_VERSION)
@@ -110,7 +109,7 @@ class TransactionService:
     def close(self) -> None:
         """Append nothing from now on."""
         self._producer_ids.close()
-        self._markers.close()
+        self._writer.close()
         self.shell.terms.close()
 
     # -- requests ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.delayed import wait_until
+from oncelog.broker.requests.delayed import wait_for_event
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
@@ -120,7 +120,7 @@ async def _replicated(
     def ready(replica: Replica) -> bool:
         return replica.term is None or replica.term.low_watermark >= answer.low_watermark
 
-    done = await wait_until(ready, [replica], timeout_ms, ctx.session)
+    done = await wait_for_event(ready, [replica], timeout_ms, ctx.session)
     if replica.term is None:
         answer.error_code, answer.low_watermark = ErrorCode.NOT_LEADER_OR_FOLLOWER, _NONE
     elif not done:

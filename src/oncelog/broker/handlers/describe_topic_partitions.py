@@ -16,6 +16,7 @@ from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import INTERNAL_TOPICS, PartitionInfo, TopicInfo, check_topic_name
+from oncelog.net.server_options import Listener
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -75,7 +76,7 @@ async def handle(
 
 
 def _described(
-    nodes: Nodes, topic: TopicInfo, first: int, most: int, listener: str
+    nodes: Nodes, topic: TopicInfo, first: int, most: int, listener: Listener
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,

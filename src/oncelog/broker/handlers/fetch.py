@@ -13,7 +13,9 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.delayed import MOST_PAUSING, PAUSE_S, WaitingPartitions, wait_until
+from oncelog.broker.requests.delayed import MOST_PAUSING, PAUSE_S, WaitingPartitions, wait_for_event
+from oncelog.broker.requests.fetch_consumers import check_leader_epoch, reachable_racks, read_for_consumer
+from oncelog.broker.requests.fetch_followers import FollowerConnections, read_for_follower
 from oncelog.broker.requests.fetch_reads import (
     HIGH_WATERMARK_WAIT_S,
     READ_COMMITTED,
@@ -31,11 +33,9 @@ from oncelog.broker.requests.fetch_sessions import (
     Key,
     partition_key,
 )
-from oncelog.broker.requests.follower_connections import FollowerConnections
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.turns import ITEMS_A_TURN, by_key, in_turns, listed
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.read_replica import nearest_replica
@@ -53,7 +53,6 @@ from oncelog.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from oncelog.protocol.records import iter_batches
 from oncelog.protocol.schema import Message
 
 _WITH_RACKS = 11
@@ -75,27 +74,6 @@ def _forgotten(request: FetchRequest) -> Iterator[Key]:
         for partition in topic.partitions
     )
     return islice(keys, MOST_IN_SESSION + 1)
-
-
-def _aborted(replica: Replica, start: int, data: memoryview | bytes) -> list[tuple[int, int]]:
-    """Return the aborted transactions of the returned batches only, so that the response does not grow with the log."""
-    if not replica.log.aborted_transactions(start, replica.log.last_stable_offset):
-        return []
-    end = start
-    for header, _ in iter_batches(data):
-        end = header.next_offset
-    return replica.log.aborted_transactions(start, end)
-
-
-def check_leader_epoch(replica: Replica, epoch: int) -> None:
-    """Raise FENCED_LEADER_EPOCH if the epoch is too old, UNKNOWN_LEADER_EPOCH if it is too new (KIP-320).
-
-    A negative epoch is not checked.
-    """
-    if epoch < 0 or epoch == replica.leader_epoch:
-        return
-    code = ErrorCode.FENCED_LEADER_EPOCH if epoch < replica.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-    raise ProtocolError(code, f"leader epoch {epoch} of the request is not the current one, {replica.leader_epoch}")
 
 
 def _response(context: FetchContext, reads: list[PartitionRead]) -> Generator[None, None, FetchResponse]:
@@ -285,7 +263,9 @@ class FetchHandler:
         reads = []
         readable: set[str] = set()
         any_replica = ctx.api_version >= _WITH_RACKS
-        racks = self._racks(request.rack_id, ctx.session.listener)
+        racks: Mapping[int, str | None] = {}
+        if request.rack_id and self._config.static.replica_selector_class:
+            racks = reachable_racks(self._cache.image, self._node_id, self._connected, ctx.session.listener.name)
         for position in context.positions:
             read = PartitionRead(position)
             available = unsent.available(own)
@@ -295,7 +275,11 @@ class FetchHandler:
                 if follower is not None:
                     if not may_follow:
                         raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "a follower needs CLUSTER_ACTION")
-                    self._read_for(read, name, limit, *follower, at_least_one=first, again=again)
+                    replica = self._find(name, position)
+                    most = min(limit, self._config.static.replica_fetch_max_bytes)
+                    read_for_follower(read, replica, most, *follower, at_least_one=first, again=again)
+                    if not again and read.diverging is None and follower[0] not in replica.leading().isr:
+                        self._partitions.roles.isr_change_due(replica)
                 else:
                     if name not in readable:
                         ctx.authorize(_READ, _TOPIC, name)
@@ -304,7 +288,7 @@ class FetchHandler:
                     check_leader_epoch(replica, position.current_leader_epoch)
                     if racks and replica.term is not None:
                         read.preferred = nearest_replica(replica.term, position.fetch_offset, request.rack_id, racks)
-                    self._read_one(read, replica, limit, read_committed, at_least_one=first)
+                    read_for_consumer(read, replica, limit, read_committed, at_least_one=first)
                 read.note_offsets()
             except ProtocolError as error:
                 read.error = error.code
@@ -329,20 +313,6 @@ class FetchHandler:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
         return name
 
-    def _racks(self, rack: str, listener: str) -> Mapping[int, str | None]:
-        """Return the racks of the brokers that the client can read from, or none if consumers read from leaders only.
-
-        A follower without an open connection may have been killed. The metadata names it until its session ends, and
-        librdkafka would try to reach it for minutes.
-        """
-        if not rack or not self._config.static.replica_selector_class:
-            return {}
-        return {
-            broker: info.rack
-            for broker, info in self._cache.image.brokers.items()
-            if listener in info.endpoints and (broker == self._node_id or broker in self._connected)
-        }
-
     def _find(self, topic: str, position: FetchPosition, *, any_replica: bool = False) -> Replica:
         """Return the replica that leads the partition, or with `any_replica` one that follows."""
         partitions = self._partitions
@@ -352,73 +322,6 @@ class FetchHandler:
         if position.topic_id.int not in (0, replica.topic_id.int):
             raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {topic!r} was created again with another id")
         return replica
-
-    def _read_for(
-        self, read: PartitionRead, topic: str, left: int, broker: int, epoch: int, *, at_least_one: bool, again: bool
-    ) -> None:
-        """Read one partition for a follower, and record which offsets it has."""
-        position = read.position
-        replica = self._find(topic, position)
-        term = replica.leading()
-        log = replica.log
-        offset = position.fetch_offset
-        diverging = term.check_fetch(
-            log,
-            current_leader_epoch=position.current_leader_epoch,
-            offset=offset,
-            last_fetched_epoch=position.last_fetched_epoch,
-        )
-        follower = term.follower(broker)
-        if follower is None:  # as in Kafka: either of the two brokers has old metadata
-            known = position.current_leader_epoch >= 0
-            code = ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            raise ProtocolError(code, f"broker {broker} has no replica of {topic}-{position.partition}")
-        read.replica = replica
-        read.role = term, replica.leader_epoch
-        read.end = log.log_end_offset
-        read.appended = replica.bytes_appended
-        read.diverging = diverging
-        if diverging is not None:
-            return
-        term.check_follower(broker, epoch)
-        limit = min(left, position.max_bytes, self._config.static.replica_fetch_max_bytes)
-        if offset < read.end and (limit > 0 or at_least_one):
-            # Records at or after the high watermark may be truncated before the response is sent. To read a page of a
-            # mapped file that was truncated kills the process.
-            shared = offset < log.high_watermark
-            end = log.high_watermark if shared else read.end
-            read.data = log.read(offset, max(limit, 0), upto=end, at_least_one=at_least_one, shared=shared)
-        if not again:
-            log_start = follower.log_start
-            term.fetched(broker, epoch, offset, log_start=position.log_start_offset, now_ms=steady_ms())
-            if log_start < position.log_start_offset:
-                replica.wake()  # DeleteRecords waits for it
-            if broker not in term.isr:
-                self._partitions.roles.on_isr_change_due(replica)
-
-    def _read_one(
-        self, read: PartitionRead, replica: Replica, left: int, read_committed: bool, *, at_least_one: bool
-    ) -> None:
-        """Read one partition for a consumer, unless it should read from another replica."""
-        position = read.position
-        read.replica = replica
-        read.role = replica.term, replica.leader_epoch
-        read.end = replica.readable_end(read_committed)
-        read.appended = replica.bytes_appended
-        if read.preferred is not None:
-            return
-        log = replica.log
-        offset = position.fetch_offset
-        if offset < log.log_start_offset or offset > log.log_end_offset:
-            message = f"offset {offset} is outside the log's range {log.log_start_offset}..{log.log_end_offset}"
-            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
-        limit = min(left, position.max_bytes)
-        if read_committed:
-            read.aborted = []
-        if offset < read.end and (limit > 0 or at_least_one):
-            read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=True)
-            if read_committed and read.data:
-                read.aborted = _aborted(replica, offset, read.data)
 
     async def _wait_then_read(
         self,
@@ -453,7 +356,7 @@ class FetchHandler:
         deadline_s = now_s() + request.max_wait_ms / 1000
         is_shortened = False
         # While records stream in, `can_complete` may always be true, so the time is checked first.
-        while (left_ms := int((deadline_s - now_s()) * 1000)) > 0 and await wait_until(
+        while (left_ms := int((deadline_s - now_s()) * 1000)) > 0 and await wait_for_event(
             missing.can_complete, missing.replicas, left_ms, ctx.session
         ):
             if missing.has_new_high_watermark and not is_shortened:

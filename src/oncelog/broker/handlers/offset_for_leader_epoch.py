@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from oncelog.broker.handlers.fetch import check_leader_epoch
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.fetch_consumers import check_leader_epoch
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions

@@ -6,15 +6,14 @@ one append.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.delayed import DelayedCommits
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.produce_checks import (
@@ -31,13 +30,12 @@ from oncelog.broker.requests.produce_checks import (
 )
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Turns, cancel, in_turns
+from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Turns, in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import INTERNAL_TOPICS
-from oncelog.cluster.waits import Wait
 from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.log.steps import at_once
@@ -73,31 +71,6 @@ _WITHOUT_LOG_START = frozenset(
 Answer = ProduceResponse | Deferred | None
 _Late = tuple[Target, Replica, Term | None, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet, and the term of the append."""
-
-
-class _Commits:
-    """The partitions of a request that are not committed yet."""
-
-    __slots__ = ("codes", "done", "left", "waits")
-
-    def __init__(self, count: int, done: asyncio.Future[None]) -> None:
-        self.codes = [ErrorCode.REQUEST_TIMED_OUT] * count
-        """The error of each partition, or NONE."""
-        self.left = count
-        self.done = done
-        self.waits: list[Wait] = []
-
-    def ended(self, index: int, code: ErrorCode) -> None:
-        """Record the error of a partition, or NONE."""
-        self.codes[index] = code
-        self.left -= 1
-        if not self.left:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """Let the request wait no longer."""
-        if not self.done.done():
-            self.done.set_result(None)
 
 
 class ProduceHandler:
@@ -317,30 +290,14 @@ class ProduceHandler:
         (Kafka's `DelayedProduce`). So it is if too few replicas are in sync, because the high watermark stops then
         (KIP-966). NOT_ENOUGH_REPLICAS_AFTER_APPEND does not occur. If the client disconnects, the wait ends.
         """
-        all_replicas = request.acks == ALL
-        loop = asyncio.get_running_loop()
-        commits = _Commits(len(late), loop.create_future())
-        give_up = commits.give_up
-        timer = loop.call_later(max(request.timeout_ms, 0) / 1000, give_up)
-        try:
-            with ctx.session.on_disconnect(give_up):
-                for index, (target, replica, term, _) in enumerate(late):
-                    ended = partial(commits.ended, index)
-                    if all_replicas:
-                        wait = replica.when_committed(target.last_offset, ended, term)
-                    else:
-                        wait = replica.when_stored(target.last_offset, ended, term)
-                    if wait is not None:
-                        commits.waits.append(wait)
-                    if index % ITEMS_A_TURN == ITEMS_A_TURN - 1:
-                        await asyncio.sleep(0)
-                await commits.done
-        finally:
-            timer.cancel()
-            if commits.left:
-                cancel(commits.waits)
+        stored = request.acks != ALL
         turns = Turns()
-        for code, (target, _, _, partition) in zip(commits.codes, late, strict=True):
+        with DelayedCommits(len(late), max(request.timeout_ms, 0), ctx.session) as commits:
+            for target, replica, term, _ in late:
+                await turns.next()
+                commits.add(replica, target.last_offset, term, stored=stored)
+            await commits.ended
+        for code, (target, _, _, partition) in zip(commits.errors, late, strict=True):
             if code is not ErrorCode.NONE:
                 await turns.next()
                 partition.error_code = code

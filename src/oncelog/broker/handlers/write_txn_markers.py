@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
 
 from oncelog.broker.coordinators.markers import MARKERS_A_TURN
+from oncelog.broker.coordinators.partition_markers import PartitionMarkers
+from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.delayed import DelayedCommits
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
-from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns, cancel
+from oncelog.broker.turns import Turns
 from oncelog.cluster.leader import Term
-from oncelog.cluster.waits import Wait
+from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
-    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -27,20 +28,18 @@ from oncelog.protocol.messages.write_txn_markers import (
 
 _NOT_THE_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
-COMMIT_TIMEOUT_S = 10.0
+COMMIT_TIMEOUT_MS = 10_000
 """The maximum time to wait for commits. A coordinator waits longer for the response, which has other markers too."""
 
 Partition = tuple[str, int]
 Errors = dict[int, dict[Partition, ErrorCode]]
 """The error of each marker, by producer and partition."""
-Lost = dict[Partition, ErrorCode]
-"""Partitions whose marker was appended, but not committed."""
-Terms = dict[Partition, Term | None]
-"""The term in which each partition got its first marker of the request."""
+Appended = tuple[Replica, int, Term | None]
+"""The replica that got a marker, the marker's offset, and the term of the append."""
 
 
 async def handle(
-    partitions: Partitions, logger: logging.Logger, request: WriteTxnMarkersRequest, ctx: RequestContext
+    appender: PartitionMarkers, logger: logging.Logger, request: WriteTxnMarkersRequest, ctx: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Return an error for each partition. A producer that the request names twice has one result.
 
@@ -51,52 +50,38 @@ async def handle(
     if not ctx.may(Operation.ALTER, *CLUSTER):
         ctx.authorize(Operation.CLUSTER_ACTION, *CLUSTER)
     errors: Errors = {}
-    terms: Terms = {}
+    appended: dict[Partition, Appended] = {}
     refused = RefusedItems()
     turns = Turns(MARKERS_A_TURN)
     for marker in request.markers:
         await turns.next()
         of_producer = errors.setdefault(marker.producer_id, {})
+        end = EndMarker(
+            marker.transaction_result,
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            marker.transaction_version,
+        )
         for topic in marker.topics:
             await turns.next()
             for index in topic.partition_indexes:
                 await turns.next()
-                of_producer[topic.name, index] = _write(partitions, marker, topic.name, index, refused, terms)
+                of_producer[topic.name, index] = _write(appender, end, topic.name, index, refused, appended)
     refused.log(logger, "WriteTxnMarkers cannot append a marker")
-    return await _response(errors, await _committed(partitions, errors, terms))
-
-
-async def _committed(partitions: Partitions, errors: Errors, terms: Terms) -> Lost:
-    """Wait until all appended markers are committed or lost. Return an error for each that is not committed."""
-    turns = Turns()
-    waiting: set[Partition] = set()
-    for of_producer in errors.values():
-        for where, error in of_producer.items():
+    lost: dict[Partition, ErrorCode] = {}
+    with DelayedCommits(len(appended), COMMIT_TIMEOUT_MS, ctx.session) as commits:
+        for replica, offset, term in appended.values():
             await turns.next()
-            if error is ErrorCode.NONE:
-                waiting.add(where)
-    lost: Lost = {}
-    all_done = asyncio.get_running_loop().create_future()
-
-    def ended(where: Partition, found: Lost) -> None:
-        waiting.discard(where)
-        lost.update(found)
-        if not waiting and not all_done.done():
-            all_done.set_result(None)
-
-    waits: list[Wait] = []
-    try:
-        for where in sorted(waiting):
-            await turns.next()
-            waits += partitions.when_committed([where], partial(ended, where), terms)
-        if waiting:
-            await asyncio.wait({all_done}, timeout=COMMIT_TIMEOUT_S)
-        return lost | dict.fromkeys(waiting, ErrorCode.REQUEST_TIMED_OUT)
-    finally:
-        cancel(waits)
+            commits.add(replica, offset, term)
+        await commits.ended
+    for where, error in zip(appended, commits.errors, strict=True):
+        await turns.next()
+        lost[where] = error
+    return await _response(errors, lost)
 
 
-async def _response(errors: Errors, lost: Lost) -> WriteTxnMarkersResponse:
+async def _response(errors: Errors, lost: Mapping[Partition, ErrorCode]) -> WriteTxnMarkersResponse:
     turns = Turns()
     markers = []
     for producer_id, of_producer in errors.items():
@@ -114,27 +99,24 @@ async def _response(errors: Errors, lost: Lost) -> WriteTxnMarkersResponse:
 
 
 def _write(
-    partitions: Partitions, marker: WritableTxnMarker, topic: str, index: int, refused: RefusedItems, terms: Terms
+    appender: PartitionMarkers,
+    marker: EndMarker,
+    topic: str,
+    index: int,
+    refused: RefusedItems,
+    appended: dict[Partition, Appended],
 ) -> ErrorCode:
     try:
-        partitions.append_marker(
-            topic,
-            index,
-            commit=marker.transaction_result,
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            transaction_version=marker.transaction_version,
-        )
+        replica, offset = appender.append(topic, index, marker)
     except ProtocolError as error:
         refused.add("producer %d, %s-%d: %s", marker.producer_id, topic, index, error)
         # Kafka checks whether this broker has the partition, and not whether the partition exists.
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error.code in _NOT_THE_LEADER else error.code
-    replica = partitions.hosted(topic, index)
-    terms.setdefault((topic, index), None if replica is None else replica.term)
+    _, _, term = appended.get((topic, index), (None, None, replica.term))  # an earlier term's markers may be lost
+    appended[topic, index] = replica, offset, term
     return ErrorCode.NONE
 
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of WriteTxnMarkers."""
-    return partial(handle, parts.partitions, parts.logger)
+    return partial(handle, parts.transactions.markers, parts.logger)

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.settings import BrokerConfig
+from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
-from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.metadata.topics import new_cluster_id, new_topic_id
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.log_dir_registry import Lost
@@ -39,7 +39,7 @@ class ClusterEntry:
     def __init__(
         self,
         store: MetadataStore,
-        registration: Registration,
+        membership: Membership,
         directories: LogDirectories,
         config: BrokerConfig,
         disk: Disk,
@@ -50,7 +50,7 @@ class ClusterEntry:
         logger: logging.Logger,
     ) -> None:
         self._store = store
-        self._registration = registration
+        self._membership = membership
         self._directories = directories
         self._config = config
         self._disk = disk
@@ -77,7 +77,7 @@ class ClusterEntry:
         levels = {TRANSACTION_VERSION: self._config.initial_transaction_version}
         if is_new(store):
             try:
-                store.create(FOUNDER, session=self._registration.session)
+                store.create(FOUNDER, session=self._membership.session)
             except NodeExistsError:
                 return None
             if is_new(store):

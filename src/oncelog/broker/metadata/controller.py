@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective
-from oncelog.broker.isr_log import (
+from oncelog.broker.membership import Membership
+from oncelog.broker.metadata.loader import MetadataLoader
+from oncelog.broker.workers import Workers
+from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
+from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
+from oncelog.cluster.controller.isr_log import (
     election_summary,
     stuck_partitions,
     stuck_summary,
     unclean_elections,
     unclean_summary,
 )
-from oncelog.broker.metadata.loader import MetadataLoader
-from oncelog.broker.metadata.registration import Registration
-from oncelog.broker.workers import Workers
-from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
-from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
 from oncelog.cluster.controller.reconcile import CONTROLLER_EPOCH, ClusterView, Partition, reconcile, unbalanced
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
 from oncelog.cluster.state_writes import BATCH, REJECTED, StateWrite, write_states
@@ -62,21 +62,19 @@ class Controller:
         store: MetadataStore,
         cache: MetadataCache,
         loader: MetadataLoader,
-        registration: Registration,
+        membership: Membership,
         config: DynamicConfig,
         workers: Workers,
-        *,
-        node_id: int,
         logger: logging.Logger,
     ) -> None:
         self._store = store
         self._changes = ChangeLog(store)
         self._cache = cache
         self._loader = loader
-        self._registration = registration
+        self._membership = membership
         self._config = config
         self._workers = workers
-        self._node_id = node_id
+        self._node_id = membership.node_id
         self._logger = logger
         self._claim: Claim | None = None
         self._closed = False
@@ -180,7 +178,7 @@ class Controller:
         if image.controller == NO_BROKER or (image.controller == self._node_id and self._current() is None):
             await self._stand()
             await self._loader.refresh()
-            if self._cache.image.controller == NO_BROKER and self._registration.epoch >= 0:
+            if self._cache.image.controller == NO_BROKER and self._membership.epoch >= 0:
                 raise UnavailableError("the election of a controller failed")
         claim = self._current()
         if claim is None:
@@ -246,14 +244,14 @@ class Controller:
 
     def _current(self) -> Claim | None:
         """Return the claim, or None if this broker is not the controller, as far as it knows."""
-        if self._claim is not None and self._claim.session != self._registration.session:
+        if self._claim is not None and self._claim.session != self._membership.session:
             self._claim = None
-        return self._claim if self._registration.epoch >= 0 and not self._closed else None
+        return self._claim if self._membership.epoch >= 0 and not self._closed else None
 
     async def _stand(self) -> None:
-        if self._registration.epoch < 0:
+        if self._membership.epoch < 0:
             return  # the next registration changes the image
-        self._claim = await self._workers.write_store(self._stand_now, self._registration.session)
+        self._claim = await self._workers.write_store(self._stand_now, self._membership.session)
         if self._claim is not None:
             self._touched = None
             running = _listed(self._cache.image.brokers)
@@ -323,7 +321,7 @@ class Controller:
                 settings[name] = unclean, int(effective(config, topic.configs, "min.insync.replicas"))
             unclean, least = settings[name]
             least = min(least, len(info.replicas))
-            found.append(Partition(name, topic.topic_id, index, info.replicas, info.state, unclean, least))
+            found.append(Partition(name, topic.topic_id, index, info, unclean, least))
         return ClusterView(claim.epoch, claim.version, image.brokers, found, self._seen)
 
     def _write(self, claim: Claim, writes: Sequence[StateWrite]) -> list[StateWrite]:

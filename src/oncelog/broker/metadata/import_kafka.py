@@ -22,6 +22,7 @@ from oncelog.cluster import configs, kafka_metadata, topic_nodes
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import SUPPORTED, TRANSACTION_VERSION
 from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.coordinator.producer_ids import BLOCK_PATH, BLOCK_SIZE, ProducerIdBlock, encode_block
@@ -305,7 +306,7 @@ def check_unchanged(directory: DataDirectory, store: MetadataStore) -> None:
 
 
 def _led_by(node_id: int, epoch: int) -> PartitionInfo:
-    return PartitionInfo(node_id, epoch, (node_id,), (node_id,))
+    return PartitionInfo((node_id,), PartitionState(node_id, epoch, (node_id,)))
 
 
 def _latest_epoch(directory: DataDirectory, topic: str, partition: int) -> int:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from oncelog.broker.events import Event
 from oncelog.broker.storage import log_dir_registry
+from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.losses import LossNode, decode, encode, lost_directories, opened
-from oncelog.broker.workers import Offload, Workers
+from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.workers import Workers
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage
@@ -39,7 +42,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 class Identity:
     """What a registration says about a broker apart from its addresses."""
 
-    node_id: int
     rack: str | None
     session_ms: int
     heartbeat_ms: int
@@ -55,35 +57,24 @@ class Registration:
         store: MetadataStore,
         identity: Identity,
         directories: LogDirectories,
+        partitions: Partitions,
         workers: Workers,
         logger: logging.Logger,
         *,
         publishing: asyncio.Lock,
-        offload_renewal: Offload | None = None,
     ) -> None:
-        """Create a registration that `open` begins.
-
-        `publishing`: see `MetadataLoader`. `offload_renewal` runs the renewals. They must not wait for other work of
-        `workers`, which may block.
-        """
-        self.info = BrokerInfo(-1)
-        """This broker as the others see it. The epoch is -1 until it is registered, and while its session is lost."""
-        self.session = -1
-        self.offline: Callable[[], frozenset[tuple[str, int]]] = frozenset
-        """Returns the partitions in failed log directories. It may run in a worker thread."""
-        self.lost: log_dir_registry.Lost = frozenset()
-        """The lost logs that the broker may not replace yet."""
-        self.incomplete: Callable[[], frozenset[tuple[str, int]]] = frozenset
-        """Returns the partitions whose log was opened and lacks records. It may run in a worker thread."""
-        self.when_lost: list[Callable[[], None]] = []
-        """Called when the broker learns that its session has ended, before it registers again."""
+        """Create a registration that `open` begins. `publishing`: see `MetadataLoader`."""
+        self._own = partitions.roles.membership
+        """Only this class changes it."""
+        self.session_lost: Event[[]] = Event()
+        """The broker has learned that its session has ended, and has not registered again."""
         self._store = store
         self._changes = ChangeLog(store)
         self._identity = identity
         self._directories = directories
+        self._partitions = partitions
         self._publishing = publishing
         self._workers = workers
-        self._offload_renewal = offload_renewal or workers.offload
         self._logger = logger
         self._image = MetadataImage()
         self._noted = LossNode({})
@@ -92,39 +83,39 @@ class Registration:
         """The log directories that `info` counts as lost."""
         self._lacking: frozenset[str] = frozenset()
         """Log directories that `info` does not count as lost yet, although recovery has found fewer records."""
+        self._lost_logs: log_dir_registry.Lost = frozenset()
+        """The lost logs that the broker may not replace yet."""
         self._is_starting = True
         """Whether not all logs in whose ISR the broker is have been opened."""
         self._wake = asyncio.Event()
         self._updating = asyncio.Lock()
 
-    @property
-    def epoch(self) -> int:
-        """Return the broker epoch, or -1 if the broker is not registered."""
-        return self.info.epoch
-
     def open(self) -> None:
         """Open a session. Blocks. Raises DUPLICATE_BROKER_REGISTRATION if another living process has this broker id."""
-        node_id = self._identity.node_id
+        node_id = self._own.node_id
         try:
-            self.session = self._store.open_session(f"broker-{node_id}", self._identity.session_ms)
+            self._own.session = self._store.open_session(f"broker-{node_id}", self._identity.session_ms)
         except SessionHeldError as error:
             raise ProtocolError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"another running process is broker {node_id} of this cluster. Stop it, or set another node.id",
             ) from error
 
-    async def register(self, endpoints: Mapping[str, Endpoint], image: MetadataImage, *, starting: bool) -> None:
+    async def register(
+        self, endpoints: Mapping[str, Endpoint], image: MetadataImage, lost: log_dir_registry.Lost, *, starting: bool
+    ) -> None:
         """Register this broker with its addresses, and with the partitions that it cannot lead. Raises StoreError.
 
-        `starting`: it must open logs before it may be elected. Call `opened` afterwards.
+        `lost` are the lost logs that it may not replace yet. `starting`: it must open logs before it may be elected.
+        Call `opened` afterwards.
         """
-        self._image, self._is_starting = image, starting
+        self._image, self._lost_logs, self._is_starting = image, lost, starting
         info = BrokerInfo(
             -1,
             endpoints,
             self._identity.rack,
-            offline=self.offline(),
-            lost_logs=log_dir_registry.named(image, self.lost),
+            offline=self._partitions.offline(),
+            lost_logs=log_dir_registry.named(image, lost),
             starting=starting,
         )
         async with self._updating:
@@ -141,12 +132,12 @@ class Registration:
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Renew the session at once if the image lacks this registration, and note when lost records are replaced."""
         self._image = delta.after
-        known = delta.after.brokers.get(self._identity.node_id)
-        if delta.brokers_changed and (known is None or known.epoch != self.epoch):
+        known = delta.after.brokers.get(self._own.node_id)
+        if delta.brokers_changed and (known is None or known.epoch != self._own.epoch):
             self._wake.set()
-        if self._with_less_lost() != self.info:
+        if self._with_less_lost() != self._own.info:
             self._workers.spawn(self._forget_lost(), "note that lost records are replaced")
-        if self.lost:
+        if self._lost_logs:
             self._workers.spawn(self._forget_lost_logs(), "note that lost logs may be replaced")
 
     async def _enter(self, info: BrokerInfo, *, first: bool = False) -> None:
@@ -155,7 +146,7 @@ class Registration:
         Otherwise, the broker would ignore an image in which it leads under the new epoch.
         """
         async with self._publishing:
-            self.info = await self._workers.write_store(self._register, info, first)
+            self._own.info = await self._workers.write_store(self._register, info, first)
 
     async def update(self, *, shutting_down: bool = False) -> None:
         """Update the offline partitions in the registration. With `shutting_down`, also announce the shutdown.
@@ -163,19 +154,19 @@ class Registration:
         If nothing has changed, write nothing. If the session has ended, the next one has the change. Raises StoreError.
         """
         async with self._updating:
-            offline = await self._workers.offload(self.offline)
-            stops = shutting_down or self.info.shutting_down
+            offline = await self._workers.offload(self._partitions.offline)
+            stops = shutting_down or self._own.info.shutting_down
             info = replace(
-                self.info,
+                self._own.info,
                 offline=offline,
                 shutting_down=stops,
                 starting=self._is_starting,
-                incomplete=self.incomplete(),
+                incomplete=self._partitions.incomplete.keys,
             )
             lacking = self._lacking
             lost = self._lost | lacking
             if lost != self._lost:
-                image, node_id = self._image, self._identity.node_id
+                image, node_id = self._image, self._own.node_id
                 intact = await self._workers.offload(self._directories.intact, image, node_id, lost)
                 if info.lost_unsynced:
                     intact &= info.intact
@@ -183,9 +174,9 @@ class Registration:
             await self._write(info, lost=lost)
             self._lacking -= lacking  # another log may have been opened during the write
 
-    def records_missing(self, directory: str) -> None:
+    def records_missing(self, directory: DataDirectory) -> None:
         """Leave the ISRs of a log directory, because recovery has found fewer records than were committed."""
-        self._lacking |= {directory}
+        self._lacking |= {str(directory.directory_id)}
         self.correct()
 
     def correct(self) -> None:
@@ -206,8 +197,8 @@ class Registration:
         """
         left: frozenset[tuple[str, int]] | None = None
         while left is None or left:
-            incomplete = self.incomplete()
-            is_known = self.epoch >= 0 and not self.info.starting and self.info.incomplete == incomplete
+            incomplete = self._partitions.incomplete.keys
+            is_known = self._own.epoch >= 0 and not self._own.info.starting and self._own.info.incomplete == incomplete
             if is_known and not self._lacking and incomplete != left:
                 await self._workers.offload(self._directories.checked, incomplete)
                 left = incomplete
@@ -227,7 +218,7 @@ class Registration:
         be written before the process ends, the next start in the same boot does not know about the failure. Then the
         broker is safe only if an election or the controller has removed it from the ISRs meanwhile.
         """
-        node = self._node(self._noted.boots, self._lost, self.info)
+        node = self._node(self._noted.boots, self._lost, self._own.info)
         if node != self._noted:
             try:
                 await self._workers.write_store(self._store.multi, [self._note(node)])
@@ -254,13 +245,13 @@ class Registration:
         return newest
 
     def _note(self, node: LossNode) -> Operation:
-        return Set(f"{BOOTS}/{self._identity.node_id}", encode(node, self._identity.boot_id))
+        return Set(f"{BOOTS}/{self._own.node_id}", encode(node, self._identity.boot_id))
 
     async def note_generations(self) -> None:
         """Write the generations of the log directories to the store. If that fails, the next call has newer ones."""
         async with self._updating:
             noted, generations = self._noted, self._newest_generations()
-            if self.epoch >= 0 and generations != noted.generations:
+            if self._own.epoch >= 0 and generations != noted.generations:
                 node = LossNode(noted.boots, noted.lost, noted.intact, generations)
                 with suppress(StoreError):
                     await self._workers.write_store(self._store.multi, [self._note(node)])
@@ -269,7 +260,7 @@ class Registration:
     async def close(self) -> None:
         """End the session, and with it the registration."""
         with suppress(StoreError):
-            await self._workers.write_store(self._store.close_session, self.session)
+            await self._workers.write_store(self._store.close_session, self._own.session)
 
     # -- blocking ---------------------------------------------------------------------------------------------------
 
@@ -279,7 +270,7 @@ class Registration:
         The first registration of a process counts the log directories that may have lost records. Later registrations
         keep the losses in `info`.
         """
-        node_id, session, boot_id = self._identity.node_id, self.session, self._identity.boot_id
+        node_id, session, boot_id = self._own.node_id, self._own.session, self._identity.boot_id
         directories = self._directories.states() if first else []
         operations: list[Operation] = []
         rack = (info.rack or "").encode()
@@ -315,12 +306,12 @@ class Registration:
 
     def _write_lost_logs(self, image: MetadataImage, info: BrokerInfo) -> tuple[log_dir_registry.Lost, BrokerInfo]:
         """Write which lost logs the broker may not replace yet, if these have changed. Return them."""
-        node_id = self._identity.node_id
-        left = log_dir_registry.still_lost(image, self.lost, node_id, info.epoch)
-        if left != self.lost:
+        node_id = self._own.node_id
+        left = log_dir_registry.still_lost(image, self._lost_logs, node_id, info.epoch)
+        if left != self._lost_logs:
             info, path = replace(info, lost_logs=log_dir_registry.named(image, left)), broker_path(node_id)
             operations = [Set(path, encode_broker(info), ANY), log_dir_registry.lost_change(node_id, left)]
-            self._changes.write(operations, path, session=self.session)
+            self._changes.write(operations, path, session=self._own.session)
         return left, info
 
     # -- while the broker runs --------------------------------------------------------------------------------------
@@ -347,46 +338,45 @@ class Registration:
 
         Before the first registration, only open a new session.
         """
-        session = self.session
+        session = self._own.session
         try:
-            await self._offload_renewal(self._store.renew, session)
+            await self._workers.offload_renewal(self._store.renew, session)
             if not self._updating.locked():  # a write may wait for long, and the next renewal must not
                 self._workers.spawn(self._repeat(), "correct the registration")
         except SessionExpiredError:
-            if session != self.session:  # the broker has opened another session meanwhile
+            if session != self._own.session:  # the broker has opened another session meanwhile
                 return
-            if self.epoch >= 0:
+            if self._own.epoch >= 0:
                 self._lose()
-            elif not self.info.endpoints and not self._updating.locked():  # else, `register` opens the next session
+            elif not self._own.info.endpoints and not self._updating.locked():  # else, `register` opens a session
                 async with self._updating:
                     await self._workers.write_store(self.open)
 
     def _lose(self) -> None:
         self._logger.warning("the session of this broker has ended, because it was paused or could not be renewed")
-        self.info = replace(self.info, epoch=-1)
-        for callback in self.when_lost:
-            callback()
+        self._own.info = replace(self._own.info, epoch=-1)
+        self.session_lost()
         self._workers.spawn(self._register_again(), "register again")
 
     async def _register_again(self) -> None:
         """Register until it succeeds. It may have to wait, so `_keep` renews the new session meanwhile."""
         failing = False
-        while self.epoch < 0:
+        while self._own.epoch < 0:
             try:
                 async with self._updating:
                     await self._workers.write_store(self.open)
-                    await self._enter(self.info)
+                    await self._enter(self._own.info)
             except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
                 if not failing:
                     self._logger.error("cannot register again: %r", error)
                 failing = True
                 await asyncio.sleep(RETRY_S)
-        self._logger.info("registered again, with broker epoch %d", self.epoch)
+        self._logger.info("registered again, with broker epoch %d", self._own.epoch)
 
     async def _forget_lost(self) -> None:
         async with self._updating:
             info = self._with_less_lost()  # a loss may have been found in the meantime
-            if info != self.info:
+            if info != self._own.info:
                 with suppress(StoreError):  # the next change of the metadata, or the next renewal, tries again
                     await self._write(info, lost=self._lost if info.lost_unsynced else frozenset())
 
@@ -398,30 +388,32 @@ class Registration:
         the other members may be down for long. Meanwhile, the broker must be able to join other ISRs. Ignore partitions
         that have no other member.
         """
-        node_id, lacking, hosted = self._identity.node_id, set(), set()
-        if not self.info.lost_unsynced:
-            return self.info
+        node_id, own, lacking, hosted = self._own.node_id, self._own.info, set(), set()
+        if not own.lost_unsynced:
+            return own
         for topic in self._image.topics():
             for index, info in enumerate(topic.partitions):
                 if node_id in info.replicas:
                     hosted.add((topic.name, index))
-                if node_id in info.complete and len(info.complete) > 1 and self.info.may_lack(topic.name, index):
+                if node_id in info.complete and len(info.complete) > 1 and own.may_lack(topic.name, index):
                     if info.leader != NO_LEADER and info.isr != (node_id,):
-                        return self.info
+                        return own
                     lacking.add((topic.name, index))
-        return replace(self.info, lost_unsynced=bool(lacking), intact=frozenset(hosted - lacking if lacking else ()))
+        return replace(own, lost_unsynced=bool(lacking), intact=frozenset(hosted - lacking if lacking else ()))
 
     async def _forget_lost_logs(self) -> None:
         """Let this broker replace the lost logs of the partitions whose ISR it has left."""
         async with self._updating:
-            if self.lost and self.epoch >= 0:
+            if self._lost_logs and self._own.epoch >= 0:
                 with suppress(StoreError):  # the next change of the metadata, or the next renewal, tries again
-                    self.lost, info = await self._workers.write_store(self._write_lost_logs, self._image, self.info)
-                    self.info = replace(info, epoch=self.epoch)
+                    self._lost_logs, info = await self._workers.write_store(
+                        self._write_lost_logs, self._image, self._own.info
+                    )
+                    self._own.info = replace(info, epoch=self._own.epoch)
 
     async def _repeat(self) -> None:
         """Correct the registration, if an earlier attempt has failed or a topic was created again."""
-        if self.epoch >= 0:
+        if self._own.epoch >= 0:
             await self._forget_lost()
             await self._forget_lost_logs()
             with suppress(StoreError):
@@ -433,12 +425,14 @@ class Registration:
         If the session has ended, write nothing: the next registration includes the change.
         """
         node = self._node(self._noted.boots, lost, info)
-        if self.epoch >= 0 and (info != self.info or node != self._noted):
-            path = broker_path(self._identity.node_id)
+        if self._own.epoch >= 0 and (info != self._own.info or node != self._noted):
+            path = broker_path(self._own.node_id)
             operations: list[Operation] = [Set(path, encode_broker(info), ANY)]
             if node != self._noted:
                 operations.append(self._note(node))
             with suppress(SessionExpiredError, NoNodeError):
-                await self._workers.write_store(lambda: self._changes.write(operations, path, session=self.session))
+                await self._workers.write_store(
+                    lambda: self._changes.write(operations, path, session=self._own.session)
+                )
                 self._noted = node
-        self.info, self._lost = replace(info, epoch=self.epoch), lost
+        self._own.info, self._lost = replace(info, epoch=self._own.epoch), lost

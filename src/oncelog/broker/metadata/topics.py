@@ -17,6 +17,7 @@ from oncelog.cluster.brokers import read_racks
 from oncelog.cluster.changes import cannot_write
 from oncelog.cluster.controller.placement import place
 from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.cluster.topics import INTERNAL_TOPICS, PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -115,7 +116,7 @@ class TopicAdministration:
                 message = f"all brokers of a new partition ({', '.join(map(str, ids))}) are down; start one of them"
                 raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
             epoch = brokers[isr[0]].epoch if len(ids) > 1 else -1
-            infos.append(PartitionInfo(isr[0], 0, ids, isr, leader_broker_epoch=epoch))
+            infos.append(PartitionInfo(ids, PartitionState(isr[0], 0, isr, leader_broker_epoch=epoch)))
         return tuple(infos)
 
     async def create(

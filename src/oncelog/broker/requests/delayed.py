@@ -1,13 +1,15 @@
-"""Delayed operations: a request waits for an event on its partitions until it times out (Kafka's purgatory)."""
+"""Delayed operations: a request waits for its partitions until it times out (Kafka's purgatory)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from oncelog.broker.turns import ITEMS_A_TURN
+from oncelog.broker.turns import ITEMS_A_TURN, soon
+from oncelog.cluster.commits import Commits
 from oncelog.cluster.replica import Replica
 from oncelog.net.session import Session
+from oncelog.protocol.errors import ErrorCode
 
 MOST_WAITING = 100_000
 """The partitions that all delayed operations may wait for together. Each takes about 1 KB."""
@@ -33,7 +35,36 @@ class WaitingPartitions:
         return partitions <= ALWAYS_WAITS or self.count + partitions <= self.most
 
 
-async def wait_until(
+class DelayedCommits(Commits):
+    """The commits that a request waits for within a `with` block, until its timeout or the end of its connection."""
+
+    __slots__ = ("_disconnect", "_timer", "ended")
+
+    def __init__(self, count: int, timeout_ms: float, session: Session) -> None:
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        """Done when all that were added have ended, or the wait was given up. Then read `errors`."""
+        super().__init__(count, self._wake)
+        give_up = self.give_up
+        self._timer = loop.call_later(timeout_ms / 1000, give_up)
+        self._disconnect = session.on_disconnect(give_up)
+
+    def _wake(self, _errors: list[ErrorCode]) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def __enter__(self) -> DelayedCommits:
+        """Enter the wait."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the wait."""
+        self._timer.cancel()
+        self._disconnect.__exit__()
+        self.close(soon)
+
+
+async def wait_for_event(
     ready: Callable[[Replica], bool],
     replicas: Sequence[Replica],
     timeout_ms: int,

@@ -15,6 +15,7 @@ from oncelog.cluster.brokers import BrokerInfo
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
 from oncelog.cluster.topics import NO_LEADER, PartitionInfo
+from oncelog.net.server_options import Listener
 from oncelog.protocol.errors import ErrorCode
 
 
@@ -77,15 +78,15 @@ class Nodes:
     partitions: Partitions
     departed: DepartedBrokers
 
-    def running(self, listener: str) -> list[Endpoint]:
+    def running(self, listener: Listener) -> list[Endpoint]:
         """Return the running brokers that have this listener, sorted by id."""
         return _endpoints(self.cache.image.brokers, listener)
 
-    def recent(self, listener: str) -> list[Endpoint]:
+    def recent(self, listener: Listener) -> list[Endpoint]:
         """Return the brokers that have this listener and run, or have stopped a short time ago, sorted by id."""
         return _endpoints({**self.departed.all(), **self.cache.image.brokers}, listener)
 
-    def find(self, broker: int, listener: str) -> Endpoint | None:
+    def find(self, broker: int, listener: Listener) -> Endpoint | None:
         """Return a broker, or None if it is not running or has no such listener."""
         info = self.cache.image.brokers.get(broker)
         return None if info is None else _endpoint(broker, info, listener)
@@ -95,28 +96,28 @@ class Nodes:
         """Return the id of the controller, or -1 if there is none."""
         return self.cache.image.controller
 
-    def describe(self, topic: str, index: int, info: PartitionInfo, listener: str) -> PartitionView:
+    def describe(self, topic: str, index: int, info: PartitionInfo, listener: Listener) -> PartitionView:
         """Describe a partition. A leader that clients cannot reach is LEADER_NOT_AVAILABLE or LISTENER_NOT_FOUND."""
         offline = [broker for broker in info.replicas if self._obstacle(broker, topic, index, listener)]
         error = self._obstacle(info.leader, topic, index, listener)
         if not error and not self._is_elected(info):
             error = ErrorCode.LEADER_NOT_AVAILABLE
         if not error:
-            return PartitionView(ErrorCode.NONE, info.leader, list(info.isr), list(info.elr), offline)
+            return PartitionView(ErrorCode.NONE, info.leader, list(info.isr), list(info.state.elr), offline)
         if info.leader == NO_LEADER or error == ErrorCode.KAFKA_STORAGE_ERROR:
             brokers = self.cache.image.brokers
             eligible = [
                 each for each in info.complete if each not in brokers or not brokers[each].is_unfit(topic, index)
             ]
             return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, [], eligible, offline)
-        return PartitionView(error, NO_LEADER, list(info.isr), list(info.elr), offline)
+        return PartitionView(error, NO_LEADER, list(info.isr), list(info.state.elr), offline)
 
     def _is_elected(self, info: PartitionInfo) -> bool:
         """Return whether the leader's process is the one that was elected. One that started again must be elected."""
-        broker, elected = self.cache.image.brokers[info.leader], info.leader_broker_epoch
+        broker, elected = self.cache.image.brokers[info.leader], info.state.leader_broker_epoch
         return len(info.replicas) == 1 or elected in (UNKNOWN_BROKER_EPOCH, broker.epoch)
 
-    def _obstacle(self, broker: int, topic: str, index: int, listener: str) -> ErrorCode:
+    def _obstacle(self, broker: int, topic: str, index: int, listener: Listener) -> ErrorCode:
         """Return why clients of a listener cannot use a replica, or NONE."""
         info = self.cache.image.brokers.get(broker)
         if info is None:
@@ -124,14 +125,14 @@ class Nodes:
         mine = broker == self.node_id
         if self.partitions.is_offline(topic, index) if mine else (topic, index) in info.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.NONE if listener in info.endpoints else ErrorCode.LISTENER_NOT_FOUND
+        return ErrorCode.NONE if listener.name in info.endpoints else ErrorCode.LISTENER_NOT_FOUND
 
 
-def _endpoints(brokers: Mapping[int, BrokerInfo], listener: str) -> list[Endpoint]:
+def _endpoints(brokers: Mapping[int, BrokerInfo], listener: Listener) -> list[Endpoint]:
     found = (_endpoint(broker, brokers[broker], listener) for broker in sorted(brokers))
     return [endpoint for endpoint in found if endpoint is not None]
 
 
-def _endpoint(broker: int, info: BrokerInfo, listener: str) -> Endpoint | None:
-    address = info.endpoints.get(listener)
+def _endpoint(broker: int, info: BrokerInfo, listener: Listener) -> Endpoint | None:
+    address = info.endpoints.get(listener.name)
     return None if address is None else Endpoint(broker, address.host, address.port, info.rack)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from itertools import islice
 from typing import Any
 
+from oncelog.broker.retrying import shortage_backoff
 from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets, Offsets
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.broker.storage.shortage import pauses
 from oncelog.broker.turns import in_turns
 from oncelog.broker.workers import Workers
 from oncelog.log.disk import TOO_MANY_OPEN
@@ -146,17 +145,17 @@ class Checkpoints:
 
         `collect` returns the content of the files to write. If the process has no free file descriptor, wait and retry.
         """
-        waits = islice(pauses(), PAUSES)
+        backoff, left = shortage_backoff(), PAUSES
         while True:
             try:
                 await self._write(directory, collect)
                 return True
             except OSError as error:
-                wait_s = next(waits, None) if error.errno in TOO_MANY_OPEN else None
-                if wait_s is None:
+                if error.errno not in TOO_MANY_OPEN or not left:
                     self._logger.error("cannot write the checkpoints of %s: %s", directory.path, error)
                     return False
-            await asyncio.sleep(wait_s)
+            left -= 1
+            await asyncio.sleep(backoff.next_s())
 
     async def _write(self, directory: DataDirectory, collect: Collect) -> None:
         while True:

@@ -25,20 +25,17 @@ class DiskFailures:
         *,
         metadata_dir: str | None,
         publish: Callable[[], Awaitable[object]],
-        on_term_ended: Callable[[str, int], None],
         logger: logging.Logger,
     ) -> None:
         """`metadata_dir` is the log directory with the metadata, or None if the metadata is elsewhere.
 
-        `publish()` writes to the metadata store which partitions are offline. `on_term_ended(topic, partition)` is
-        called for each open partition of a failed directory.
+        `publish()` writes to the metadata store which partitions are offline.
         """
         self._directories = directories
         self._partitions = partitions
         self._workers = workers
         self._metadata_dir = metadata_dir
         self._publish = publish
-        self._on_term_ended = on_term_ended
         self._logger = logger
         self._loop: asyncio.AbstractEventLoop
         self._fatal: asyncio.Future[str]
@@ -66,8 +63,7 @@ class DiskFailures:
                 self._fatal.set_result(f"all log directories have failed: {paths}: {reason}")
             elif directory.path == self._metadata_dir:
                 self._fatal.set_result(f"the log directory with the metadata has failed: {directory.path}: {reason}")
-        for topic, partition in self._partitions.fail(directory):
-            self._on_term_ended(topic, partition)
+        self._partitions.fail(directory)
         self._workers.spawn(self._publish_offline(), "publish which partitions are offline")
 
     async def _publish_offline(self) -> None:

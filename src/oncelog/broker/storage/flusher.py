@@ -15,8 +15,8 @@ import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+from oncelog.broker.retrying import shortage_backoff
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.broker.storage.shortage import pauses
 from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
 from oncelog.log.disk import TOO_MANY_OPEN
@@ -72,19 +72,19 @@ class Flusher:
 
     async def _sync_written(self, disk: GuardedDisk) -> None:
         """Sync the small files of one disk until none is left. If there is no free file descriptor, wait and retry."""
-        waits = pauses()
+        backoff = shortage_backoff()
         try:
             while paths := self._written.pop(disk, None):
                 try:
                     await self._workers.on_disk(disk, _sync_each, disk, list(paths))
-                    waits = pauses()
+                    backoff.reset()
                     continue
                 except OSError as error:
                     self._logger.error("cannot sync the epoch and metadata files of logs: %s", error)
                     if error.errno not in TOO_MANY_OPEN:
                         return  # the directory is offline
                 self._written[disk] = paths | self._written.get(disk, {})
-                await asyncio.sleep(next(waits))
+                await asyncio.sleep(backoff.next_s())
         finally:
             self._syncing.discard(disk)
 
@@ -100,14 +100,14 @@ class Flusher:
             self.now(replica)
 
     async def _run(self, disk: GuardedDisk) -> None:
-        waits = pauses()
+        backoff = shortage_backoff()
         try:
             while due := self._due.pop(disk, None):
                 if await self._round(disk, [replica for replica in due if not _is_closed(replica)]):
-                    waits = pauses()
+                    backoff.reset()
                     continue
                 self._due[disk] = due | self._due.get(disk, {})
-                await asyncio.sleep(next(waits))
+                await asyncio.sleep(backoff.next_s())
         finally:
             self._running.discard(disk)
 

@@ -7,8 +7,8 @@ in whose ISR or ELR it is before it may be elected, and names the incomplete one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
+from oncelog.broker.events import Event
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.cluster.image import MetadataCache
@@ -29,10 +29,10 @@ class IncompleteLogs:
         self._logger = logger
         self.keys: frozenset[Key] = frozenset()
         """They count as offline, and are not opened."""
-        self.on_changed: Callable[[], object] = bool
-        """Called when `keys` has changed."""
-        self.on_records_missing: Callable[[DataDirectory], object] = bool
-        """Called with the directory of a log that ends before its high watermark, or has a hole."""
+        self.changed: Event[[]] = Event()
+        """`keys` has changed."""
+        self.records_missing: Event[[DataDirectory]] = Event()
+        """A log in a directory ends before its high watermark, or has a hole."""
 
     def suspects(self) -> list[Key]:
         """Return the partitions that this broker may lead only when it has opened their logs and found them complete.
@@ -55,7 +55,7 @@ class IncompleteLogs:
         """Count a log as incomplete, if this broker is in its ISR or ELR together with others."""
         if self._others(key) and key not in self.keys:
             self.keys |= {key}
-            self.on_changed()
+            self.changed()
 
     def refused(self, key: Key, error: LostRecordsError) -> None:
         """Count a log as incomplete, because it has a hole or a damaged end.
@@ -91,13 +91,13 @@ class IncompleteLogs:
 
     def _leave_isrs(self, directory: DataDirectory, reason: str) -> None:
         self._logger.error("%s. This broker leaves the ISRs of the partitions in %s", reason, directory.path)
-        self.on_records_missing(directory)
+        self.records_missing(directory)
 
     def release(self, key: Key) -> None:
         """Let a log be opened if this broker has left its ISR and ELR, or is the last member."""
         if key in self.keys and not self._others(key):
             self.keys -= {key}
-            self.on_changed()
+            self.changed()
 
     def forget(self, topic: str) -> None:
         """Forget the logs of a deleted topic."""

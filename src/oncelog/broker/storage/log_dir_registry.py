@@ -182,7 +182,7 @@ def still_lost(image: MetadataImage, lost: Lost, node_id: int, broker_epoch: int
         topic = image.topic_by_id(topic_id)
         if topic is not None:
             info = topic.partitions[index]
-            elected = info.leader == node_id and info.leader_broker_epoch == broker_epoch != UNKNOWN_BROKER_EPOCH
+            elected = info.leader == node_id and info.state.leader_broker_epoch == broker_epoch != UNKNOWN_BROKER_EPOCH
             if node_id in info.complete and not elected:
                 left.add((topic_id, index))
     return frozenset(left)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from uuid import UUID
 
+from oncelog.broker.events import Event
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.broker.storage.log_dir_registry import FormerDirectory, Known
 from oncelog.broker.storage.losses import DirectoryState
@@ -37,17 +38,11 @@ def _hosts(image: MetadataImage, node_id: int, topic: str, partition: int) -> bo
 class LogDirectories:
     """The entries of `log.dirs`, in their order."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        paths: Sequence[str],
-        node_id: int,
-        logger: logging.Logger,
-        on_failure: Callable[[DataDirectory, OSError], None],
-    ) -> None:
-        """`on_failure` is called once for each directory that goes offline, perhaps in a worker thread."""
+    def __init__(self, disk: Disk, paths: Sequence[str], node_id: int, logger: logging.Logger) -> None:
         self._logger = logger
-        self._all = [DataDirectory(disk, path, node_id, logger, on_failure) for path in dict.fromkeys(paths)]
+        self.failed: Event[[DataDirectory, OSError]] = Event()
+        """A directory has gone offline. This happens once for each directory, perhaps in a worker thread."""
+        self._all = [DataDirectory(disk, path, node_id, logger, self.failed) for path in dict.fromkeys(paths)]
         self._by_partition: dict[Partition, DataDirectory] = {}
         self._sizes: Counter[str] = Counter()
         self._lost: set[Partition] = set()

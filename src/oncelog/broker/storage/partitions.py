@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import log_config
+from oncelog.broker.membership import Membership
 from oncelog.broker.storage.checkpoints import Checkpoints, Written
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.deletions import Deletion, Deletions
@@ -27,15 +27,11 @@ from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import Turns, in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataDelta
-from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
-from oncelog.cluster.waits import Wait
-from oncelog.log.log import AppendResult
 from oncelog.log.recovery import LostRecordsError
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 STEPS_AT_ONCE = 4
 """The recovery steps that the first request for a log waits for, about 20 ms."""
@@ -55,7 +51,7 @@ class Partitions:
         unlinker: Unlinker,
         workers: Workers,
         *,
-        node_id: int,
+        membership: Membership,
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
@@ -65,8 +61,8 @@ class Partitions:
         self._opener = LogOpener(cache, config, directories, flusher, unlinker, now_ms=now_ms, logger=logger)
         self._unlinker = unlinker
         self._workers = workers
-        self._node_id = node_id
-        self.roles = Roles(cache, config, node_id)
+        self._node_id = membership.node_id
+        self.roles = Roles(cache, config, membership)
         self._now_ms = now_ms
         self._logger = logger
         self._replicas: dict[tuple[str, int], Replica] = {}
@@ -81,8 +77,7 @@ class Partitions:
         """The recovery steps that requests may still wait for in this turn of the event loop."""
         self._stepping = asyncio.Lock()
         """Held during a background step, so that all recoveries together run one step in a turn."""
-        self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
-        self.incomplete = IncompleteLogs(cache, directories, node_id, logger)
+        self.incomplete = IncompleteLogs(cache, directories, membership.node_id, logger)
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -242,79 +237,6 @@ class Partitions:
             self._lowering_of.pop(key, None)
         return True
 
-    def append_marker(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        commit: bool,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        transaction_version: int,
-    ) -> AppendResult:
-        """Append a marker that ends a producer's transaction in one partition.
-
-        In `__consumer_offsets`, the offsets of a committed transaction become visible when the marker is committed.
-
-        Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH,
-        TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
-        """
-        replica = self.find(topic, partition)
-        result = replica.append_control(
-            commit=commit,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            transaction_version=transaction_version,
-            now_ms=self._now_ms(),
-        )
-        ended = self.on_transaction_end
-        if topic == CONSUMER_OFFSETS and ended is not None:
-
-            def apply(error: ErrorCode) -> None:
-                if error is ErrorCode.NONE:  # otherwise, the partition and its coordinator are gone
-                    ended(partition, producer_id, producer_epoch, commit)
-
-            replica.when_committed(result.last_offset, apply)
-        return result
-
-    def when_committed(
-        self,
-        partitions: Sequence[tuple[str, int]],
-        callback: Callable[[dict[tuple[str, int], ErrorCode]], None],
-        terms: Mapping[tuple[str, int], Term | None] = MappingProxyType({}),
-    ) -> list[Wait]:
-        """Call `callback` when all records that these logs hold now are committed or lost.
-
-        The callback gets an error for each partition whose records are lost. It is called before this returns, unless
-        one of the logs must be synced first (`flush.messages`). `terms` are those of the appends, if other code has run
-        since then: see `Replica.when_committed`. Return the waits that have not ended.
-        """
-        lost: dict[tuple[str, int], ErrorCode] = {}
-        waits: list[Wait] = []
-        left = len(partitions)
-
-        def done(key: tuple[str, int], error: ErrorCode) -> None:
-            nonlocal left
-            left -= 1
-            if error is not ErrorCode.NONE:
-                lost[key] = error
-            if left == 0:
-                callback(lost)
-
-        if not partitions:
-            callback(lost)
-        for key in partitions:
-            replica = self._replicas.get(key)
-            if replica is None:
-                done(key, ErrorCode.KAFKA_STORAGE_ERROR)
-            else:
-                wait = replica.when_committed(replica.log.log_end_offset - 1, partial(done, key), terms.get(key))
-                if wait is not None:
-                    waits.append(wait)
-        return waits
-
     def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
         """Detach the logs of a deleted topic at once, and return the steps that set their directories aside."""
         for partition in range(topic.partition_count):
@@ -327,15 +249,16 @@ class Partitions:
         if work is not None:
             work.close()
 
-    def fail(self, directory: DataDirectory) -> list[tuple[str, int]]:
-        """Take the open partitions of a failed directory offline, and fail their waiters. Return these partitions.
+    def fail(self, directory: DataDirectory) -> None:
+        """Take the open partitions of a failed directory offline, and fail their waiters.
 
         Later requests for any partition of the directory fail with KAFKA_STORAGE_ERROR.
         """
         lost = [key for key in self._replicas if self._directories.find(*key) is directory]
         for key in lost:
             self._replicas.pop(key).fail()
-        return lost
+        for key in lost:
+            self.roles.term_ended(*key)
 
     def truncated(self, replica: Replica) -> None:
         """Record that a log was truncated, so that the records of another leader do not count as compacted."""
@@ -404,6 +327,10 @@ class Partitions:
             await turns.next()
             self._apply_role(replica)
             self.roles.brokers_changed(replica)
+
+    def session_lost(self) -> None:
+        """End the terms that this broker may not have without a session."""
+        self._workers.spawn(self.apply_roles(), "end terms without a session")
 
     async def open_all(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Open logs one after the other, and log the errors."""

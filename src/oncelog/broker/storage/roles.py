@@ -7,10 +7,12 @@ is older than the one already applied is ignored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective
+from oncelog.broker.events import Event
+from oncelog.broker.membership import Membership
 from oncelog.cluster.brokers import BrokerInfo
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
@@ -22,18 +24,18 @@ from oncelog.log.recovery import Holes
 class Roles:
     """The roles of this broker's replicas."""
 
-    def __init__(self, cache: MetadataCache, config: DynamicConfig, node_id: int) -> None:
+    def __init__(self, cache: MetadataCache, config: DynamicConfig, membership: Membership) -> None:
         self._cache = cache
         self._config = config
-        self.node_id = node_id
-        self.broker_epoch: Callable[[], int] = lambda: UNKNOWN_BROKER_EPOCH
-        """Returns this broker's epoch. To lead a partition with several replicas, it must be elected in this epoch."""
-        self.on_term_ended: Callable[[str, int], object] = _ignore
-        """Called after the end of a term, with topic and partition, and before the log follows another leader."""
-        self.on_changed: Callable[[Replica], object] = _ignore
-        """Called after each change of a replica's role or leader epoch."""
-        self.on_isr_change_due: Callable[[Replica], object] = _ignore
-        """Called when the in-sync replicas may have to change: a follower has caught up, or a broker has died."""
+        self.membership = membership
+        """To lead a partition with several replicas, this broker must be elected in its present epoch."""
+        self.node_id = membership.node_id
+        self.term_ended: Event[[str, int]] = Event()
+        """A term has ended, of a topic and partition, and the log does not follow another leader yet."""
+        self.changed: Event[[Replica]] = Event()
+        """The role or the leader epoch of a replica has changed."""
+        self.isr_change_due: Event[[Replica]] = Event()
+        """The in-sync replicas may have to change: a follower has caught up, or a broker has died."""
         self._live_of: MetadataImage | None = None
         self._live: dict[int, int] = {}
 
@@ -61,7 +63,7 @@ class Roles:
         With one replica, there are no followers.
         """
         return info.leader == self.node_id and (
-            len(info.replicas) <= 1 or UNKNOWN_BROKER_EPOCH != info.leader_broker_epoch == self.broker_epoch()
+            len(info.replicas) <= 1 or UNKNOWN_BROKER_EPOCH != info.state.leader_broker_epoch == self.membership.epoch
         )
 
     def apply(self, replica: Replica) -> None:
@@ -76,7 +78,7 @@ class Roles:
             return
         info = topic.partitions[replica.partition]
         term, leads = replica.term, self._is_leader(info)
-        if info.state_version < (replica.state_version if term is None else term.state.version):
+        if info.state.version < (replica.state_version if term is None else term.state.version):
             return
         if term is not None:
             if leads and info.leader_epoch == term.leader_epoch:
@@ -84,7 +86,7 @@ class Roles:
                 return
             self.end_term(replica)
         elif not leads and (info.leader, info.leader_epoch) == (replica.leader, replica.leader_epoch):
-            replica.state_version = info.state_version
+            replica.state_version = info.state.version
             return
         if leads:
             replica.lead(
@@ -98,12 +100,12 @@ class Roles:
             )
         else:
             replica.follow(info.leader if info.leader != self.node_id else NO_LEADER, info.state)
-        self.on_changed(replica)
+        self.changed(replica)
 
     def end_term(self, replica: Replica) -> None:
         """End the replica's term, if there is one, and report it."""
         if replica.end_term():
-            self.on_term_ended(replica.topic, replica.partition)
+            self.term_ended(replica.topic, replica.partition)
 
     def min_insync_replicas(self, topic: TopicInfo) -> int:
         """Return `min.insync.replicas` of the topic."""
@@ -115,14 +117,14 @@ class Roles:
         if term is not None:
             term.min_insync_replicas = min(least, max(len(term.replicas), 1))
             term.passed(steady_ms())
-            self.on_isr_change_due(replica)  # if it is lower, the eligible leader replicas no longer count
+            self.isr_change_due(replica)  # if it is lower, the eligible leader replicas no longer count
 
     def brokers_changed(self, replica: Replica) -> None:
         """Apply the brokers of the newest image to the replica's term."""
         if replica.term is not None and len(replica.term.replicas) > 1:
             replica.term.live_changed(self.live(replica), steady_ms())
             replica.wake()  # DeleteRecords waits for live followers
-            self.on_isr_change_due(replica)
+            self.isr_change_due(replica)
 
     def live(self, replica: Replica) -> Mapping[int, int]:
         """Return the brokers that may join the in-sync replicas, with their broker epochs.
@@ -150,7 +152,3 @@ def _is_unfit(broker: BrokerInfo, key: tuple[str, int]) -> bool:
 def steady_ms() -> int:
     """Return the time of the event loop in ms. A change of the wall clock must not let followers lag."""
     return int(asyncio.get_running_loop().time() * 1000)
-
-
-def _ignore(*_arguments: object) -> None:
-    """Do nothing."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from oncelog.broker.storage.shortage import pauses
+from oncelog.broker.retrying import shortage_backoff
 from oncelog.broker.workers import Workers
 from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.guarded_disk import GuardedDisk
@@ -52,9 +52,9 @@ class Unlinker:
 
     async def _remove(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str]) -> None:
         for path in paths:
-            waits = pauses()
+            backoff = shortage_backoff()
             while disk.failure is None and not await self._remove_one(disk, remove, path):
-                await asyncio.sleep(next(waits))
+                await asyncio.sleep(backoff.next_s())
 
     async def _remove_one(self, disk: GuardedDisk, remove: Callable[[str], None], path: str) -> bool:
         """Remove one file or directory. Return False if the caller must retry, because too many files are open."""

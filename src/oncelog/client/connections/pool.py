@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from oncelog import errors
-from oncelog.client.connections.backoff import Backoff
+from oncelog.client.backoff import Backoff
 from oncelog.client.metrics.requests import Requests
 from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, connect
@@ -83,7 +83,7 @@ class Connections:
             connect_timeout_ms=connect_timeout_ms,
             security=security,
         )
-        self._backoff = (reconnect_backoff_ms, reconnect_backoff_max_ms)
+        self._new_backoff = partial(Backoff, reconnect_backoff_ms, reconnect_backoff_max_ms, chance)
         self._max_idle = max_idle_ms / 1000
         self._made: dict[Key, ClientConnection] = {}
         self._being_made: dict[Key, asyncio.Task[ClientConnection]] = {}
@@ -207,8 +207,8 @@ class Connections:
 
     def _wait_after(self, address: Address, begun: float) -> None:
         """Let the next attempt wait for the back-off of an address."""
-        backoff, _ = self._failing.get(address) or (Backoff(*self._backoff), 0.0)
-        self._failing[address] = backoff, begun + backoff.next_ms(self._chance()) / 1000
+        backoff, _ = self._failing.get(address) or (self._new_backoff(), 0.0)
+        self._failing[address] = backoff, begun + backoff.next_s()
 
     def _remaining_backoff(self, address: Address) -> float:
         """Return the seconds until the back-off of an address has passed."""
@@ -218,7 +218,7 @@ class Connections:
     def _lost_early(self, key: Key) -> float:
         """Return when the next connection may be opened: not earlier after a loss than after a failure."""
         lost = self._made.get(key)
-        return 0.0 if lost is None else lost.made_at + Backoff(*self._backoff).next_ms(self._chance()) / 1000
+        return 0.0 if lost is None else lost.made_at + self._new_backoff().next_s()
 
     def _check_idle(self, connection: ClientConnection) -> None:
         loop = asyncio.get_running_loop()

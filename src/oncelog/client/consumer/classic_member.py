@@ -171,7 +171,7 @@ class ClassicMember(Member[ClassicMembership]):
         return False
 
     async def _sleep(self) -> None:
-        await asyncio.sleep(self._pause())
+        await asyncio.sleep(self._backoff.next_s())
 
     # -- topics ---------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class ConsumerMember(Member[ConsumerMembership]):
         self._wake = asyncio.Event()
         """Set when the next heartbeat must not wait for its interval."""
         self._next_names = 0.0
+        self._names_backoff = cluster.backoff()
         self._reported = False
         """Whether missing topics were reported after the first assignment."""
         self._wait: asyncio.Task[None] | None = None
@@ -98,8 +99,10 @@ class ConsumerMember(Member[ConsumerMembership]):
         membership = self.membership
         target = set(membership.target or ())
         names = self._cluster.topology.names
-        if any(topic_id not in names for topic_id, _ in target) and self._loop.time() >= self._next_names:
-            self._next_names = self._loop.time() + self._options["retry_backoff_ms"] / 1000
+        if all(topic_id in names for topic_id, _ in target):
+            self._names_backoff.reset()
+        elif self._loop.time() >= self._next_names:
+            self._next_names = self._loop.time() + self._names_backoff.next_s()
             with contextlib.suppress(errors.ConnectionFailedError):
                 await self._cluster.refresh(None if membership.pattern else membership.topics)
             names = self._cluster.topology.names
@@ -147,7 +150,7 @@ class ConsumerMember(Member[ConsumerMembership]):
             response = await self._call(membership.heartbeat_request())
             if response is None:
                 membership.failed()
-                return self._pause()
+                return self._backoff.next_s()
             result = membership.answered(response, epoch)
         except errors.KafkaError:
             membership.forget()
@@ -164,4 +167,4 @@ class ConsumerMember(Member[ConsumerMembership]):
             self._forget_coordinator()
         if result is HeartbeatResult.FENCED:
             self._background.notify()
-        return self._pause()
+        return self._backoff.next_s()

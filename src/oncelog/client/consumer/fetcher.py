@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 from oncelog import errors
-from oncelog.client.connections.backoff import Backoff
+from oncelog.client.backoff import Backoff
 from oncelog.client.consumer.background import Background
 from oncelog.client.consumer.completed_fetch import CompletedFetch, unreadable_batch
 from oncelog.client.consumer.fetch_session import (
@@ -97,13 +96,11 @@ class Fetcher:
         self._refreshing = False
         self._failures: dict[int, Backoff] = {}
         """Back-off of nodes that closed the connection, or answered a whole request with an error, the last time."""
+        self._new_backoff = cluster.backoff
         self._refresh_backoff = self._new_backoff()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._troubles = cluster.troubles(log)
-
-    def _new_backoff(self) -> Backoff:
-        return Backoff(self._options["retry_backoff_ms"], self._options["retry_backoff_max_ms"])
 
     def _now(self) -> float:
         return self._background.loop.time()
@@ -211,10 +208,8 @@ class Fetcher:
     def _refuse(self, tp: TopicPartition, node: int, target: FetchTarget) -> None:
         """Delay the next attempt of this fetch by retry.backoff.ms, which grows. Another leader gets it at once."""
         state = self._subscription.partitions[tp]
-        backoff = self._new_backoff()
-        backoff.failures = state.refusals
+        state.refused = node, target, self._now() + self._new_backoff(state.refusals).next_s()
         state.refusals += 1
-        state.refused = node, target, self._now() + backoff.next_ms(random.random()) / 1000
 
     def _is_empty(self, node: int, tp: TopicPartition, target: FetchTarget) -> bool:
         of_node, of_target, until = self._empty_until.get(tp, (-1, None, 0.0))
@@ -256,7 +251,7 @@ class Fetcher:
             if self._all_led():
                 self._refresh_backoff.reset()
             else:
-                await self._pause(self._refresh_backoff)
+                await asyncio.sleep(self._refresh_backoff.next_s())
         finally:
             self._refreshing = False
             self._background.notify()
@@ -280,11 +275,8 @@ class Fetcher:
                 self._troubles.waiting(topic, f"cannot read: {why}")
         return not waiting
 
-    async def _pause(self, backoff: Backoff) -> None:
-        await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-
     async def _pause_node(self, node: int) -> None:
-        await self._pause(self._failures.setdefault(node, self._new_backoff()))
+        await asyncio.sleep(self._failures.setdefault(node, self._new_backoff()).next_s())
 
     async def _fetch_from(self, node: int, targets: Targets, *, wait: bool) -> None:
         session = self._sessions.setdefault(node, FetchSession())

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from oncelog import errors
-from oncelog.client.connections.backoff import Backoff
 from oncelog.client.consumer.background import Background, PollTimer, cancel
 from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
@@ -82,7 +80,7 @@ class Member(Generic[M]):
         """The connection of the last request."""
         self._failure: Exception | None = None
         self._troubles = cluster.troubles(log)
-        self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
+        self._backoff = cluster.backoff()
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
         """Read these topics, or the topics that match the pattern."""
@@ -146,10 +144,6 @@ class Member(Generic[M]):
 
     def _forget_coordinator(self) -> None:
         self._cluster.forget_coordinator("group", self.membership.group_id)
-
-    def _pause(self) -> float:
-        """Return the seconds until the next attempt."""
-        return self._backoff.next_ms(random.random()) / 1000
 
     def _start_heartbeats(self) -> None:
         """Send heartbeats in the background, unless they are sent already."""

@@ -57,6 +57,7 @@ class OffsetFetcher:
         self._options = options
         self._background = background
         self._troubles = cluster.troubles(log)
+        self._validation_backoff = cluster.backoff()
         self._search: asyncio.Task[None] | None = None
         """Finds the unknown positions. Meanwhile `poll` reads the partitions whose position is known."""
         subscription.assignment_listeners.append(self._cancel_search)
@@ -225,7 +226,9 @@ class OffsetFetcher:
         for topic_name, _ in retry:
             self._cluster.topology.forget(topic_name)
         if retry:
-            await asyncio.sleep(self._options["retry_backoff_ms"] / 1000)
+            await asyncio.sleep(self._validation_backoff.next_s())
+        else:
+            self._validation_backoff.reset()
 
     async def _end_offsets(self, node: int, asked: Validations) -> OffsetForLeaderEpochResponse:
         topics: dict[str, OffsetForLeaderTopic] = {}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
+from oncelog.client.backoff import Backoff
 from oncelog.client.calls import Calls
 from oncelog.client.connections.pool import Connections, Outage, parse_bootstrap
 from oncelog.client.connections.versions import Request
@@ -178,6 +179,10 @@ class ClusterClient:
         """Return the log of what keeps a part of this client waiting. Use it on the client's event loop."""
         return Troubles(log, _now, attempt_s=self._attempt_s, outage=lambda: self.unreachable)
 
+    def backoff(self, failures: int = 0, *, first_ms: float | None = None) -> Backoff:
+        """Return the delays of an attempt that has failed `failures` times. `first_ms`: instead of retry.backoff.ms."""
+        return self.retries.backoff(failures, first_ms=first_ms)
+
     async def reach(self, timeout_ms: float) -> None:
         """Connect to any broker within this time. Raises ConnectionFailedError that names the addresses."""
         await self.retries.until_connected(self._any_connection, timeout_ms)
@@ -224,7 +229,7 @@ class ClusterClient:
         begun = now()
         limit = begun + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         answered = None
-        delays = self.retries.delays()
+        backoff = self.backoff()
         waits, subject = self.retries.waits, ("topic", name)
         while True:
             await self.retries.until_connected(lambda: self.refresh([name], create=create), timeout_ms, begun)
@@ -234,7 +239,7 @@ class ClusterClient:
                 waits.over(subject)
                 return found
             code = self.topology.failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            delay = delays()
+            delay = backoff.next_s()
             if not code.retriable or now() + delay > min(limit, answered + missing_ms / 1000):
                 waits.forget(subject)
                 if found is not None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
 from oncelog import errors
-from oncelog.client.connections.backoff import Backoff
+from oncelog.client.backoff import Backoff
 from oncelog.client.connections.pool import Address, Outage
 from oncelog.client.connections.versions import ByVersion, Request, for_connection
 from oncelog.client.discovery.slow_answers import noticed
@@ -53,10 +53,10 @@ class Retries:
         self._addresses = addresses
         self._chance = chance
 
-    def delays(self) -> Callable[[], float]:
-        """Return a function that returns the seconds to wait before each further attempt."""
-        backoff = Backoff(*self._backoff_ms)
-        return lambda: backoff.next_ms(self._chance()) / 1000
+    def backoff(self, failures: int = 0, *, first_ms: float | None = None) -> Backoff:
+        """Return the delays of an attempt: see `ClusterClient.backoff`."""
+        usual_ms, most_ms = self._backoff_ms
+        return Backoff(usual_ms if first_ms is None else first_ms, most_ms, self._chance, failures)
 
     def patience(self, timeout_ms: float | None) -> float:
         """Return for how many seconds a failed attempt is repeated."""
@@ -75,14 +75,14 @@ class Retries:
         """
         now = asyncio.get_running_loop().time
         begun = now() if begun is None else begun
-        delays = self.delays()
+        backoff = self.backoff()
         failure: errors.KafkaError | None = None
         while True:
             try:
                 found = await self._in_time(attempt, timeout_ms, begun, failure)
             except errors.ConnectionFailedError as error:
                 failure = error
-                delay = delays()
+                delay = backoff.next_s()
                 if now() + delay >= begun + self.patience(timeout_ms):
                     raise
                 self.waits.waiting(_CONNECTED, f"a call waits: {failure}".rstrip("."), failure)
@@ -111,7 +111,7 @@ class Retries:
         now = asyncio.get_running_loop().time
         begun = now()
         limit = begun + (self._api_timeout_ms() if timeout_ms is None else timeout_ms) / 1000
-        delays = self.delays()
+        backoff = self.backoff()
         name = (request.kind if isinstance(request, ByVersion) else type(request)).__name__
         failure: errors.KafkaError | None = None
         answered = ""
@@ -145,7 +145,7 @@ class Retries:
             reported.add(subject)
             self.waits.waiting(subject, f"a call waits: {failure}".rstrip("."), failure)
             moved(failure.code)
-            delay = delays()
+            delay = backoff.next_s()
             if now() + delay >= begun + self.patience(timeout_ms):
                 if response is None:
                     raise failure

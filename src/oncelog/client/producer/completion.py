@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oncelog import errors
-from oncelog.client.connections.backoff import Backoff
+from oncelog.client.backoff import Backoff
 from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer import error_meanings
@@ -30,7 +30,8 @@ Outcomes = list[Callable[[], None]]
 class Completion:
     """The outcomes of one producer's batches.
 
-    `troubles` records the partitions whose batches the brokers reject. `chance()` returns random numbers in [0, 1).
+    `troubles` records the partitions whose batches the brokers reject. `backoff` returns the delays of a batch by the
+    number of its attempts.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Completion:
         accumulator: Accumulator,
         manager: TransactionManager | None,
         troubles: Troubles,
-        chance: Callable[[], float],
+        backoff: Callable[[int], Backoff],
         sends: Sends,
     ) -> None:
         self._options = options
@@ -48,9 +49,8 @@ class Completion:
         self._troubles = troubles
         self._rejecting: set[TopicPartition] = set()
         """Partitions whose last batch a broker has rejected with an error that the client retries."""
-        self._chance = chance
+        self._backoff = backoff
         self._sends = sends
-        self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
         self._outcomes: Outcomes = []
 
     def take(self) -> Outcomes:
@@ -182,9 +182,7 @@ class Completion:
                 batch.failure = error
                 self._rejected(batch.tp, error)
                 self._sends.retried(batch.tp[0], batch.count)
-                delay = Backoff(*self._backoff)
-                delay.failures = batch.attempts
-                self._accumulator.requeue(batch, now + int(delay.next_ms(self._chance())))
+                self._accumulator.requeue(batch, now + int(self._backoff(batch.attempts).next_ms()))
                 continue
             self._given_up(batch.tp)
             if self._manager is None:

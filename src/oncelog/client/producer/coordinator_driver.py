@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Mapping
 
 from oncelog import errors
-from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.discovery.slow_answers import noticed
 from oncelog.client.guards import Guard
@@ -47,14 +45,12 @@ class CoordinatorDriver:
         *,
         all_settled: Callable[[], bool],
         troubles: Troubles,
-        max_backoff_ms: int,
     ) -> None:
         self._cluster = cluster
         self._manager = manager
         self._lock = lock
         self._turns = turns
         self._all_settled = all_settled
-        self._max_backoff_ms = max_backoff_ms
         self._going_on = False
         self._troubles = troubles
         self._unknown_since: float | None = None
@@ -76,7 +72,7 @@ class CoordinatorDriver:
         return asked
 
     async def _send_requests(self) -> None:
-        backoff = Backoff(CONCURRENT_BACKOFF_MS, self._max_backoff_ms)
+        backoff = self._cluster.backoff(first_ms=CONCURRENT_BACKOFF_MS)
         try:
             while not self._turns.closed and (asked := self._next_request()) is not None:
                 failure = await self._ask(asked)
@@ -94,7 +90,7 @@ class CoordinatorDriver:
                 self._troubles.waiting(_COORDINATOR, f"{what}: {why}", errors.error_for(code, why))
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                     self._cluster.forget_coordinator("group" if asked.kind == "group" else "transaction", asked.key)
-                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+                await asyncio.sleep(backoff.next_s())
             self._troubles.over(_COORDINATOR)
         except Exception as error:  # noqa: BLE001 - end the waiting calls after an internal fault
             with self._lock:

@@ -106,7 +106,7 @@ class ProducerCore:
         self.buffer = RecordBuffer(
             self.accumulator,
             self.manager,
-            Completion(options, self.accumulator, self.manager, self._troubles, random.random, self.sends),
+            Completion(options, self.accumulator, self.manager, self._troubles, self.cluster.backoff, self.sends),
             self.lock,
             self._turns,
             partitioner=make_partitioner(options, random.randrange, self._routes.weights),
@@ -154,7 +154,6 @@ class ProducerCore:
             self._turns,
             all_settled=self._all_settled,
             troubles=self._troubles,
-            max_backoff_ms=self.options["retry_backoff_max_ms"],
         )
 
     def _all_settled(self) -> bool:

@@ -154,6 +154,7 @@ class AsyncResumedTransaction:
         """Wait until each partition has a leader: Apache Kafka 4.3.1 drops the marker of a partition without one."""
         topics = sorted({span[0] for span in self.handle.spans})
         topology, waits = self._cluster.topology, self._cluster.retries.waits
+        backoff = self._cluster.backoff()
         try:
             async with asyncio.timeout_at(until) as scope:
                 while topics:
@@ -163,7 +164,7 @@ class AsyncResumedTransaction:
                         waits.over(self)
                         return
                     waits.waiting(self, f"the end of the prepared transaction waits: {self._without_leader()}")
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(backoff.next_s())
         except TimeoutError:
             if not scope.expired():
                 raise

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from oncelog import errors
 from oncelog.client.calls import Calls, ends_when_closed
-from oncelog.client.connections.backoff import Backoff
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.reasons import (
     known_partitions,
@@ -54,7 +52,6 @@ class Routes:
         self._lock = lock
         self._turns = turns
         self._sends = sends
-        self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
         self.rejected: Callable[[errors.AuthenticationError], None] = lambda error: None
         """The sender sets it: called if a broker rejects the login, so that no batch waits for its timeout."""
         self._connecting: set[int] = set()
@@ -131,7 +128,7 @@ class Routes:
             await self._await_partition(topic, partition, begun + limit / 1000)
 
     async def _await_partition(self, topic: str, partition: int, until: float) -> None:
-        backoff = Backoff(*self._backoff)
+        backoff = self._cluster.backoff()
         try:
             async with asyncio.timeout_at(until) as scope:
                 while partition >= self.counts[topic]:
@@ -141,7 +138,7 @@ class Routes:
                     if partition >= self.counts[topic]:
                         known = f"{known_partitions(topic, self.counts[topic])}, not {partition}"
                         self._troubles.waiting((topic, partition), f"send() waits: {known}")
-                        await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+                        await asyncio.sleep(backoff.next_s())
             self._troubles.over((topic, partition))
         except TimeoutError:
             if not scope.expired():
@@ -191,7 +188,7 @@ class Routes:
 
     async def _until_connected(self, node: int) -> None:
         """Connect to a broker. Give up if it leaves the cluster, or if no batch waits any more."""
-        backoff = Backoff(*self._backoff)
+        backoff = self._cluster.backoff()
         while not self._turns.closed and self._accumulator.waiting:
             try:
                 await self._cluster.connection(node, "produce")
@@ -201,7 +198,7 @@ class Routes:
                 return
             except errors.ConnectionFailedError as error:
                 self._troubles.waiting(node, unreachable_broker("send to", error.message))
-                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+                await asyncio.sleep(backoff.next_s())
                 with contextlib.suppress(errors.KafkaError):
                     await self._cluster.refresh(self.counts)
                 if node not in self._cluster.topology.brokers:
@@ -223,7 +220,7 @@ class Routes:
 
     async def _until_led(self, topic: str) -> None:
         """Look up a topic until each partition with waiting batches has a leader. Give up if no batch waits."""
-        backoff = Backoff(*self._backoff)
+        backoff = self._cluster.backoff()
         while not self._turns.closed:
             try:
                 await self._cluster.refresh([topic])
@@ -245,6 +242,6 @@ class Routes:
             else:
                 why = unavailable_topic(topic, self._cluster.topology.failures.get(topic))
             self._troubles.waiting(topic, f"records wait in the buffer: {why}")
-            await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+            await asyncio.sleep(backoff.next_s())
             if not self._accumulator.waiting:
                 return

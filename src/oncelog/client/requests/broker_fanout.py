@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from oncelog import errors
-from oncelog.client.connections.backoff import Backoff
 from oncelog.client.connections.versions import ByVersion, Request, for_connection
 from oncelog.client.discovery.cluster import KINDS, ClusterClient
 from oncelog.client.discovery.slow_answers import noticed
@@ -67,14 +65,14 @@ async def ask_by_node(
     found: dict[K, A] = {} if into is None else into
     failures: dict[K, errors.KafkaError] = {}
     waits, subject = cluster.retries.waits, ("keys", *map(fanout.name, left[:1]))
-    backoff = Backoff(50, 1000)
+    backoff = cluster.backoff()
     try:
         async with asyncio.timeout_at(limit) as scope:
             while left:
                 failures = await _ask_once(cluster, fanout, left, found)
                 left = list(failures)
                 if left:
-                    delay = backoff.next_ms(random.random()) / 1000
+                    delay = backoff.next_s()
                     patience = cluster.retries.patience(timeout_ms if patience_ms is None else patience_ms)
                     if now() + delay > min(limit, begun + patience):
                         raise failures[left[0]]

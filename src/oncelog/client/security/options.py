@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog.client.option_readers import Option, Secret, boolean, integer, optional_secret, optional_text
 from oncelog.client.security.advice import advice_for
-from oncelog.client.security.jaas import parse_jaas
 from oncelog.errors import ConfigError
+from oncelog.net.jaas import parse_jaas
 from oncelog.net.sasl import MECHANISMS
 from oncelog.net.security import PLAINTEXT, Login, Security, Tls
 

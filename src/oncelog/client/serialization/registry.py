@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 import ssl
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
+from oncelog.client.backoff import Backoff
 from oncelog.client.http import HttpError, JsonClient, basic
 from oncelog.client.option_readers import Secret
 from oncelog.errors import ConfigError, RegistryError
@@ -20,7 +23,7 @@ CONTENT = "application/vnd.schemaregistry.v1+json"
 MISSING = (40401, 40402, 40403)
 """Error codes of the registry: no such subject, version or schema."""
 MIN_TIMEOUT_S = 0.05
-FIRST_PAUSE_S = 0.1
+FIRST_PAUSE_MS = 100
 """Pause before the first retry. It doubles with each retry."""
 
 
@@ -100,7 +103,7 @@ class SchemaRegistry:
     def _request(self, path: str, body: object = None) -> dict[str, Any]:
         """Return the JSON of an answer. Retry until the timeout. Raises LookupError and RegistryError."""
         until = time.monotonic() + self._timeout
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_MS, inf, random.random)
         while True:
             failures: list[RegistryError] = []
             urls = self._urls  # another thread may replace the list
@@ -113,10 +116,10 @@ class SchemaRegistry:
                         raise  # the registry has answered, and the others would answer the same
                     failures.append(error)
             retriable = [error for error in failures if error.retriable]
+            pause = backoff.next_s()
             if not retriable or time.monotonic() + pause >= until:
                 raise (retriable or failures)[-1]
             time.sleep(pause)
-            pause *= 2
 
     def _send(self, url: str, path: str, body: object, timeout: float) -> dict[str, Any]:
         headers = {"Accept": f"{CONTENT}, application/json"}

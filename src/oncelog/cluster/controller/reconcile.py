@@ -9,14 +9,16 @@ elected leader. Sources: KIP-841, KIP-858, KIP-966; Kafka's `PartitionChangeBuil
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from oncelog.cluster.brokers import BrokerInfo, epoch_path
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState, eligible
 from oncelog.cluster.state_writes import StateWrite, state_write
 from oncelog.cluster.store import Check
-from oncelog.cluster.topics import NO_LEADER
+from oncelog.cluster.topics import NO_LEADER, PartitionInfo
 
 CONTROLLER_EPOCH = "/controller_epoch"
 
@@ -28,8 +30,7 @@ class Partition:
     topic: str
     topic_id: UUID
     index: int
-    replicas: tuple[int, ...]
-    state: PartitionState
+    info: PartitionInfo
     unclean: bool = False
     """Whether a replica that is not in sync may lead if no other can (`unclean.leader.election.enable`)."""
     min_insync_replicas: int = 1
@@ -75,10 +76,10 @@ def unbalanced(view: ClusterView, percentage: int) -> list[tuple[str, int]]:
     """
     by_broker: dict[int, list[Partition]] = {}
     for partition in view.partitions:
-        by_broker.setdefault(partition.replicas[0], []).append(partition)
+        by_broker.setdefault(partition.info.replicas[0], []).append(partition)
     found = []
     for broker, preferred in by_broker.items():
-        others = [partition for partition in preferred if partition.state.leader != broker]
+        others = [partition for partition in preferred if partition.info.leader != broker]
         if 100 * len(others) > percentage * len(preferred):
             found += [(each.topic, each.index) for each in others if _preferred(view, each) is not None]
     return found
@@ -86,24 +87,24 @@ def unbalanced(view: ClusterView, percentage: int) -> list[tuple[str, int]]:
 
 def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionState | None:
     """Return the state that the partition should have, or None if it has it."""
-    state = partition.state
+    state = partition.info.state
     if _is_awaiting(view, partition):
         return None
     leader = _leader(view, partition, prefer)
     if leader == NO_LEADER:
-        isr = _without_lost(view, partition, None)
+        isr = _without_lost(view, partition, state.isr, None)
         wanted = replace(state, isr=isr, elr=_elr(view, partition, isr))
         if wanted == replace(state, leader=NO_LEADER):
             return None
         return replace(_next(view, wanted), leader=NO_LEADER, leader_broker_epoch=UNKNOWN_BROKER_EPOCH)
     registration = view.brokers[leader].epoch
     if leader == state.leader and _is_elected(view, partition):
-        isr = _without_lost(view, partition, leader)
+        isr = _without_lost(view, partition, state.isr, leader)
         wanted = replace(state, isr=isr, elr=_elr(view, partition, isr))
         return None if wanted == state else replace(wanted, controller_epoch=view.controller_epoch)
     isr = state.isr if leader in state.isr else (leader,)
     isr = tuple(member for member in isr if member == leader or _is_online(view, partition, member))
-    isr = _without_lost(view, replace(partition, state=replace(state, isr=isr)), leader)
+    isr = _without_lost(view, partition, isr, leader)
     is_clean = leader in state.complete and not _lacks(view, partition, leader)
     elr = _elr(view, partition, isr) if is_clean else ()
     return replace(_next(view, state), leader=leader, isr=isr, elr=elr, leader_broker_epoch=registration)
@@ -111,9 +112,9 @@ def _wanted(view: ClusterView, partition: Partition, prefer: bool) -> PartitionS
 
 def _is_awaiting(view: ClusterView, partition: Partition) -> bool:
     """Return whether the election of a leader waits for members of the ISR that may start soon."""
-    if view.seen is None or len(partition.replicas) == 1 or _still_leads(view, partition):
+    if view.seen is None or len(partition.info.replicas) == 1 or _still_leads(view, partition):
         return False
-    return not view.seen.issuperset(partition.state.isr)
+    return not view.seen.issuperset(partition.info.isr)
 
 
 def _leader(view: ClusterView, partition: Partition, prefer: bool) -> int:
@@ -125,7 +126,7 @@ def _leader(view: ClusterView, partition: Partition, prefer: bool) -> int:
     4. Unclean elections are allowed: the first replica that can start. A replica that has a log comes first, then one
        that is not known to lack records.
     """
-    leader = partition.state.leader
+    leader = partition.info.leader
     if _still_leads(view, partition) and not _must_go(view, partition):
         preferred = _preferred(view, partition) if prefer else None
         return leader if preferred is None else preferred
@@ -134,22 +135,22 @@ def _leader(view: ClusterView, partition: Partition, prefer: bool) -> int:
 
 def _must_go(view: ClusterView, partition: Partition) -> bool:
     """Return whether another broker should lead, because the leader is shutting down or may lack records."""
-    leader = view.brokers[partition.state.leader]
+    leader = view.brokers[partition.info.leader]
     return leader.shutting_down or leader.may_lack(partition.topic, partition.index)
 
 
 def _elected(view: ClusterView, partition: Partition) -> int:
     """Apply the rules 2 to 4 of `_leader`."""
-    state = partition.state
+    state = partition.info.state
     for members in (state.isr, state.elr):
-        for broker in partition.replicas:
+        for broker in partition.info.replicas:
             if broker in members and _may_lead(view, partition, broker):
                 return broker
     if _still_leads(view, partition):
         return state.leader
     if not partition.unclean:
         return NO_LEADER
-    found = (broker for broker in partition.replicas if _may_start(view, partition, broker))
+    found = (broker for broker in partition.info.replicas if _may_start(view, partition, broker))
     return min(found, key=lambda broker: _damage(view, partition, broker), default=NO_LEADER)
 
 
@@ -171,7 +172,7 @@ def _is_online(view: ClusterView, partition: Partition, broker: int) -> bool:
 
 def _still_leads(view: ClusterView, partition: Partition) -> bool:
     """Return whether the leader's process may continue to lead, and has the partition's directory."""
-    return _is_online(view, partition, partition.state.leader) and _is_elected(view, partition)
+    return _is_online(view, partition, partition.info.leader) and _is_elected(view, partition)
 
 
 def _is_elected(view: ClusterView, partition: Partition) -> bool:
@@ -180,8 +181,8 @@ def _is_elected(view: ClusterView, partition: Partition) -> bool:
     A process that starts again must be elected again, because followers may have other records of its epoch. A
     partition with one replica has no followers, so a start with many such partitions writes nothing.
     """
-    state = partition.state
-    return len(partition.replicas) == 1 or view.brokers[state.leader].epoch == state.leader_broker_epoch
+    state = partition.info.state
+    return len(partition.info.replicas) == 1 or view.brokers[state.leader].epoch == state.leader_broker_epoch
 
 
 def _may_start(view: ClusterView, partition: Partition, broker: int) -> bool:
@@ -192,7 +193,7 @@ def _may_start(view: ClusterView, partition: Partition, broker: int) -> bool:
     if not _is_online(view, partition, broker):
         return False
     found = view.brokers[broker]
-    return not found.shutting_down and not (found.starting and len(partition.replicas) > 1)
+    return not found.shutting_down and not (found.starting and len(partition.info.replicas) > 1)
 
 
 def _may_lead(view: ClusterView, partition: Partition, broker: int) -> bool:
@@ -202,7 +203,7 @@ def _may_lead(view: ClusterView, partition: Partition, broker: int) -> bool:
     """
     if not _may_start(view, partition, broker) or _has_lost_log(view, partition, broker):
         return False
-    return not _lacks(view, partition, broker) or len(partition.state.complete) == 1
+    return not _lacks(view, partition, broker) or len(partition.info.complete) == 1
 
 
 def _has_lost_log(view: ClusterView, partition: Partition, broker: int) -> bool:
@@ -211,8 +212,8 @@ def _has_lost_log(view: ClusterView, partition: Partition, broker: int) -> bool:
 
 
 def _preferred(view: ClusterView, partition: Partition) -> int | None:
-    first = partition.replicas[0]
-    return first if first in partition.state.isr and _may_lead(view, partition, first) else None
+    first = partition.info.replicas[0]
+    return first if first in partition.info.isr and _may_lead(view, partition, first) else None
 
 
 def _lacks(view: ClusterView, partition: Partition, broker: int) -> bool:
@@ -223,12 +224,12 @@ def _lacks(view: ClusterView, partition: Partition, broker: int) -> bool:
 
 def _elr(view: ClusterView, partition: Partition, isr: tuple[int, ...]) -> tuple[int, ...]:
     """Return the ELR if the ISR becomes `isr`."""
-    found = eligible(partition.state, isr, partition.min_insync_replicas)
+    found = eligible(partition.info.state, isr, partition.min_insync_replicas)
     return tuple(broker for broker in found if not _lacks(view, partition, broker))
 
 
-def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -> tuple[int, ...]:
-    """Return the ISR without members that may lack records or are shutting down.
+def _without_lost(view: ClusterView, partition: Partition, isr: tuple[int, ...], leader: int | None) -> tuple[int, ...]:
+    """Return an ISR without members that may lack records or are shutting down.
 
     If all of them may lack records, keep the least damaged one. It leads if the ELR is empty. Otherwise, it remains
     until an eligible replica leads. So it keeps its records, in case an unclean election is the only way out.
@@ -236,7 +237,6 @@ def _without_lost(view: ClusterView, partition: Partition, leader: int | None) -
     Dead members stay until an election, because while there is no leader, any of them may return and lead. A member
     that shuts down together with the leader stays, because it can lead if the leader then loses its disk.
     """
-    isr = partition.state.isr
     if leader is not None:
         alone = view.brokers[leader].shutting_down
         return tuple(each for each in isr if each == leader or not _leaves(view, partition, each, alone)) or isr

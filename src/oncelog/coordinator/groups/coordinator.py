@@ -17,7 +17,7 @@ from oncelog.coordinator.groups.group import Group, GroupState
 from oncelog.coordinator.groups.membership import Joining
 from oncelog.coordinator.groups.offsets import OffsetStore
 from oncelog.coordinator.groups.operation import GroupOperation
-from oncelog.coordinator.groups.records import group_of, new_group_record
+from oncelog.coordinator.groups.records import new_group_record
 from oncelog.coordinator.groups.registry import GroupConfig, Registry
 from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode
@@ -166,22 +166,18 @@ class GroupCoordinator:
         key, value = record.key, record.value
         if isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
-            self._replay_group(key.group, value, record.replayed)
+            self._replay_group(key.group, value)
         elif isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             if value is not None:
-                self._registry.get_or_create(key.group, self._now.wall_ms)
+                self._registry.get_or_create(key.group)
             self.offsets.replay(key, value, producer_id)
 
-    def _replay_group(
-        self, group_id: str, value: GroupMetadataValue | None, replayed: Callable[[], None] | None
-    ) -> None:
+    def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
         if value is None:
             self._registry.drop(group_id, self._now.wall_ms)
-        elif replayed is not None:
-            replayed()
         else:
-            self.groups[group_id] = group_of(group_id, value, self._now.wall_ms)
+            self._registry.get_or_create(group_id).apply(value)
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """Apply a marker: commit the producer's pending offsets, or drop them."""

@@ -10,10 +10,14 @@ from typing import Any
 
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue, MemberMetadata
 from oncelog.protocol.schema import DecodeError
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type of consumers. The metadata of other types, for example Connect's, is opaque."""
+
+NO_TIMESTAMP = -1
+"""The time of a state that no record contains."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """(name, metadata) of each protocol of a member, in its order of preference."""
@@ -70,6 +74,17 @@ class Member:
     due_ms: int | None = None
     """The end of the member's session, on the steady clock."""
 
+    def apply(self, data: MemberMetadata, protocol_type: str, protocol: str) -> None:
+        """Apply what a record says about the member."""
+        self.group_instance_id = data.group_instance_id
+        self.client_id, self.client_host = data.client_id, data.client_host
+        self.session_timeout_ms = data.session_timeout
+        self.rebalance_timeout_ms = data.rebalance_timeout if data.rebalance_timeout != -1 else data.session_timeout
+        self.protocol_type = protocol_type
+        self.assignment = data.assignment
+        if (protocol, data.subscription) not in self.protocols:
+            self.protocols = ((protocol, data.subscription),)
+
     @property
     def is_static(self) -> bool:
         """Return whether the member keeps its place when its process restarts (KIP-345)."""
@@ -114,7 +129,8 @@ class Group:
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_timestamp_ms: int = now_ms
-        """When the group entered its state, on the wall clock; -1 if an old record does not contain it."""
+        """When the group entered its state, on the wall clock, or NO_TIMESTAMP. That of a stable group is when its
+        generation began, as in its record."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
@@ -127,6 +143,8 @@ class Group:
         """Members of this generation that have not sent SyncGroup yet."""
         self.subscribed_topics: frozenset[str] | None = None
         """The topics of all members, or None if they are unknown."""
+        self.returning: dict[str, Member] = {}
+        """Static members that replace themselves as soon as the record which says so is in the log, by instance."""
         self.join_due_ms: int | None = None
         self.initial_delay: InitialDelay | None = None
         self.sync_due_ms: int | None = None
@@ -135,6 +153,43 @@ class Group:
 
     def __repr__(self) -> str:
         return f"Group({self.group_id}, {self.state.value}, generation {self.generation}, {list(self.members)})"
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def apply(self, value: GroupMetadataValue) -> None:
+        """Apply a record: a finished generation, or a group that has had none.
+
+        The record decides everything that is durable. What the log does not have stays as it was: the sessions of the
+        members, their other protocols, and the members of a generation that is not finished.
+        """
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return  # the group is new: its first members are joining
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self.check_generation(value.generation)
+            self.transition_to(GroupState.STABLE, value.current_state_timestamp)
+        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        self.state_timestamp_ms = value.current_state_timestamp
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type or None
+        self.protocol = value.protocol
+        self.leader = value.leader
+        self._apply_members(value)
+        self.end_sync_phase_if_all_synced()
+
+    def _apply_members(self, value: GroupMetadataValue) -> None:
+        before, returning = self.members, {member.member_id: member for member in self.returning.values()}
+        replaced = self.static_members
+        self.members, self.static_members, self.returning = {}, {}, {}
+        self._speakers.clear()
+        for data in value.members:
+            member = before.get(data.member_id) or returning.get(data.member_id) or _member(data)
+            member.apply(data, value.protocol_type, value.protocol or "")
+            old_id = replaced.get(data.group_instance_id or "")
+            if old_id is not None and old_id in self.pending_syncs:
+                self.pending_syncs.remove(old_id)
+                self.pending_syncs.add(member.member_id)
+            self.add(member)
+        self.subscribed_topics = self.compute_subscribed_topics()
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -318,6 +373,10 @@ class Group:
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed_topics
+
+
+def _member(data: MemberMetadata) -> Member:
+    return Member(data.member_id, None, "", "", 0, 0, "", ())
 
 
 def _names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:

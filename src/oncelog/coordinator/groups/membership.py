@@ -163,7 +163,6 @@ def _replace_static(operation: GroupOperation, joining: Joining, old_id: str, ne
     """Replace a static member that restarted. A stable group needs no rebalance for it."""
     group = operation.group
     old = group.members[old_id]
-    new.assignment = old.assignment
     new.client_id, new.client_host = old.client_id, old.client_host  # Kafka keeps them, too
     if group.state is GroupState.STABLE and group.select_protocol(instead=(old_id, new)) == group.protocol:
         _replace_in_stable(operation, joining, old_id, new)
@@ -177,7 +176,8 @@ def _replace_static(operation: GroupOperation, joining: Joining, old_id: str, ne
 
 def _replace_in_stable(operation: GroupOperation, joining: Joining, old_id: str, new: Member) -> None:
     """Replace a static member when the record is in the log. If the append fails, the group stays as it is."""
-    group = operation.group
+    group, instance = operation.group, new.group_instance_id
+    assert instance is not None
     new.joining = None
     members = [new if member.member_id == old_id else member for member in group.members.values()]
     leads = group.leader == old_id
@@ -194,17 +194,12 @@ def _replace_in_stable(operation: GroupOperation, joining: Joining, old_id: str,
     if skips:
         response.skip_assignment = leads
     operation.reply(joining.token, response)
-
-    registry, now = operation.registry, operation.now
-
-    def replaced() -> None:
-        old = group.replace(old_id, new)
-        old.due_ms = None
-        registry.touch_session(group, new, now)
-
-    assignments = {member.member_id: member.assignment for member in members}
+    operation.touch_session(new)
+    group.returning[instance] = new
+    assignments = {member.member_id: member.assignment for member in group.members.values()}
+    assignments[new.member_id] = assignments.pop(old_id)
     leader = new.member_id if leads else None
-    operation.write(group_record(group, assignments, members=members, leader=leader), replaced)
+    operation.write(group_record(group, assignments, members=members, leader=leader))
 
 
 # -- SyncGroup ------------------------------------------------------------------------------------------------------
@@ -248,18 +243,11 @@ def _check_sync(group: Group, request: SyncGroupRequest) -> Member:
 
 def _assign(operation: GroupOperation, assigned: dict[str, bytes]) -> None:
     """Write the generation with the leader's assignment, and answer all members that wait for it."""
-    group, wall_ms = operation.group, operation.now.wall_ms
+    group = operation.group
     assignments = {member_id: assigned.get(member_id, b"") for member_id in group.members}
     for member in group.members.values():
         operation.answer_sync(member, assignments[member.member_id])
-
-    def stable() -> None:
-        for member in group.members.values():
-            member.assignment = assignments[member.member_id]
-        group.transition_to(GroupState.STABLE, wall_ms)
-        group.end_sync_phase_if_all_synced()
-
-    operation.write(group_record(group, assignments), stable)
+    operation.write(group_record(group, assignments))
 
 
 # -- Heartbeat ------------------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ Source: Kafka's `GroupMetadataManager` (`prepareRebalance`, `completeClassicGrou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
@@ -39,12 +38,9 @@ class GroupOperation:
         """Answer a request."""
         self.effects.replies.append(Reply(token, response))
 
-    def write(self, record: CoordinatorRecord, then: Callable[[], None] | None = None) -> None:
-        """Write a record of the group. `then` changes the group when the record is in the log.
-
-        `then` must not refer to the operation: after a rejected append, only the garbage collector could free both.
-        """
-        self.effects.records.append(replace(record, replayed=then or _do_nothing))
+    def write(self, record: CoordinatorRecord) -> None:
+        """Write a record of the group, which `Group.apply` applies when it is in the log."""
+        self.effects.records.append(record)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -145,7 +141,6 @@ class GroupOperation:
         group = self.group
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
-                member.assignment = b""
                 self.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
         group.sync_due_ms = None
@@ -253,7 +248,3 @@ def joined_members(group: Group, members: Iterable[Member]) -> list[JoinGroupRes
 def sync_response(group: Group, assignment: bytes) -> SyncGroupResponse:
     """Return the response with a member's assignment."""
     return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment)
-
-
-def _do_nothing() -> None:
-    return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
-from oncelog.coordinator.groups.group import Group, GroupState, Member
+from oncelog.coordinator.groups.group import Group, Member
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.schema import NO_UUID, Message, read_version
@@ -118,34 +118,6 @@ def new_group_record(group: Group) -> CoordinatorRecord:
 def group_tombstone(group_id: str) -> CoordinatorRecord:
     """Return the record that deletes a group."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION, None)
-
-
-def group_of(group_id: str, value: GroupMetadataValue, now_ms: int) -> Group:
-    """Return the group in a record, as it is after loading: STABLE, or EMPTY if it had no members."""
-    group = Group(group_id, now_ms)
-    group.state = GroupState.STABLE if value.members else GroupState.EMPTY
-    group.state_timestamp_ms = value.current_state_timestamp
-    group.generation = value.generation
-    group.protocol_type = value.protocol_type or None
-    group.protocol = value.protocol
-    group.leader = value.leader
-    for data in value.members:
-        rebalance_timeout_ms = data.rebalance_timeout if data.rebalance_timeout != -1 else data.session_timeout
-        group.add(
-            Member(
-                member_id=data.member_id,
-                group_instance_id=data.group_instance_id,
-                client_id=data.client_id,
-                client_host=data.client_host,
-                rebalance_timeout_ms=rebalance_timeout_ms,
-                session_timeout_ms=data.session_timeout,
-                protocol_type=value.protocol_type,
-                protocols=((value.protocol or "", data.subscription),),
-                assignment=data.assignment,
-            )
-        )
-    group.subscribed_topics = group.compute_subscribed_topics()
-    return group
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oncelog.coordinator.groups.group import Group, GroupState, Member
+from oncelog.coordinator.groups.group import NO_TIMESTAMP, Group, GroupState, Member
 from oncelog.coordinator.timers import Deadlines, Now
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
@@ -31,9 +31,7 @@ class GroupConfig:
 class Registry:
     """The groups by their ids, and their next deadlines.
 
-    A group's members are soft state: the log holds only finished generations. A record that the coordinator creates
-    carries its change. The coordinator applies the change when it replays the record, so a failed append changes
-    nothing. A record that was read from the log carries no change: its replay builds the group from the content.
+    The members of a generation that is not finished are soft state: the log holds only finished generations.
     """
 
     def __init__(self, config: GroupConfig, new_uuid: Callable[[], str]) -> None:
@@ -43,8 +41,8 @@ class Registry:
         self.groups: dict[str, Group] = {}
         self.deadlines = Deadlines()
 
-    def get_or_create(self, group_id: str, wall_ms: int) -> Group:
-        """Return the group. Create it if it does not exist."""
+    def get_or_create(self, group_id: str, wall_ms: int = NO_TIMESTAMP) -> Group:
+        """Return the group. If it does not exist, create it as EMPTY since `wall_ms`."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id, wall_ms)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from typing import Any
 
 from oncelog import errors
+from oncelog.client.backoff import Backoff
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.response_errors import error_codes, raise_for_error
@@ -47,7 +49,8 @@ INIT_VERSION = 4
 LIST_BY_PATTERN = 2
 """The version of ListTransactions that takes a pattern for the ids."""
 NO_PRODUCER_HAS_IT = 2**63 - 1
-POLL_SECONDS, MOST_POLL_SECONDS = 0.02, 0.5
+POLL_MS, MOST_POLL_MS = 20, 500
+"""First and longest pause before the next look at a transaction, which usually ends within milliseconds."""
 MOST_NAMED = 10
 """Transactional ids in a message."""
 
@@ -143,6 +146,7 @@ class TransactionRequests:
         """Return the response, or None if the connection ended before one came: see `task.begin_transaction`."""
         cluster = self.cluster.cluster
         until = time.monotonic() + cluster.api_timeout_ms / 1000
+        backoff = cluster.backoff(first_ms=POLL_MS)
         while True:
             connection = await self._coordinator(transactional_id, until)
             try:
@@ -154,11 +158,12 @@ class TransactionRequests:
                 return response
             if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                 cluster.forget_coordinator("transaction", transactional_id)
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(backoff.next_s())
 
     async def _coordinator(self, transactional_id: str, until: float) -> ClientConnection:
         """Return a connection to the id's coordinator; wait for a broker that restarts."""
         cluster = self.cluster.cluster
+        backoff = cluster.backoff(first_ms=POLL_MS)
         while True:
             try:
                 return await cluster.connection(await cluster.coordinator("transaction", transactional_id))
@@ -166,7 +171,7 @@ class TransactionRequests:
                 if time.monotonic() > until:
                     raise
             cluster.forget_coordinator("transaction", transactional_id)
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(backoff.next_s())
 
     def note_produce(self, owner: Owner) -> None:
         """Record when the first Produce of this owner is sent: `EndTxn.within_ms` counts from then on."""
@@ -207,7 +212,8 @@ class TransactionRequests:
         """
         ids = tuple(owner.id for owner in o.owners)
         pids = {owner.pid for owner in o.owners}
-        delay, until = POLL_SECONDS, time.monotonic() + self.end_wait_ms / 1000
+        until = time.monotonic() + self.end_wait_ms / 1000
+        backoff = Backoff(POLL_MS, MOST_POLL_MS, random.random)
         while True:
             ending = tuple(d.id for d in self.describe(op.DescribeTransactions(ids)) if _is_ending(d, pids))
             if not ending:
@@ -220,8 +226,7 @@ class TransactionRequests:
                     + ", ".join(ending[:MOST_NAMED])
                 )
             ids = ending
-            time.sleep(delay)
-            delay = min(2 * delay, MOST_POLL_SECONDS)
+            time.sleep(backoff.next_s())
 
 
 def outcome_of(response: Any, what: str) -> op.RequestOutcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from oncelog.broker.isr_log import IsrChange, Uncleanly, election_summary, isr_summary, unclean_summary
+from oncelog.cluster.controller.isr_log import IsrChange, Uncleanly, election_summary, isr_summary, unclean_summary
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.state_writes import StateWrite
@@ -42,7 +42,7 @@ def test_unclean_elections_name_partitions_leaders_and_the_former_members() -> N
 
 
 def test_line_of_the_controller_has_elections_lost_leaders_and_smaller_in_sync_replicas() -> None:
-    led = PartitionInfo(1, 0, (1, 2), (1, 2))
+    led = PartitionInfo((1, 2), PartitionState(1, 0, (1, 2)))
     image = MetadataImage().with_topics({"t": TopicInfo("t", UUID(int=1), (led,) * 3)})
     states = [PartitionState(2, 1, (2,), 0), PartitionState(-1, 1, (1,), 0), PartitionState(1, 0, (1,), 0)]
     writes = [StateWrite("t", index, (), state) for index, state in enumerate(states)]

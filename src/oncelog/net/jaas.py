@@ -1,4 +1,4 @@
-"""Parse `sasl.jaas.config`, the option with user name and password of Kafka's Java clients."""
+"""Parse `sasl.jaas.config`, the setting with the login of Kafka's Java clients and brokers."""
 
 from __future__ import annotations
 

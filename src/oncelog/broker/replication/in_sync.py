@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.isr_log import IsrChange, isr_summary
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.workers import Workers
 from oncelog.cluster.changes import RETRY_S, ChangeLog
+from oncelog.cluster.controller.isr_log import IsrChange, isr_summary
 from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Replica
@@ -59,17 +59,14 @@ class InSyncReplicas:
         partitions: Partitions,
         config: DynamicConfig,
         workers: Workers,
-        *,
-        session: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        """`session` returns this broker's session, without which nothing is written."""
         self._store = store
         self._changes = ChangeLog(store)
         self._partitions = partitions
         self._config = config
         self._workers = workers
-        self._session = session
+        self._membership = partitions.roles.membership
         self._logger = logger
         self._proposed: deque[_Proposed] = deque()
         self._wake = asyncio.Event()
@@ -153,7 +150,7 @@ class InSyncReplicas:
         """Write the proposals, and report the outcomes to the terms. If the store has failed, wait."""
         if not batch:
             return
-        session, writes = self._session(), [each.write() for each in batch]
+        session, writes = self._membership.session, [each.write() for each in batch]
         before = [frozenset(each.term.isr) for each in batch]
         results = await self._workers.write_store(lambda: list(write_states(self._changes, writes, session=session)))
         unwritten, failed = [], False

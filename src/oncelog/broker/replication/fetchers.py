@@ -17,8 +17,9 @@ from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.peers import Failure, Peers, Purpose
-from oncelog.broker.replication_starts import StartOffsets
-from oncelog.broker.replication_truncation import Truncated, Truncations
+from oncelog.broker.replication.start_offsets import StartOffsets
+from oncelog.broker.replication.truncations import Truncated, Truncations
+from oncelog.broker.retrying import Backoff, Problem
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
 from oncelog.cluster.follower import Action, Append, Fetch, Fetched, Following, Restart, Signal, Truncate
@@ -70,9 +71,11 @@ Id = tuple[UUID, int]
 class _Followed:
     """One partition that follows the broker of a fetcher."""
 
-    __slots__ = ("backoff_ms", "changed", "fetch", "following", "id", "problem", "replica", "retry_at")
+    __slots__ = ("backoff", "changed", "fetch", "following", "id", "problem", "replica", "retry_at")
 
-    def __init__(self, replica: Replica, changed: Callable[[_Followed], None]) -> None:
+    def __init__(
+        self, replica: Replica, changed: Callable[[_Followed], None], backoff: Backoff, problem: Problem
+    ) -> None:
         """`changed` is called after each change of the log."""
         self.id: Id = replica.topic_id, replica.partition
         self.changed = partial(changed, self)
@@ -82,14 +85,8 @@ class _Followed:
         """The part of the Fetch in flight."""
         self.retry_at = 0.0
         """The loop's time before which the partition is not fetched."""
-        self.backoff_ms = MIN_BACKOFF_MS
-        self.problem = ""
-        """The last error, so that it is logged once, and not at each attempt."""
-
-    def is_new(self, problem: str) -> bool:
-        """Record an error. Return whether the last attempt had another one, or none."""
-        known, self.problem = self.problem, problem
-        return problem != known
+        self.backoff = backoff
+        self.problem = problem
 
     @property
     def is_current(self) -> bool:
@@ -176,17 +173,16 @@ class Replication:
         starts: StartOffsets,
         *,
         cut: Callable[[], None],
-        truncated: Callable[[Replica], None],
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        """For `cut` and `truncated`, see `Truncations`."""
+        """For `cut`, see `Truncations`."""
         self.partitions = partitions
         self.peers = peers
         self.config = config
         self.workers = workers
         self.starts = starts
-        self.truncations = Truncations(partitions, workers, cut=cut, truncated=truncated, now_ms=now_ms, logger=logger)
+        self.truncations = Truncations(partitions, workers, cut=cut, now_ms=now_ms, logger=logger)
         self.now_ms = now_ms
         self.logger = logger
         self._fetchers: dict[int, _Fetcher] = {}
@@ -227,7 +223,8 @@ class _Fetcher:
         key = replica.topic, replica.partition
         if key in self._followed:  # the replica of a deleted topic
             self.remove(self._followed[key].replica)
-        followed = self._followed[key] = _Followed(replica, self._look)
+        backoff = Backoff(MIN_BACKOFF_MS, self._parts.config.static.replica_fetch_backoff_ms)
+        followed = self._followed[key] = _Followed(replica, self._look, backoff, Problem(self._parts.logger))
         replica.watch(followed.changed)
         self._look(followed)
 
@@ -311,9 +308,10 @@ class _Fetcher:
         """Return what the next Fetch asks of a partition, or None if it asks nothing. After an error, retry later."""
         try:
             return followed.following.next_fetch(followed.replica.stored_start)
-        except Exception as error:  # the other partitions of the leader do not depend on this one
-            if followed.is_new(repr(error)):
-                self._parts.logger.exception("cannot prepare the fetch of %s", followed.replica.name)
+        except Exception as error:  # noqa: BLE001 - the leader's other partitions do not depend on this one
+            followed.problem.failed(
+                "cannot prepare the fetch of %s", followed.replica.name, kind=repr(error), exc_info=True
+            )
             self._delay([followed])
             return None
 
@@ -333,10 +331,8 @@ class _Fetcher:
 
     def _delay(self, partitions: Iterable[_Followed]) -> None:
         now = asyncio.get_running_loop().time()
-        longest = self._parts.config.static.replica_fetch_backoff_ms
         for followed in partitions:
-            followed.retry_at = now + min(followed.backoff_ms, longest) / 1000
-            followed.backoff_ms = min(2 * followed.backoff_ms, max(longest, 1))
+            followed.retry_at = now + followed.backoff.next_s()
             self._look(followed)
 
     async def _fetch(self, longest_s: float) -> bool:
@@ -350,7 +346,7 @@ class _Fetcher:
         topics, forgotten = session.request(self._wanted, self._changed, config.replica_fetch_max_bytes)
         self._changed.clear()
         request = FetchRequest(
-            replica_state=ReplicaState(replica_id=roles.node_id, replica_epoch=roles.broker_epoch()),
+            replica_state=ReplicaState(replica_id=roles.node_id, replica_epoch=roles.membership.epoch),
             max_wait_ms=wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
@@ -417,20 +413,20 @@ class _Fetcher:
                     return
             if isinstance(action, Append):
                 await self._append(followed, action, pace)
-                followed.backoff_ms = MIN_BACKOFF_MS
-                followed.problem = ""
+                followed.backoff.reset()
+                followed.problem.over()
             elif isinstance(action, Truncate | Restart):
                 self._parts.truncations.diverged(replica, self._leader, action)
-        except Exception as error:  # the other partitions of the leader do not depend on this one
-            if followed.is_new(repr(error)):
-                trace = not isinstance(error, ProtocolError)
-                self._parts.logger.error("cannot replicate %s: %s", replica.name, error, exc_info=trace)
+        except Exception as error:  # noqa: BLE001 - the leader's other partitions do not depend on this one
+            trace = not isinstance(error, ProtocolError)
+            text, problem = "cannot replicate %s: %s", followed.problem
+            problem.failed(text, replica.name, error, kind=repr(error), exc_info=trace)
             action = Signal.IGNORE
         if isinstance(action, Signal):
-            if action is not Signal.IGNORE and followed.is_new(fetched.error.name):
+            if action is not Signal.IGNORE:
                 level = logging.DEBUG if fetched.error in _ROLES_CHANGE else logging.INFO
-                text, problem = "cannot fetch %s from broker %d: %s", fetched.error.name
-                self._parts.logger.log(level, text, replica.name, self._leader, problem)
+                text, name = "cannot fetch %s from broker %d: %s", fetched.error.name
+                followed.problem.failed(text, replica.name, self._leader, name, kind=name, level=level)
             self._delay([followed])
 
     async def _append(self, followed: _Followed, action: Append, pace: Pace) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from oncelog.broker.events import Event
 from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
@@ -49,18 +50,15 @@ class Truncations:
         workers: Workers,
         *,
         cut: Callable[[], None],
-        truncated: Callable[[Replica], None],
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes.
-
-        `truncated` is called when a truncation has ended and the replica has its new role.
-        """
+        """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes."""
         self._partitions = partitions
         self._workers = workers
         self._cut = cut
-        self._truncated = truncated
+        self.ended: Event[[Replica]] = Event()
+        """A truncation has ended, and the replica has its new role."""
         self._now_ms = now_ms
         self._logger = logger
         self._lines = RepeatedLines(logger, "records")
@@ -131,7 +129,7 @@ class Truncations:
                 self._partitions.roles.apply(replica)
             finally:
                 replica.wake()
-                self._truncated(replica)
+                self.ended(replica)
 
     async def _checkpoint(self, replica: Replica) -> None:
         """Write the lowered offsets. Retry until they are on the device, or the log is offline or closed."""

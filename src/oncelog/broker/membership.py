@@ -1,0 +1,21 @@
+"""What this broker is in its cluster at present."""
+
+from __future__ import annotations
+
+from oncelog.cluster.brokers import BrokerInfo
+
+
+class Membership:
+    """The session and the registration of this broker. Only `Registration` changes them."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.session = -1
+        """The session in the metadata store. Without it, nothing is written."""
+        self.info = BrokerInfo(-1)
+        """This broker as the others see it. The epoch is -1 until it is registered, and while its session is lost."""
+
+    @property
+    def epoch(self) -> int:
+        """Return the broker epoch, or -1 if the broker is not registered."""
+        return self.info.epoch

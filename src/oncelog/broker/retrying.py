@@ -1,0 +1,60 @@
+"""Repeat work that has failed: how long to wait between two attempts, and what to log meanwhile.
+
+The waits have no jitter: so a simulation repeats a run, and the few brokers of a cluster do not crowd each other.
+"""
+
+from __future__ import annotations
+
+import logging
+
+SHORTAGE_MS = 20, 1000
+"""The first and the longest wait if the process has no free file descriptor (`oncelog.log.disk.TOO_MANY_OPEN`)."""
+
+
+class Backoff:
+    """Waits that double from `first_ms` up to `most_ms`."""
+
+    __slots__ = ("_failures", "_first", "_most")
+
+    def __init__(self, first_ms: float, most_ms: float) -> None:
+        self._first = first_ms
+        self._most = most_ms
+        self._failures = 0
+
+    def next_s(self) -> float:
+        """Count one more failure. Return the seconds to wait before the next attempt."""
+        wait_ms = min(self._first * 2.0 ** min(self._failures, 30), self._most)
+        self._failures += 1
+        return wait_ms / 1000
+
+    def reset(self) -> None:
+        """Begin with the first wait again, after a success."""
+        self._failures = 0
+
+
+def shortage_backoff() -> Backoff:
+    """Return the waits of work that needs a file descriptor while none is free."""
+    return Backoff(*SHORTAGE_MS)
+
+
+class Problem:
+    """Log what one piece of work suffers from: once, and not at each attempt."""
+
+    __slots__ = ("_kind", "_logger")
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._kind: str | None = None
+        """The kind of the last failure, or None if the last attempt was successful."""
+
+    def failed(
+        self, text: str, *args: object, kind: str = "", level: int = logging.ERROR, exc_info: bool = False
+    ) -> None:
+        """Log a failure, unless the last attempt has failed with the same kind."""
+        last, self._kind = self._kind, kind
+        if last != kind:
+            self._logger.log(level, text, *args, exc_info=exc_info)
+
+    def over(self) -> None:
+        """Record a success."""
+        self._kind = None

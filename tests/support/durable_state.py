@@ -1,0 +1,54 @@
+"""Compare a coordinator of groups that serves requests with one that has only read its log.
+
+Replay is the only way to change durable state, so both are equal after each step. Soft state may differ: the log has
+only finished generations of a group.
+"""
+
+from __future__ import annotations
+
+from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.groups.group import Group, GroupState
+
+
+def check(live: GroupCoordinator, loaded: GroupCoordinator) -> None:
+    """Check that both have the same offsets, and the same groups except for what a rebalance has changed."""
+    assert offsets(live) == offsets(loaded)
+    unwritten = live.groups.keys() - loaded.groups.keys()
+    assert not loaded.groups.keys() - live.groups.keys()
+    assert all(live.groups[group_id].generation <= 1 for group_id in unwritten), "a generation is not in the log"
+    for group_id, read in loaded.groups.items():
+        group = live.groups[group_id]
+        if group.state is GroupState.STABLE or (
+            group.state is GroupState.EMPTY and group.generation == read.generation
+        ):
+            assert finished(group) == finished(read)
+        else:  # the generation of `group` is not in the log yet
+            assert group.generation >= read.generation
+            for member_id, member in group.members.items():
+                known = read.members.get(member_id)
+                assert member.assignment == (b"" if known is None else known.assignment)
+
+
+def offsets(coordinator: GroupCoordinator) -> object:
+    """Return the offsets of all groups, committed and pending ones. Their sequence is that of the log."""
+    store = coordinator.offsets
+    return {group_id: store.committed(group_id) for group_id in store.group_ids()}, store.open_transactions()
+
+
+def finished(group: Group) -> object:
+    """Return what the log has of a group that is stable or empty."""
+    return (
+        *(group.state, group.state_timestamp_ms, group.generation),
+        *(group.protocol_type, group.protocol, group.leader),
+        group.subscribed_topics,
+        group.static_members,
+        [
+            (
+                *(member.member_id, member.group_instance_id, member.client_id, member.client_host),
+                *(member.rebalance_timeout_ms, member.session_timeout_ms, member.protocol_type),
+                member.metadata(group.protocol or ""),
+                member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )
