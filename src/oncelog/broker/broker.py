@@ -33,7 +33,7 @@ from oncelog.broker.peers import Peers
 from oncelog.broker.replication.fetchers import Replication
 from oncelog.broker.replication.in_sync import InSyncReplicas
 from oncelog.broker.replication.start_offsets import StartOffsets
-from oncelog.broker.requests.dispatch import Dispatcher, describe_request
+from oncelog.broker.requests.dispatch import Dispatcher, describe_request, import_record_handlers
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING
@@ -464,6 +464,7 @@ class Broker:
                 await self.workers.offload(self.directories.prefetch, topic, [partition for _, partition in keys])
             await self.partitions.open_suspects(turn)
         await self.registration.opened()
+        import_record_handlers()
         await self.transactions.load()
         await self.groups.shell.terms.load()
         for topic in tuple(self.metadata.image.topics()):

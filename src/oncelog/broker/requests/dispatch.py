@@ -10,6 +10,7 @@ import importlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import ModuleType
 
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
@@ -40,11 +41,20 @@ class BadRequestError(BadFrameError):
     """Raised for a frame that cannot be answered. The server closes the connection, as Kafka does."""
 
 
+def _module(api_key: int) -> ModuleType:
+    return importlib.import_module(f"oncelog.broker.handlers.{SERVED[api_key].handler.partition('.')[0]}")
+
+
+def import_record_handlers() -> None:
+    """Import the handlers of Produce and Fetch, which are answered although no descriptor is free for an import."""
+    _module(ApiKey.PRODUCE)
+    _module(ApiKey.FETCH)
+
+
 def bound_handler(parts: Parts, api_key: int) -> Handler:
     """Import the module of an API's handler, and return the handler."""
-    module, _, name = SERVED[api_key].handler.partition(".")
-    bind = getattr(importlib.import_module(f"oncelog.broker.handlers.{module}"), f"bind_{name}" if name else "bind")
-    handler: Handler = bind(parts)
+    name = SERVED[api_key].handler.partition(".")[2]
+    handler: Handler = getattr(_module(api_key), f"bind_{name}" if name else "bind")(parts)
     return handler
 
 
