@@ -5,18 +5,67 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
+from oncelog.broker.workers import Offload
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import MetadataStore
 from oncelog.cluster.store_memory import MemoryStore
-from oncelog.log.disk import Buffer, OsDisk, OsFile
+from oncelog.log.disk import Buffer, Disk, OsDisk, OsFile
 from oncelog.protocol.records import Record, build_batch
 
 NOW = 1_000_000
+Life = Callable[[Broker], Awaitable[None]]
+
+
+@asynccontextmanager
+async def running(
+    folder: Path | str,
+    store: MetadataStore | None = None,
+    *,
+    disk: Disk | None = None,
+    now_ms: Callable[[], int] = lambda: NOW,
+    offload: Offload = asyncio.to_thread,
+    together: bool = False,
+    **settings: str,
+) -> AsyncIterator[Broker]:
+    """Run a broker on a log directory. By default, it has new metadata and the real disk.
+
+    The names of settings have underscores instead of dots.
+    """
+    given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)}
+    given |= {name.replace("_", "."): value for name, value in settings.items()}
+    store = store or MemoryStore(now_ms)
+    broker = Broker(load(given), disk=disk or OsDisk(), store=store, now_ms=now_ms, offload=offload)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop(together=together)
+
+
+def live(
+    folder: Path | str,
+    store: MetadataStore | None = None,
+    life: Life | None = None,
+    *,
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    **options: Any,
+) -> None:
+    """Start a broker (arguments of `running`), run `life`, stop the broker."""
+
+    async def run() -> None:
+        async with running(folder, store, **options) as broker:
+            if life is not None:
+                await asyncio.wait_for(life(broker), 120)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
 
 
 class BrokenFile(OsFile):
@@ -112,22 +161,13 @@ class BrokerStorage:
         self.paths = [str(root / "a"), str(root / "b")]
         self.store: MetadataStore = MemoryStore(lambda: NOW)
         self.disk = BrokenDisk()
-        self._settings = {key.replace("_", "."): value for key, value in settings.items()}
+        self._settings = settings
 
-    def run_broker(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
+    def run_broker(self, life: Life, **settings: str) -> None:
         """Start a broker, run `life`, stop the broker."""
-
-        async def run() -> None:
-            given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": ",".join(self.paths), **self._settings}
-            given |= {key.replace("_", "."): value for key, value in settings.items()}
-            broker = Broker(load(given), disk=self.disk, store=self.store, now_ms=lambda: NOW)
-            await broker.start()
-            try:
-                await asyncio.wait_for(life(broker), 120)
-            finally:
-                await broker.stop(together=True)  # no other broker runs, and a registered one would take 5 s
-
-        asyncio.run(run())
+        # No other broker runs, and to hand over to a registered one would take 5 s.
+        options: dict[str, Any] = {"log_dirs": ",".join(self.paths), **self._settings, **settings}
+        live("", self.store, life, disk=self.disk, together=True, **options)
 
     def log_dir_names(self) -> dict[str, str]:
         """Return the log directory of each partition, without those of deleted topics."""

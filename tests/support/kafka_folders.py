@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID
 
-from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster.kafka_metadata import FOLDER
-from oncelog.cluster.store import MetadataStore
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import Disk, OsDisk
 from oncelog.protocol.messages.metadata_records import encode_record
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import Message
+from support.broker_fixtures import NOW
 
-NOW = 1_000_000
 A, B = UUID(int=1 << 80), UUID(int=2 << 80)
-
-
-def live(
-    data: Path, store: MetadataStore, life: Callable[[Broker], Awaitable[None]] | None = None, **settings: str
-) -> None:
-    """Start a broker on `data` with this metadata, run `life`, stop the broker."""
-
-    async def run() -> None:
-        given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data)}
-        given |= {key.replace("_", "."): value for key, value in settings.items()}
-        broker = Broker(load(given), disk=OsDisk(), store=store, now_ms=lambda: NOW)
-        await broker.start()
-        try:
-            if life is not None:
-                await asyncio.wait_for(life(broker), 60)
-        finally:
-            await broker.stop()
-
-    asyncio.run(run())
 
 
 def new_tree() -> MemoryStore:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.fetch import bind as fetch
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.requests.context import RequestContext
@@ -19,14 +18,11 @@ from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.store import Operation, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, read_topic
-from oncelog.log.disk import OsDisk
 from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-
-NOW = 1_000_000
-Life = Callable[[Broker], Awaitable[None]]
+from support.broker_fixtures import NOW, live
 
 
 class FailingTree(MemoryStore):
@@ -50,21 +46,6 @@ class FailingTree(MemoryStore):
 @pytest.fixture
 def store() -> FailingTree:
     return FailingTree(lambda: NOW)
-
-
-def live(tmp_path: Path, store: FailingTree, life: Life) -> None:
-    """Run one broker on this tree."""
-
-    async def run() -> None:
-        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
-        broker = Broker(load(settings), disk=OsDisk(), store=store, now_ms=lambda: NOW)
-        await broker.start()
-        try:
-            await life(broker)
-        finally:
-            await broker.stop()
-
-    asyncio.run(run())
 
 
 def setting(name: str, value: str) -> Callable[[Mapping[str, str]], dict[str, str]]:

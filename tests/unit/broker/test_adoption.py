@@ -32,7 +32,8 @@ from oncelog.protocol.messages.metadata_records import (
 )
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import DecodeError
-from support.kafka_folders import NOW, A, B, directory_at, live, metadata_log, new_tree
+from support.broker_fixtures import NOW, live
+from support.kafka_folders import A, B, directory_at, metadata_log, new_tree
 
 
 def partition(topic_id: UUID, index: int, replicas: tuple[int, ...] = (1,)) -> PartitionRecord:

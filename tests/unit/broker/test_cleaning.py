@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.storage.data_directory import CLEANER_OFFSETS
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.replica import Replica
@@ -21,8 +20,8 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
+from support.broker_fixtures import NOW, live
 
-NOW = 1_000_000
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "300", "min.cleanable.dirty.ratio": "0.1"}
 
 
@@ -35,17 +34,7 @@ class CleanerStorage:
         self._store = MemoryStore(lambda: NOW)
 
     def run_broker(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
-        async def run() -> None:
-            given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
-            given |= {"log.cleaner.enable": "false"} | {key.replace("_", "."): value for key, value in settings.items()}
-            broker = Broker(load(given), disk=self.disk, store=self._store, now_ms=lambda: NOW)
-            await broker.start()
-            try:
-                await life(broker)
-            finally:
-                await broker.stop()
-
-        asyncio.run(run())
+        live(self.directory, self._store, life, disk=self.disk, **{"log_cleaner_enable": "false", **settings})
 
     @property
     def offsets(self) -> list[str]:

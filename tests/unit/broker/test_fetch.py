@@ -8,13 +8,10 @@ import pytest
 import uvloop
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.fetch import bind
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_WAITING
 from oncelog.broker.requests.dispatch import Dispatcher
-from oncelog.cluster.store_memory import MemoryStore
-from oncelog.log.disk import OsDisk
 from oncelog.net.session import Session
 from oncelog.net.unsent import LEAST
 from oncelog.protocol.apis import ApiKey
@@ -28,6 +25,7 @@ from oncelog.protocol.messages.fetch import (
     ForgottenTopic,
 )
 from oncelog.protocol.records import Record, build_batch
+from support.broker_fixtures import live
 
 CONTEXT = RequestContext(ApiKey.FETCH, 12, 1, "test", Session())
 BY_ID = RequestContext(ApiKey.FETCH, 16, 1, "test", Session())
@@ -38,10 +36,7 @@ def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> 
     changed.
     """
 
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         topic = broker.metadata.image.topic("t")
         assert topic is not None
@@ -62,9 +57,8 @@ def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> 
         broker.metadata.image = image
         [found] = fetch(first.session_id, 1).responses[0].partitions
         assert (found.error_code, len(found.records)) == (0, len(batch))
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12)
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
@@ -72,10 +66,7 @@ def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> 
 def test_fetch_of_one_partition_named_many_times_reads_it_once(tmp_path: Path, epoch: int, times: int) -> None:
     """As in Kafka, the last position counts. The Fetch waits with one watcher, which each append calls."""
 
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         replica = broker.partitions.find("t", 0)
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
@@ -94,17 +85,15 @@ def test_fetch_of_one_partition_named_many_times_reads_it_once(tmp_path: Path, e
         replica.append(memoryview(bytearray(batch)), now_ms=10**12)
         [found] = (await asyncio.wait_for(fetch, 20)).responses[0].partitions
         assert len(found.records) == len(batch)
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12)
 
 
 def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
-    async def run() -> None:
-        now = 10**12
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: now)
-        await broker.start()
+    now = 10**12
+
+    async def life(broker: Broker) -> None:
+        nonlocal now
         await broker.topics.create("t", partitions=1)
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000)
         request = FetchRequest(
@@ -122,9 +111,8 @@ def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
         broker.partitions.find("t", 0).append(memoryview(batch), now_ms=now)
         response = await asyncio.wait_for(fetch, 60)
         assert len(response.responses[0].partitions[0].records) == len(batch)
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: now)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -133,15 +121,7 @@ def test_fetch_returns_less_while_other_answers_are_unread(
 ) -> None:
     """The Fetch returns some records at once: it does not wait for `min_bytes` that are already available."""
 
-    async def run() -> None:
-        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
-        broker = Broker(
-            load({**settings, "queued.max.response.bytes": "1000000"}),
-            disk=OsDisk(),
-            store=MemoryStore(lambda: 0),
-            now_ms=lambda: 10**12,
-        )
-        await broker.start()
+    async def life(broker: Broker) -> None:
         await broker.topics.create("small", partitions=40)
         await broker.topics.create("large", partitions=4)
         for topic, partitions, size in (("small", 40, 30_000), ("large", 4, 300_000)):
@@ -173,22 +153,12 @@ def test_fetch_returns_less_while_other_answers_are_unread(
             assert [size > 300_000 for size in large] == [True, False, False, False]
         broker.server.unsent.bytes = 0
         assert sum(fetch("small", 40)) > 480_000
-        await broker.stop()
 
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(run())
+    live(tmp_path, life=life, loop=loop, now_ms=lambda: 10**12, queued_max_response_bytes="1000000")
 
 
 def test_fetches_read_in_turns_share_the_budget(tmp_path: Path) -> None:
-    async def run() -> None:
-        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
-        broker = Broker(
-            load({**settings, "queued.max.response.bytes": "2000000"}),
-            disk=OsDisk(),
-            store=MemoryStore(lambda: 0),
-            now_ms=lambda: 10**12,
-        )
-        await broker.start()
+    async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=150)
         for partition in range(150):
             batch = build_batch([Record(0, 10**12, None, bytes(20_000))])
@@ -203,16 +173,12 @@ def test_fetches_read_in_turns_share_the_budget(tmp_path: Path) -> None:
         sizes = await asyncio.gather(*(fetch(Session()) for _ in range(20)))
         assert min(sizes) >= LEAST
         assert sum(sizes) == broker.server.unsent.bytes < 2_000_000 + 20 * 2 * LEAST
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12, queued_max_response_bytes="2000000")
 
 
 def test_fetch_of_many_partitions_pauses_before_it_creates_its_session(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(1000)]
         request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic="no", partitions=partitions)])
         pending: Any = bind(broker.parts)(request, CONTEXT)
@@ -222,16 +188,12 @@ def test_fetch_of_many_partitions_pauses_before_it_creates_its_session(tmp_path:
         response = await asyncio.ensure_future(pending)
         assert len(broker.fetch_sessions) == 1
         assert len(response.responses[0].partitions) == 1000
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12)
 
 
 def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         topics = [FetchTopic(topic="no", partitions=[FetchPartition(partition=0), FetchPartition(partition=1)])]
         begun = bind(broker.parts)(FetchRequest(session_epoch=0, topics=topics), CONTEXT)
         assert isinstance(begun, FetchResponse)
@@ -248,9 +210,8 @@ def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session
             assert session.epoch == epoch
             await asyncio.ensure_future(pending)
             assert (session.epoch, len(session.positions)) == (epoch + 1, 1)
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12)
 
 
 def one_and_many(one: str, many: str) -> list[FetchTopic]:
@@ -268,10 +229,7 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
     """The log that the Fetch has read first is closed. It waits for the log of the new topic instead."""
     reads = 0
 
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         await broker.topics.create("again", partitions=1)
         await broker.topics.create("wide", partitions=150)
         asked = one_and_many("again", "wide")
@@ -300,19 +258,15 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
         broker.partitions.find("again", 0).append(memoryview(batch), now_ms=10**12)
         response = await asyncio.wait_for(fetch, 60)
         assert len(response.responses[0].partitions[0].records) == len(batch)
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12)
 
 
 def test_fetch_in_turns_returns_the_offsets_of_its_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The high watermark of a later turn may be that of another leader, with other records at these offsets."""
     reads = 0
 
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         await broker.topics.create("wide", partitions=150)
         replica = broker.partitions.find("t", 0)
@@ -337,16 +291,12 @@ def test_fetch_in_turns_returns_the_offsets_of_its_read(tmp_path: Path, monkeypa
         [found] = response.responses[0].partitions
         assert len(found.records) == len(batch)
         assert (found.high_watermark, found.last_stable_offset, found.log_start_offset) == (1, 1, 0)
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12)
 
 
 def test_fetch_of_many_partitions_is_answered_soon_while_too_many_wait(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=300)
         handle = bind(broker.parts)
 
@@ -379,18 +329,14 @@ def test_fetch_of_many_partitions_is_answered_soon_while_too_many_wait(tmp_path:
             each.cancel()
         await asyncio.gather(small, large, return_exceptions=True)
         assert handle._waiting.count == MOST_WAITING - 300  # type: ignore[attr-defined]
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12)
 
 
 def test_all_versions_of_fetch_share_the_limit_of_waiting_partitions(tmp_path: Path) -> None:
     """Otherwise, a client would get the limit once for each version."""
 
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         partitions = ALWAYS_WAITS + 1
         await broker.topics.create("t", partitions=partitions)
         dispatcher = Dispatcher(broker.parts)
@@ -407,6 +353,5 @@ def test_all_versions_of_fetch_share_the_limit_of_waiting_partitions(tmp_path: P
         handler._waiting.count = MOST_WAITING
         assert await asyncio.wait_for(fetch(12, 600_000).answer, 30)
         assert handler._waiting.count == MOST_WAITING
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 10**12)

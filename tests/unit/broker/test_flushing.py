@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.handlers import write_txn_markers
 from oncelog.broker.handlers.list_offsets import bind as list_offsets
@@ -47,8 +46,8 @@ from oncelog.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from oncelog.protocol.records import Record, build_batch
+from support.broker_fixtures import NOW, running
 
-NOW = 1_000_000
 CONTEXT = RequestContext(0, 12, 1, "test", Session())
 
 
@@ -90,16 +89,11 @@ def live(
             await disk.gate.wait()
             return work(*args)
 
-        given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data")}
-        given |= {key.replace("_", "."): value for key, value in settings.items()}
-        metadata = store or MemoryStore(lambda: NOW)
-        broker = Broker(load(given), disk=disk, store=metadata, now_ms=lambda: NOW, offload=offload)
-        await broker.start()
-        try:
-            await asyncio.wait_for(life(broker, disk), 60)
-        finally:
-            disk.gate.set()
-            await broker.stop()
+        async with running(tmp_path / "data", store, disk=disk, offload=offload, **settings) as broker:
+            try:
+                await asyncio.wait_for(life(broker, disk), 60)
+            finally:
+                disk.gate.set()
 
     asyncio.run(run())
 

@@ -13,7 +13,6 @@ import pytest
 
 from oncelog.broker import workers
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.handlers import describe_log_dirs
 from oncelog.broker.process import METADATA_FILE
 from oncelog.broker.storage import housekeeping
@@ -28,7 +27,8 @@ from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from oncelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
-from support.broker_sets import NOW, until
+from support.broker_fixtures import NOW, running
+from support.broker_sets import until
 
 REQUESTS = 40
 """More than the worker threads of a broker with two log directories."""
@@ -109,27 +109,24 @@ def live(folder: Path, body: Callable[[Life], Awaitable[None]]) -> None:
 
     async def run() -> None:
         settings = {
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": f"{folder}/a,{folder}/b",
-            "log.cleaner.enable": "false",
-            "log.flush.offset.checkpoint.interval.ms": "100",
-            "log.segment.delete.delay.ms": "0",
+            "log_dirs": f"{folder}/a,{folder}/b",
+            "log_cleaner_enable": "false",
+            "log_flush_offset_checkpoint_interval_ms": "100",
+            "log_segment_delete_delay_ms": "0",
         }
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(worker_threads(2)))
         disk, store = HangingDisk(), SqliteStore(str(folder / METADATA_FILE))
-        broker = Broker(load(settings), disk=disk, store=store, now_ms=lambda: NOW)
-        await broker.start()
-        client = await connect("127.0.0.1", broker.server.port, request_timeout_ms=30_000)
-        life = Life(folder, disk, broker, client)
-        await broker.topics.create("t", partitions=4, configs={"flush.messages": "1"})
-        assert [await life.send(client, "t", index) for index in range(4)] == [0] * 4
-        try:
-            await asyncio.wait_for(body(life), 90)
-        finally:
-            disk.release()
-            client.close()
-            await broker.stop()
-            store.close()
+        async with running(folder, store, disk=disk, **settings) as broker:
+            client = await connect("127.0.0.1", broker.server.port, request_timeout_ms=30_000)
+            life = Life(folder, disk, broker, client)
+            await broker.topics.create("t", partitions=4, configs={"flush.messages": "1"})
+            assert [await life.send(client, "t", index) for index in range(4)] == [0] * 4
+            try:
+                await asyncio.wait_for(body(life), 90)
+            finally:
+                disk.release()
+                client.close()
+        store.close()
 
     asyncio.run(run())
 

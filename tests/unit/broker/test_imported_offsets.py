@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.store import MetadataStore
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic, read_topic
-from oncelog.log.disk import OsDisk
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -20,28 +17,7 @@ from oncelog.protocol.messages.offset_commit import (
 )
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from oncelog.protocol.topics import CONSUMER_OFFSETS
-
-NOW = 1_000_000
-
-
-def live(
-    data: Path, store: MetadataStore, now_ms: int, life: Callable[[Broker], Awaitable[None]] | None, **settings: str
-) -> None:
-    """Start a broker on `data` with this metadata at this time, run `life`, stop the broker."""
-
-    async def run() -> None:
-        given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data), "offsets.topic.num.partitions": "1"}
-        given |= {key.replace("_", "."): value for key, value in settings.items()}
-        broker = Broker(load(given), disk=OsDisk(), store=store, now_ms=lambda: now_ms)
-        await broker.start()
-        try:
-            if life is not None:
-                async with asyncio.timeout(60):
-                    await life(broker)
-        finally:
-            await broker.stop()
-
-    asyncio.run(run())
+from support.broker_fixtures import NOW, Life, live
 
 
 async def loaded(broker: Broker) -> None:
@@ -86,10 +62,16 @@ def test_offsets_of_topics_that_a_restore_lacks_are_kept(tmp_path: Path) -> None
             await asyncio.sleep(0.005)
         assert await committed(broker, "a-lost") == 5
 
-    live(data, MemoryStore(lambda: NOW), NOW, before)
+    def run(folder: Path, life: Life | None = None, **settings: str) -> None:
+        now = next(times)
+        live(folder, store, life, now_ms=lambda: now, offsets_topic_num_partitions="1", **settings)
+
+    times = count(NOW)
     store = MemoryStore(lambda: NOW)
-    live(data, store, NOW + 1, None, restore_metadata="true")
-    live(data, store, NOW + 2, restored)
-    live(tmp_path / "second", store, NOW + 3, None, node_id="2")
+    run(data, before)
+    store = MemoryStore(lambda: NOW)
+    run(data, restore_metadata="true")
+    run(data, restored)
+    run(tmp_path / "second", node_id="2")
     erase_topic(ChangeLog(store), read_topic(store, "b-deleted"))
-    live(data, store, NOW + 4, after)
+    run(data, after)

@@ -26,7 +26,8 @@ from oncelog.protocol.messages.metadata_records import (
     TopicRecord,
 )
 from oncelog.protocol.records import Record, build_batch
-from support.kafka_folders import NOW, A, directory_at, live, metadata_log, new_tree
+from support.broker_fixtures import NOW, live
+from support.kafka_folders import A, directory_at, metadata_log, new_tree
 
 
 def read_bootstrap(data: Path) -> KafkaMetadata:

@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.list_offsets import bind as list_offsets
 from oncelog.broker.handlers.produce import OPENED_A_TURN
 from oncelog.broker.handlers.produce import bind as produce
@@ -28,8 +27,6 @@ from oncelog.broker.requests.large_messages import (
     free,
 )
 from oncelog.broker.turns import ITEMS_A_TURN
-from oncelog.cluster.store_memory import MemoryStore
-from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.log.validate import MOST_NAMED
 from oncelog.net.eager import start_eagerly
@@ -44,6 +41,7 @@ from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch, decode_records, pack_batch, set_max_timestamp
 from oncelog.protocol.schema import Message
+from support.broker_fixtures import running
 from support.scarce_memory import refuse_large_memory
 from support.turns import turns_of_others
 
@@ -76,18 +74,15 @@ def live(folder: Path, body: Callable[[Broker, Workers], Awaitable[None]]) -> No
 
     async def run() -> None:
         workers = Workers()
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: NOW, offload=workers)
-        await broker.start()
-        await broker.topics.create("plain", partitions=300)
-        await broker.topics.create("compacted", partitions=1, configs={"cleanup.policy": "compact"})
-        await broker.topics.create("compressed", partitions=1, configs={"compression.type": "lz4"})
-        workers.work.clear()
-        try:
-            await asyncio.wait_for(body(broker, workers), 60)
-        finally:
-            workers.gate.set()
-            await broker.stop()
+        async with running(folder, now_ms=lambda: NOW, offload=workers) as broker:
+            await broker.topics.create("plain", partitions=300)
+            await broker.topics.create("compacted", partitions=1, configs={"cleanup.policy": "compact"})
+            await broker.topics.create("compressed", partitions=1, configs={"compression.type": "lz4"})
+            workers.work.clear()
+            try:
+                await asyncio.wait_for(body(broker, workers), 60)
+            finally:
+                workers.gate.set()
 
     asyncio.run(run())
 

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.produce import bind as produce
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.new_logs import LOGS_A_JOB
-from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.log.steps import at_once
 from oncelog.net.server import Deferred
@@ -28,7 +26,7 @@ from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.topics import TRANSACTION_STATE
-from support.broker_fixtures import NOW, append
+from support.broker_fixtures import NOW, append, running
 
 MANY = 30
 FILES = ["00000000000000000000.log", "partition.metadata"]
@@ -70,16 +68,13 @@ def live(folder: Path, body: Callable[[Broker, CreatingDisk, Workers], Awaitable
 
     async def run() -> None:
         workers, disk = Workers(), CreatingDisk()
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "log.cleaner.enable": "false"})
-        broker = Broker(config, disk=disk, store=MemoryStore(lambda: 0), now_ms=lambda: NOW, offload=workers)
-        await broker.start()
-        await broker.topics.create("t", partitions=MANY)
-        disk.threads.clear()
-        try:
-            await asyncio.wait_for(body(broker, disk, workers), 60)
-        finally:
-            workers.gate.set()
-            await broker.stop()
+        async with running(folder, disk=disk, offload=workers, log_cleaner_enable="false") as broker:
+            await broker.topics.create("t", partitions=MANY)
+            disk.threads.clear()
+            try:
+                await asyncio.wait_for(body(broker, disk, workers), 60)
+            finally:
+                workers.gate.set()
 
     asyncio.run(run())
 

@@ -5,16 +5,14 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.produce import bind
 from oncelog.broker.requests.context import RequestContext
-from oncelog.cluster.store_memory import MemoryStore
-from oncelog.log.disk import OsDisk
 from oncelog.net.server import BadFrameError
 from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
+from support.broker_fixtures import live
 
 CONTEXT = RequestContext(ApiKey.PRODUCE, 9, 1, "test", Session())
 
@@ -24,18 +22,14 @@ def test_error_with_acks_0_closes_the_connection_and_logs_no_fault(tmp_path: Pat
         data = PartitionProduceData(index=partition, records=bytes(build_batch([Record(0, 1_000, b"k", b"v")])))
         return ProduceRequest(acks=0, topic_data=[TopicProduceData(name="t", partition_data=[data])])
 
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         assert bind(broker.parts)(request(0), CONTEXT) is None
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
         with pytest.raises(BadFrameError, match="t-1 does not exist"):
             bind(broker.parts)(request(1), CONTEXT)
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: 1_000)
 
 
 def test_batches_that_are_rejected_again_and_again_are_logged_as_counts(
@@ -48,20 +42,16 @@ def test_batches_that_are_rejected_again_and_again_are_logged_as_counts(
             acks=1, topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=partition)])]
         )
 
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000)
-        await broker.start()
+    async def life(broker: Broker) -> None:
         caplog.clear()
         handler = bind(broker.parts)
         for partition in (0, 0, 0, 1, 1, 2, 3, 4):
             handler(request(partition), CONTEXT)
         while len(caplog.records) < 2:
             await asyncio.sleep(0.01)
-        await broker.stop()
 
     with caplog.at_level(logging.INFO):
-        asyncio.run(run())
+        live(tmp_path, life=life, now_ms=lambda: 1_000)
     assert [record.getMessage() for record in caplog.records][:2] == [
         "rejected Produce: t-0: t-0 does not exist",
         "rejected Produce (UNKNOWN_TOPIC_OR_PARTITION): 7 more in 1 s; most batches: t-0 (2), t-1 (2), t-2 (1) "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import msgspec
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.storage.data_directory import HIGH_WATERMARKS, RECOVERY_POINTS
 from oncelog.broker.storage.partitions import STEPS_A_TURN, STEPS_AT_ONCE, Partitions
 from oncelog.cluster.replica import Replica
@@ -22,25 +20,15 @@ from oncelog.log.disk import OsDisk
 from oncelog.log.steps import BATCHES_A_STEP
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch
-from support.broker_fixtures import BrokerStorage, fill
+from support.broker_fixtures import BrokerStorage, fill, live
 
 NOW = 1_700_000_000_000
 BATCHES = 3 * STEPS_AT_ONCE * BATCHES_A_STEP
 
 
-def live(folder: Path, store: MemoryStore, body: Callable[[Broker], Awaitable[None]], *, crash: bool = False) -> None:
-    async def run() -> None:
-        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
-        broker = Broker(config, disk=OsDisk(), store=store, now_ms=lambda: NOW)
-        await broker.start()
-        try:
-            await asyncio.wait_for(body(broker), 60)
-        finally:
-            if crash:
-                broker.directories.online[0].mark_clean = lambda _: None  # type: ignore[method-assign]
-            await broker.stop()
-
-    asyncio.run(run())
+def crash(broker: Broker) -> None:
+    """Let the broker end without the mark of a clean stop."""
+    broker.directories.online[0].mark_clean = lambda _: None  # type: ignore[method-assign]
 
 
 def append(broker: Broker, topic: str, partition: int = 0) -> int:
@@ -59,8 +47,9 @@ def store(tmp_path: Path) -> MemoryStore:
         append(broker, "short")
         for _ in range(BATCHES):
             append(broker, "long")
+        crash(broker)
 
-    live(tmp_path, store, first, crash=True)
+    live(tmp_path, store, first)
     return store
 
 
@@ -91,6 +80,7 @@ def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
         for partition in range(logs):
             for _ in range(batches):
                 append(broker, "t", partition)
+        crash(broker)
 
     async def second(broker: Broker) -> None:
         left = set(range(logs))
@@ -103,7 +93,7 @@ def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
             await asyncio.sleep(0)
             assert len(steps) - before <= STEPS_A_TURN + 1, "and for one in the background"
 
-    live(tmp_path, store, first, crash=True)
+    live(tmp_path, store, first)
     steps: list[tuple[str, int]] = []
     advance = Partitions._advance
 
@@ -176,6 +166,7 @@ def test_log_is_not_used_before_its_lowered_offsets_are_in_the_checkpoints(tmp_p
     async def write(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         append(broker, "t")
+        crash(broker)
 
     async def look(broker: Broker) -> None:
         while broker.partitions.hosted("t", 0) is None:
@@ -184,7 +175,7 @@ def test_log_is_not_used_before_its_lowered_offsets_are_in_the_checkpoints(tmp_p
         assert [offsets["t", 0] for offsets in found] == [1, 1]
         assert append(broker, "t") == 1
 
-    live(tmp_path, store, write, crash=True)
+    live(tmp_path, store, write)
     for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
         write_offset_checkpoint(OsDisk(), str(tmp_path / name), {("t", 0): 9})
     live(tmp_path, store, look)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.handlers.find_coordinator import bind as find_coordinator
 from oncelog.broker.handlers.transactions import bind_add_offsets as add_offsets_to_txn
@@ -38,9 +37,9 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.records import Record, build_batch
+from support.broker_fixtures import NOW, live
 from support.logs import apply_retention
 
-NOW = 1_000_000
 PARTITIONS = 3 * ITEMS_A_TURN
 SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
 
@@ -52,27 +51,21 @@ class CrashStorage:
         self.directory = directory / "0"
         self.store: MetadataStore = MemoryStore(lambda: NOW)
         self.disk = OsDisk()
-        self._settings = {key.replace("_", "."): value for key, value in settings.items()}
+        self._settings = settings
 
     def run_broker(self, life: Callable[[Broker], Awaitable[None]], *, kill: bool = True) -> None:
         """Start a broker, run `life`, then kill or stop the broker."""
 
-        async def run() -> None:
-            settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
-            broker = Broker(load(settings | self._settings), disk=self.disk, store=self.store, now_ms=lambda: NOW)
-            await broker.start()
+        async def killed(broker: Broker) -> None:
             try:
                 await life(broker)
             finally:
-                if kill:
-                    left = self.directory.with_name(str(int(self.directory.name) + 1))
-                    # A worker thread may be writing checkpoints, so its files may vanish.
-                    moving = shutil.ignore_patterns("*.new", "*.tmp")
-                    shutil.copytree(self.directory, left, ignore=moving)
-                    self.directory = left
-                await broker.stop()
+                left = self.directory.with_name(str(int(self.directory.name) + 1))
+                # A worker thread may be writing checkpoints, so its files may vanish.
+                shutil.copytree(self.directory, left, ignore=shutil.ignore_patterns("*.new", "*.tmp"))
+                self.directory = left
 
-        asyncio.run(run())
+        live(self.directory, self.store, killed if kill else life, disk=self.disk, **self._settings)
 
 
 @pytest.fixture
