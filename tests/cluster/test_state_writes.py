@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,19 +22,11 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic, read_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from support.broker_sets import Brokers, run, until
+from support.failing_store import FailingStore, Once
 
 
-class Interrupted(MemoryStore):
-    """A tree that calls `before` once, just before the next write of a partition's state."""
-
-    before: Callable[[], None] | None = None
-
-    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-        written = any(isinstance(each, Set) and each.path.endswith("/state") for each in operations)
-        if written and self.before is not None:
-            before, self.before = self.before, None
-            before()
-        super().multi(operations, session=session)
+def writes_a_state(operations: Sequence[Operation]) -> bool:
+    return any(isinstance(each, Set) and each.path.endswith("/state") for each in operations)
 
 
 def state(store: MemoryStore, topic: str = "t", index: int = 0) -> PartitionState:
@@ -53,7 +45,7 @@ async def known(broker: Broker, brokers: int) -> None:
 
 
 def test_leader_of_a_deleted_topic_does_not_change_its_successor(tmp_path: Path) -> None:
-    store = Interrupted(lambda: 0)
+    store = FailingStore()
 
     async def body(brokers: Brokers) -> None:
         first, second = await brokers.start(1), await brokers.start(2)
@@ -66,7 +58,7 @@ def test_leader_of_a_deleted_topic_does_not_change_its_successor(tmp_path: Path)
             create_again(store, 3, 2)
             interrupted.set()
 
-        store.before = before
+        store.before = Once(before, writes_a_state)
         await brokers.crash(2)
         store.close_session(second.membership.session)
         await asyncio.wait_for(interrupted.wait(), 60)
@@ -78,7 +70,7 @@ def test_leader_of_a_deleted_topic_does_not_change_its_successor(tmp_path: Path)
 
 
 def test_controller_does_not_elect_by_the_replicas_of_a_deleted_topic(tmp_path: Path) -> None:
-    store = Interrupted(lambda: 0)
+    store = FailingStore()
 
     async def body(brokers: Brokers) -> None:
         first = await brokers.start(1)
@@ -86,7 +78,7 @@ def test_controller_does_not_elect_by_the_replicas_of_a_deleted_topic(tmp_path: 
         await known(first, 3)
         await first.topics.create("t", assignment=[(2, 1)])
         await until(lambda: first.metadata.image.topic("t"))
-        store.before = lambda: create_again(store, 3)
+        store.before = Once(lambda: create_again(store, 3), writes_a_state)
         await brokers.crash(2)
         store.close_session(others[0].membership.session)
         await until(lambda: first.metadata.image.topic_by_id(UUID(int=7)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,37 +15,19 @@ from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster import configs
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.store import Operation, UnavailableError
-from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.store import UnavailableError
 from oncelog.cluster.topic_nodes import add_partitions, read_topic
 from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from support.broker_fixtures import NOW, live
-
-
-class FailingTree(MemoryStore):
-    """Reject writes while `down`."""
-
-    down = False
-
-    def set(self, path: str, data: bytes, version: int = -1) -> int:
-        self._check()
-        return super().set(path, data, version)
-
-    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-        self._check()
-        super().multi(operations, session=session)
-
-    def _check(self) -> None:
-        if self.down:
-            raise UnavailableError("/")
+from support.failing_store import FailingStore, fail, ignore
 
 
 @pytest.fixture
-def store() -> FailingTree:
-    return FailingTree(lambda: NOW)
+def store() -> FailingStore:
+    return FailingStore(lambda: NOW)
 
 
 def setting(name: str, value: str) -> Callable[[Mapping[str, str]], dict[str, str]]:
@@ -53,7 +35,7 @@ def setting(name: str, value: str) -> Callable[[Mapping[str, str]], dict[str, st
     return lambda before: {**before, name: value}
 
 
-def test_concurrent_changes_are_all_kept(tmp_path: Path, store: FailingTree) -> None:
+def test_concurrent_changes_are_all_kept(tmp_path: Path, store: FailingStore) -> None:
     names = ["retention.ms", "segment.ms", "flush.ms", "max.message.bytes"]
 
     async def life(broker: Broker) -> None:
@@ -70,7 +52,7 @@ def test_concurrent_changes_are_all_kept(tmp_path: Path, store: FailingTree) -> 
     assert configs.read(store, "/config/topics/t") == dict.fromkeys(names, "77")
 
 
-def test_unknown_settings_are_kept_and_do_not_block_changes(tmp_path: Path, store: FailingTree) -> None:
+def test_unknown_settings_are_kept_and_do_not_block_changes(tmp_path: Path, store: FailingStore) -> None:
     foreign = "leader.replication.throttled.replicas"
 
     async def life(broker: Broker) -> None:
@@ -92,7 +74,7 @@ def test_unknown_settings_are_kept_and_do_not_block_changes(tmp_path: Path, stor
     live(tmp_path, store, life)
 
 
-def test_concurrent_growth_and_deletion(tmp_path: Path, store: FailingTree) -> None:
+def test_concurrent_growth_and_deletion(tmp_path: Path, store: FailingStore) -> None:
     """Whichever is first: nothing of the topic is left, and nothing reappears."""
 
     async def life(broker: Broker) -> None:
@@ -113,7 +95,7 @@ def test_concurrent_growth_and_deletion(tmp_path: Path, store: FailingTree) -> N
     live(tmp_path, store, life)
 
 
-def test_change_whose_turn_comes_after_its_deadline_is_not_made(tmp_path: Path, store: FailingTree) -> None:
+def test_change_whose_turn_comes_after_its_deadline_is_not_made(tmp_path: Path, store: FailingStore) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         deadline = Deadline(1)
@@ -135,12 +117,12 @@ def test_change_whose_turn_comes_after_its_deadline_is_not_made(tmp_path: Path, 
     live(tmp_path, store, life)
 
 
-def test_change_that_the_store_rejects_has_no_effect(tmp_path: Path, store: FailingTree) -> None:
+def test_change_that_the_store_rejects_has_no_effect(tmp_path: Path, store: FailingStore) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=2)
         before = broker.config.current
         administration = broker.settings
-        store.down = True
+        store.before = fail(UnavailableError("/"))
         for work in (
             administration.alter_topic("t", setting("retention.ms", "5"), validate_only=False),
             administration.alter_broker(1, setting("message.max.bytes", "5"), validate_only=False),
@@ -149,7 +131,7 @@ def test_change_that_the_store_rejects_has_no_effect(tmp_path: Path, store: Fail
             with pytest.raises(ProtocolError) as caught:
                 await work
             assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
-        store.down = False
+        store.before = ignore
         assert broker.metadata.image.topic("t") == topic
         assert broker.config.current == before
 
@@ -158,7 +140,7 @@ def test_change_that_the_store_rejects_has_no_effect(tmp_path: Path, store: Fail
     assert (found.partition_count, found.configs) == (2, {})
 
 
-def test_growth_from_an_outdated_partition_count(tmp_path: Path, store: FailingTree) -> None:
+def test_growth_from_an_outdated_partition_count(tmp_path: Path, store: FailingStore) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         grow = broker.topics.add_partitions
@@ -175,7 +157,7 @@ def test_growth_from_an_outdated_partition_count(tmp_path: Path, store: FailingT
     live(tmp_path, store, life)
 
 
-def test_unknown_settings_are_skipped(tmp_path: Path, store: FailingTree, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_settings_are_skipped(tmp_path: Path, store: FailingStore, caplog: pytest.LogCaptureFixture) -> None:
     async def first(broker: Broker) -> None:
         await broker.settings.alter_broker(None, setting("message.max.bytes", "500"), validate_only=False)
 
@@ -195,7 +177,7 @@ def test_unknown_settings_are_skipped(tmp_path: Path, store: FailingTree, caplog
     ]
 
 
-def test_disconnected_watcher_is_removed(tmp_path: Path, store: FailingTree) -> None:
+def test_disconnected_watcher_is_removed(tmp_path: Path, store: FailingStore) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)

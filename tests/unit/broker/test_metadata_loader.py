@@ -21,37 +21,30 @@ from oncelog.cluster.changes import PATH, ChangeLog
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.partition_state import PartitionState
-from oncelog.cluster.store import Node, UnavailableError
+from oncelog.cluster.store import UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import BrokerStorage, append
+from support.failing_store import FailingStore, Once, fail
 
 TOPIC = TopicInfo("t", UUID(int=1, version=4), (PartitionInfo((1,), PartitionState(1, 0, (1,))),))
 LOGGER = logging.getLogger("test")
 
 
-class UnreadableTree(MemoryStore):
-    """A tree that accepts writes. The log of changes cannot be read `failures` times."""
-
-    failures = 0
-    hidden = False
-
-    def get(self, path: str) -> Node:
-        if path == PATH and self.hidden and self.failures:
-            self.failures -= 1
-            raise UnavailableError(path)
-        return super().get(path)
+def unreadable(times: int) -> Once:
+    """Return a hook that fails the first reads of the log of changes."""
+    return Once(fail(UnavailableError(PATH)), PATH.__eq__, times)
 
 
-def with_loader(body: Callable[[UnreadableTree, MetadataLoader, MetadataCache], Coroutine[Any, Any, None]]) -> None:
+def with_loader(body: Callable[[FailingStore, MetadataLoader, MetadataCache], Coroutine[Any, Any, None]]) -> None:
     async def offload(work: Callable[..., Any], *arguments: Any) -> Any:
         await asyncio.sleep(0)
         return work(*arguments)
 
     async def main() -> None:
-        store = UnreadableTree(lambda: 0)
+        store = FailingStore()
         prepare(store)
         features.initialize(store, {})
         workers, cache = Workers(offload, LOGGER), MetadataCache()
@@ -99,7 +92,7 @@ def test_broker_settings_changed_by_another_writer_are_applied(storage: BrokerSt
 def test_change_of_another_writer_is_applied_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "POLL_S", 0.001)
 
-    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: FailingStore, loader: MetadataLoader, cache: MetadataCache) -> None:
         loader.start()
         applied = asyncio.Event()
         loader.subscribe(lambda delta: applied.set())
@@ -113,7 +106,7 @@ def test_change_of_another_writer_is_applied_without_a_request(monkeypatch: pyte
 def test_caller_waits_for_a_change_that_another_reader_has_found() -> None:
     """Otherwise, CreateTopics could return before the broker has applied the change."""
 
-    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: FailingStore, loader: MetadataLoader, cache: MetadataCache) -> None:
         released = asyncio.Event()
         loader.subscribe(lambda delta: released.wait)  # type: ignore[arg-type, return-value]
         write_topic(ChangeLog(store), TOPIC)
@@ -183,16 +176,15 @@ def test_stopped_broker_leaves_no_watch_in_the_store(storage: BrokerStorage) -> 
 def test_unreadable_change_times_out_and_is_applied_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "POLL_S", 0.001)
 
-    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: FailingStore, loader: MetadataLoader, cache: MetadataCache) -> None:
         loader.start()
         applied = asyncio.Event()
         loader.subscribe(lambda delta: applied.set())
-        store.failures = 2
 
         async def change() -> None:
             async with loader.changing() as log:
                 write_topic(log, TOPIC)
-                store.hidden = True
+                store.before_get = unreadable(2)
 
         with pytest.raises(ProtocolError, match="the metadata cannot be read") as caught:
             await change()
@@ -205,7 +197,7 @@ def test_unreadable_change_times_out_and_is_applied_later(monkeypatch: pytest.Mo
 
 
 def test_change_whose_answer_was_lost_is_applied() -> None:
-    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: FailingStore, loader: MetadataLoader, cache: MetadataCache) -> None:
         async def change() -> None:
             async with loader.changing() as log:
                 write_topic(log, TOPIC)
@@ -219,7 +211,7 @@ def test_change_whose_answer_was_lost_is_applied() -> None:
 
 
 def test_failing_subscriber_does_not_keep_others_from_the_change(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: FailingStore, loader: MetadataLoader, cache: MetadataCache) -> None:
         seen: list[str] = []
 
         def failing(delta: MetadataDelta) -> None:
@@ -236,7 +228,7 @@ def test_failing_subscriber_does_not_keep_others_from_the_change(caplog: pytest.
 
 
 def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
-    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: FailingStore, loader: MetadataLoader, cache: MetadataCache) -> None:
         begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def slow() -> None:
@@ -257,7 +249,7 @@ def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
 
 
 def test_subscribers_start_in_the_order_of_the_changes() -> None:
-    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: FailingStore, loader: MetadataLoader, cache: MetadataCache) -> None:
         begun: list[tuple[str, list[str]]] = []
         may_end = asyncio.Event()
 
@@ -286,17 +278,17 @@ def test_subscribers_start_in_the_order_of_the_changes() -> None:
 
 
 def test_read_that_fails_after_its_callers_were_cancelled_is_no_unhandled_error() -> None:
-    async def body(store: UnreadableTree, loader: MetadataLoader, _cache: MetadataCache) -> None:
+    async def body(store: FailingStore, loader: MetadataLoader, _cache: MetadataCache) -> None:
         unhandled: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
         write_topic(ChangeLog(store), TOPIC)
-        store.hidden, store.failures = True, 1
+        store.before_get = failing = unreadable(1)
         caller = asyncio.ensure_future(loader.catch_up())
         await asyncio.sleep(0)
         caller.cancel()
         for _ in range(20):
             await asyncio.sleep(0)
-        assert not store.failures
+        assert not failing.left
         gc.collect()
         assert caller.cancelled()
         assert not unhandled

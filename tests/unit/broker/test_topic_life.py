@@ -38,6 +38,7 @@ from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, live
+from support.failing_store import FailingStore
 from support.logs import apply_retention
 
 PARTITIONS = 3 * ITEMS_A_TURN
@@ -348,14 +349,12 @@ def test_internal_topic_created_by_a_user_has_its_coordinators(storage: CrashSto
 
 
 def test_request_gets_retriable_error_if_an_internal_topic_cannot_be_created(storage: CrashStorage) -> None:
-    class Full(MemoryStore):
-        def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-            """Reject new topics."""
-            if any(isinstance(change, Create) and "__" in change.path for change in operations):
-                raise UnavailableError("disk full")
-            super().multi(operations, session=session)
+    def full(operations: Sequence[Operation]) -> None:
+        """Reject new topics."""
+        if any(isinstance(change, Create) and "__" in change.path for change in operations):
+            raise UnavailableError("disk full")
 
-    storage.store = Full(lambda: NOW)
+    storage.store = FailingStore(lambda: NOW, before=full)
 
     async def life(broker: Broker) -> None:
         context = RequestContext(10, 3, 1, "test", Session())

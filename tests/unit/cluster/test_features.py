@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pytest
 
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import PATH, Change, initialize, read, update
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
-from oncelog.cluster.store import Operation, OutcomeUnknownError, UnavailableError
+from oncelog.cluster.store import OutcomeUnknownError, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import UpgradeType
+from support.failing_store import FailingStore, Once, fail, ignore
 
 SUPPORTED = {"transaction.version": (0, 2), "other": (1, 3)}
 
@@ -53,43 +52,25 @@ def test_last_of_two_changes_of_one_feature_wins() -> None:
 def test_concurrent_change_is_validated_against_the_stored_levels() -> None:
     """A change that was an upgrade when it was requested may be a downgrade by now."""
 
-    class Overtaken(MemoryStore):
-        other: Callable[[], None] | None = None
-
-        def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-            other, self.other = self.other, None
-            if other is not None:
-                other()
-            super().multi(operations, session=session)
-
-    store = Overtaken(lambda: 0)
+    store = FailingStore()
     log = opened(store)
-    store.other = lambda: update(log, [Change("other", 3)], SUPPORTED)
+    store.before = Once(lambda: update(log, [Change("other", 3)], SUPPORTED))
     with pytest.raises(ProtocolError, match="without setting the upgrade type") as caught:
         update(log, [Change("other", 2)], SUPPORTED)
     assert caught.value.code == ErrorCode.INVALID_UPDATE_VERSION
     assert read(store) == ({"other": 3}, 1)
 
 
-class Failing(MemoryStore):
-    """`multi` fails: before any change, or after all of them."""
-
-    error: type[Exception] | None = None
-
-    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-        if self.error in (None, OutcomeUnknownError):
-            super().multi(operations, session=session)
-        if self.error is not None:
-            raise self.error("/feature")
-
-
 @pytest.mark.parametrize(("error", "level"), [(UnavailableError, 0), (OutcomeUnknownError, 1)])
 def test_failing_store_is_reported_and_the_next_image_has_the_written_state(error: type[Exception], level: int) -> None:
-    store = Failing(lambda: 0)
+    store = FailingStore()
     log = opened(store)
-    store.error = error
+    if error is UnavailableError:
+        store.before = fail(error("/feature"))
+    else:
+        store.after = fail(error("/feature"))
     with pytest.raises(ProtocolError) as caught:
         update(log, [Change("other", 1)], SUPPORTED)
     assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
-    store.error = None
+    store.before = store.after = ignore
     assert read_image(store).feature_level("other") == level

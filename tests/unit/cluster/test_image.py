@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -25,10 +24,10 @@ from oncelog.cluster.image import MetadataImage, difference
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
 from oncelog.cluster.partition_state import PartitionState, encode_state, state_path
 from oncelog.cluster.state_writes import state_write, write_states
-from oncelog.cluster.store import BadVersionError, MetadataStore, NoNodeError, Operation, Set
-from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.store import BadVersionError, MetadataStore, NoNodeError, Set
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo, topic_id_path
+from support.failing_store import FailingStore, Once
 
 LED = PartitionInfo((1,), PartitionState(1, 0, (1,)))
 
@@ -37,8 +36,8 @@ def topic(name: str, number: int = 1, partitions: int = 1, **settings: str) -> T
     return TopicInfo(name, UUID(int=number), (LED,) * partitions, {k.replace("_", "."): v for k, v in settings.items()})
 
 
-def new_store() -> MemoryStore:
-    store = MemoryStore(lambda: 0)
+def new_store() -> FailingStore:
+    store = FailingStore()
     prepare(store)
     initialize(store, {"transaction.version": 2})
     return store
@@ -166,20 +165,9 @@ def test_reader_that_missed_too_many_changes_reads_everything(changes: int, monk
 
 
 def test_concurrent_writers_both_log_their_changes() -> None:
-    class Overtaken(MemoryStore):
-        other: TopicInfo | None = None
-
-        def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-            other, self.other = self.other, None
-            if other is not None:
-                write_topic(ChangeLog(self), other)
-            super().multi(operations, session=session)
-
-    store = Overtaken(lambda: 0)
-    prepare(store)
-    initialize(store, {})
+    store = new_store()
     image = read_image(store)
-    store.other = topic("first", 1)
+    store.before = Once(lambda: write_topic(ChangeLog(store), topic("first", 1)))
     write_topic(ChangeLog(store), topic("second", 2))
     delta = read_changes(store, image)
     assert delta is not None
@@ -195,21 +183,13 @@ def test_version_conflict_of_the_changed_node_is_not_retried() -> None:
 
 
 def test_topic_deleted_during_the_read_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Deleted(MemoryStore):
-        at: str | None = None
-
-        def get(self, path: str) -> Any:
-            if path == self.at:
-                self.at = None
-                erase_topic(ChangeLog(self), topic("t", partitions=2))
-            return super().get(path)
-
-    store = Deleted(lambda: 0)
-    prepare(store)
-    initialize(store, {})
+    store = new_store()
     image = read_image(store)
     write_topic(ChangeLog(store), topic("t", partitions=2))
-    store.at = "/brokers/topics/t/partitions/1/state"
+    store.before_get = Once(
+        lambda: erase_topic(ChangeLog(store), topic("t", partitions=2)),
+        "/brokers/topics/t/partitions/1/state".__eq__,
+    )
     delta = read_changes(store, image)
     assert delta is not None
     assert delta.created_topics == ()
@@ -241,22 +221,14 @@ def test_topic_without_its_settings_is_an_error_and_no_endless_loop() -> None:
 
 
 def test_topic_recreated_during_the_read_is_read_again() -> None:
-    class Again(MemoryStore):
-        at: str | None = None
+    def create_again() -> None:
+        erase_topic(ChangeLog(store), topic("t", 1, partitions=2))
+        write_topic(ChangeLog(store), topic("t", 2, partitions=2, retention_ms="5"))
 
-        def get(self, path: str) -> Any:
-            if path == self.at:
-                self.at = None
-                erase_topic(ChangeLog(self), topic("t", 1, partitions=2))
-                write_topic(ChangeLog(self), topic("t", 2, partitions=2, retention_ms="5"))
-            return super().get(path)
-
-    store = Again(lambda: 0)
-    prepare(store)
-    initialize(store, {})
+    store = new_store()
     image = read_image(store)
     write_topic(ChangeLog(store), topic("t", 1, partitions=2))
-    store.at = "/brokers/topics/t/partitions/1/state"
+    store.before_get = Once(create_again, "/brokers/topics/t/partitions/1/state".__eq__)
     delta = read_changes(store, image)
     assert delta is not None
     assert delta.created_topics == (topic("t", 2, partitions=2, retention_ms="5"),)
@@ -297,23 +269,16 @@ def test_change_of_one_state_reads_only_that_node_and_the_topic_id(monkeypatch: 
 
 
 def test_state_of_another_topic_of_the_name_is_not_mixed_with_the_old_one() -> None:
-    class Again(MemoryStore):
-        at: str | None = None
+    def create_again() -> None:
+        erase_topic(ChangeLog(store), topic("t"))
+        write_topic(ChangeLog(store), topic("t", 2))
 
-        def get(self, path: str) -> Any:
-            if path == self.at:
-                self.at = None
-                erase_topic(ChangeLog(self), topic("t"))
-                write_topic(ChangeLog(self), topic("t", 2))
-            return super().get(path)
-
-    store = Again(lambda: 0)
-    prepare(store)
-    initialize(store, {})
+    store = new_store()
     log = ChangeLog(store)
     write_topic(log, topic("t"))
     image = read_image(store)
-    store.at = path = state_path("t", 0)
+    path = state_path("t", 0)
+    store.before_get = Once(create_again, path.__eq__)
     log.write([], path)
     delta = read_changes(store, image)
     assert delta is not None

@@ -11,30 +11,32 @@ from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.state_writes import BATCH, StateWrite, state_write, write_states
-from oncelog.cluster.store import BadVersionError, NoNodeError, Operation, Set, UnavailableError
-from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.store import BadVersionError, NoNodeError, Set, UnavailableError
 from oncelog.cluster.topic_nodes import erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from support.failing_store import FailingStore
 
 TOPIC = TopicInfo("t", UUID(int=1), (PartitionInfo((1, 2), PartitionState(1, 0, (1, 2))),) * 200)
 
 
-class Counting(MemoryStore):
+class Counting(FailingStore):
     """A tree that counts the attempted changes, and is away from a certain one on."""
 
     attempts = 0
     away_after = 1000
 
-    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+    def __init__(self) -> None:
+        super().__init__(before=self._attempt)
+
+    def _attempt(self, _: object) -> None:
         self.attempts += 1
         if self.attempts > self.away_after:
             raise UnavailableError("away")
-        super().multi(operations, session=session)
 
 
 @pytest.fixture
 def store() -> Counting:
-    store = Counting(lambda: 0)
+    store = Counting()
     prepare(store)
     write_topic(ChangeLog(store), TOPIC)
     store.attempts = 0

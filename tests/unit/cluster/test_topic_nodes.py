@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
@@ -9,11 +9,12 @@ from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import initialize
 from oncelog.cluster.image_nodes import cluster_id, create_cluster, created_ms, prepare, read_image
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state
-from oncelog.cluster.store import Node, Operation, OutcomeUnknownError, UnavailableError
+from oncelog.cluster.store import Node, OutcomeUnknownError, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.failing_store import FailingStore, Once, fail, ignore
 
 TOPIC = TopicInfo(
     "flights",
@@ -89,47 +90,26 @@ def test_illegal_names(name: str) -> None:
 
 
 def test_write_error_of_the_tree_is_reported_as_a_timeout() -> None:
-    class Away(MemoryStore):
-        away = False
-
-        def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-            """Fail while the tree is unavailable."""
-            if self.away:
-                raise UnavailableError("disk full")
-            super().multi(operations, session=session)
-
-    store = Away(lambda: 0)
+    store = FailingStore()
     log = prepared(store)
     topic = TopicInfo("t", UUID(int=5), (PartitionInfo((1,), PartitionState(1, 0, (1,))),))
     for change in (write_topic, erase_topic):
-        store.away = True
+        store.before = fail(UnavailableError("disk full"))
         with pytest.raises(ProtocolError, match="disk full") as caught:
             change(log, topic)
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
-        store.away = False
+        store.before = ignore
         change(log, topic)
-
-
-class LosesAnswers(MemoryStore):
-    """A tree whose next change is made, or not, without an answer."""
-
-    lose: bool | None = None
-
-    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-        made, self.lose = self.lose, None
-        if made is not False:
-            super().multi(operations, session=session)
-        if made is not None:
-            raise OutcomeUnknownError("the connection is lost")
 
 
 @pytest.mark.parametrize("made", [True, False])
 def test_outcome_of_a_lost_answer_is_looked_up_in_the_tree(made: bool) -> None:
-    store = LosesAnswers(lambda: 0)
+    store = FailingStore()
     log = prepared(store)
 
     def change(what: str) -> None:
-        store.lose = made
+        lost = Once(fail(OutcomeUnknownError("the connection is lost")))
+        store.before, store.after = (ignore, lost) if made else (lost, ignore)
         work: dict[str, Callable[[], object]] = {
             "write": lambda: write_topic(log, TOPIC),
             "grow": lambda: add_partitions(log, TOPIC, [PartitionInfo((1,), PartitionState(1, 0, (1,)))]),
@@ -158,10 +138,10 @@ def test_outcome_of_a_lost_answer_is_looked_up_in_the_tree(made: bool) -> None:
 
 
 def test_another_topic_of_the_same_name_is_not_mistaken_for_the_written_one() -> None:
-    store = LosesAnswers(lambda: 0)
+    store = FailingStore()
     log = prepared(store)
     write_topic(log, TOPIC)
-    store.lose = False
+    store.before = Once(fail(OutcomeUnknownError("the connection is lost")))
     other = replace(TOPIC, topic_id=UUID("22345678-1234-4234-8234-123456789abc"))
     with pytest.raises(ProtocolError) as caught:
         write_topic(log, other)
