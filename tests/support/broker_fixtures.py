@@ -16,8 +16,9 @@ from oncelog.broker.workers import Offload
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import MetadataStore
 from oncelog.cluster.store_memory import MemoryStore
-from oncelog.log.disk import Buffer, Disk, OsDisk, OsFile
+from oncelog.log.disk import Disk, OsDisk
 from oncelog.protocol.records import Record, build_batch
+from support.hooked_disk import HookedDisk
 
 NOW = 1_000_000
 Life = Callable[[Broker], Awaitable[None]]
@@ -68,34 +69,11 @@ def live(
         runner.run(run())
 
 
-class BrokenFile(OsFile):
-    """A file whose operations fail as configured in its disk."""
-
-    __slots__ = ("_broken", "_name")
-
-    def __init__(self, disk: BrokenDisk, path: str) -> None:
-        super().__init__(disk, path)
-        self._broken = disk
-        self._name = path
-
-    def pwrite(self, data: Buffer, pos: int) -> None:
-        self._broken.check("write", self._name)
-        super().pwrite(data, pos)
-
-    def view(self, size: int, pos: int) -> bytes | memoryview:
-        self._broken.check("view", self._name)
-        return super().view(size, pos)
-
-    def pread(self, size: int, pos: int) -> bytes:
-        self._broken.check("read", self._name)
-        return super().pread(size, pos)
-
-
-class BrokenDisk(OsDisk):
+class BrokenDisk(HookedDisk):
     """The real disk. `break_down` lets one kind of operation fail under one path, `repair` ends that."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._before)
         self._fault: tuple[str, str, int] | None = None
         self.once = False
         self.sync_threads: set[int] = set()
@@ -109,49 +87,19 @@ class BrokenDisk(OsDisk):
     def repair(self) -> None:
         self._fault = None
 
-    def check(self, kind: str, path: str) -> None:
-        if self._fault is not None and self._fault[0] == kind and path.startswith(self._fault[1]):
+    def _before(self, kind: str, path: str) -> None:
+        thread = threading.get_ident()
+        if kind == "list":
+            self.listed_by.setdefault(path, thread)
+        elif kind == "sync":
+            self.sync_threads.add(thread)
+        elif kind == "remove" or (kind == "remove file" and path.endswith(".deleted")):
+            self.remove_threads.add(thread)
+        if self._fault is not None and self._fault[0] == kind.removesuffix(" part") and path.startswith(self._fault[1]):
             error = self._fault[2]
             if self.once:
                 self.repair()
             raise OSError(error, f"no {kind}", path)
-
-    def open(self, path: str, *, create: bool = False) -> OsFile:
-        file = BrokenFile(self, path)
-        file.attach(create=create)
-        return file
-
-    def listdir(self, path: str) -> list[str]:
-        self.listed_by.setdefault(path, threading.get_ident())
-        self.check("list", path)
-        return super().listdir(path)
-
-    def read_part(self, path: str, size: int, pos: int) -> bytes:
-        self.check("read", path)
-        return super().read_part(path, size, pos)
-
-    def read_file(self, path: str) -> bytes:
-        self.check("read whole", path)
-        return super().read_file(path)
-
-    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
-        self.check("replace", path)
-        super().atomic_write(path, data, sync=sync)
-
-    def remove(self, path: str) -> None:
-        if path.endswith(".deleted"):
-            self.remove_threads.add(threading.get_ident())
-        super().remove(path)
-
-    def remove_tree(self, path: str) -> None:
-        self.remove_threads.add(threading.get_ident())
-        self.check("remove", path)
-        super().remove_tree(path)
-
-    def sync(self, path: str) -> None:
-        self.sync_threads.add(threading.get_ident())
-        self.check("sync", path)
-        super().sync(path)
 
 
 class BrokerStorage:

@@ -31,6 +31,7 @@ from oncelog.protocol.messages.delete_records import (
 )
 from oncelog.sim.disk import SimDisk
 from support.broker_fixtures import NOW, BrokerStorage, append, fill, live
+from support.hooked_disk import HookedDisk
 
 CONTEXT = RequestContext(0, 2, 1, "test", Session())
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint")
@@ -421,30 +422,23 @@ def test_a_log_that_cannot_be_synced_at_a_stop_is_recovered_later(tmp_path: Path
     assert (tmp_path / other / CLEAN_SHUTDOWN).exists()
 
 
-class UndoingDisk(OsDisk):
-    """Note which removed files a power failure could bring back, because their directory was not synced since."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.undoable: set[str] = set()
-
-    def remove(self, path: str) -> None:
-        super().remove(path)
-        self.undoable.add(path)
-
-    def sync(self, path: str) -> None:
-        super().sync(path)
-        self.undoable = {each for each in self.undoable if str(Path(each).parent) != path}
-
-
 def test_a_power_failure_does_not_bring_back_the_mark_of_a_clean_stop(tmp_path: Path) -> None:
     """With the mark, the next start would recover no log, and the broker would stay in the ISRs."""
-    disk = UndoingDisk()
+    undoable: set[str] = set()
+    """Removed files that a power failure could bring back, because their directory was not synced since."""
+
+    def after(kind: str, path: str) -> None:
+        if kind == "remove file":
+            undoable.add(path)
+        elif kind == "sync":
+            undoable.difference_update([each for each in undoable if str(Path(each).parent) == path])
+
+    disk = HookedDisk(after=after)
 
     def opened() -> DataDirectory:
         directory = DataDirectory(disk, str(tmp_path), 1, logging.getLogger("test"), lambda *_: None)
         directory.open("cluster", uuid4)
-        assert disk.undoable == set()
+        assert undoable == set()
         return directory
 
     opened().mark_clean({})

@@ -21,6 +21,7 @@ from oncelog.cluster.topic_nodes import erase_topic
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
 from support.broker_fixtures import NOW, live
+from support.hooked_disk import HookedDisk
 
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "300", "min.cleanable.dirty.ratio": "0.1"}
 
@@ -254,16 +255,14 @@ def test_cleaner_runs_automatically(storage: CleanerStorage) -> None:
 def test_error_in_one_log_does_not_stop_cleaning_the_others(
     storage: CleanerStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class BrokenDisk(OsDisk):
-        reads = 0
+    reads: list[str] = []
 
-        def read_part(self, path: str, size: int, pos: int) -> bytes:
-            if "bad-0" in path:
-                self.reads += 1
-                raise RuntimeError("an unexpected error")
-            return super().read_part(path, size, pos)
+    def fail(kind: str, path: str) -> None:
+        if kind == "read part" and "bad-0" in path:
+            reads.append(path)
+            raise RuntimeError("an unexpected error")
 
-    storage.disk = disk = BrokenDisk()
+    storage.disk = HookedDisk(fail)
 
     async def life(broker: Broker) -> None:
         bad, good = await made(broker, "bad"), await made(broker, "good")
@@ -279,28 +278,23 @@ def test_error_in_one_log_does_not_stop_cleaning_the_others(
 
     with caplog.at_level(logging.ERROR):
         storage.run_broker(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
-    assert disk.reads == 1
+    assert len(reads) == 1
     (entry,) = caplog.records
     assert "bad-0" in entry.getMessage()
     assert entry.exc_info is not None
     assert isinstance(entry.exc_info[1], RuntimeError)
 
 
-class FailingDisk(OsDisk):
-    """Fail this many reads of a cleaner, and record the threads."""
+def fail_once(number: int, threads: list[int]) -> HookedDisk:
+    """Return a disk that fails the first read of the cleaner, and records the threads of all of them."""
 
-    def __init__(self, number: int, times: int) -> None:
-        super().__init__()
-        self._number = number
-        self.times = times
-        self.threads: set[int] = set()
+    def read(kind: str, path: str) -> None:
+        if kind == "read part":
+            threads.append(threading.get_ident())
+            if len(threads) == 1:
+                raise OSError(number, "no read", path)
 
-    def read_part(self, path: str, size: int, pos: int) -> bytes:
-        self.threads.add(threading.get_ident())
-        if self.times:
-            self.times -= 1
-            raise OSError(self._number, "no read", path)
-        return super().read_part(path, size, pos)
+    return HookedDisk(read)
 
 
 def test_cleaner_survives_too_many_open_files(storage: CleanerStorage) -> None:
@@ -311,28 +305,28 @@ def test_cleaner_survives_too_many_open_files(storage: CleanerStorage) -> None:
         assert len(keys(replica)) == 20
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10
-        assert threading.get_ident() not in disk.threads
+        assert threading.get_ident() not in threads
 
-    storage.disk = disk = FailingDisk(errno.EMFILE, 1)
+    threads: list[int] = []
+    storage.disk = fail_once(errno.EMFILE, threads)
     storage.run_broker(life)
 
 
 def test_log_is_compacted_later_after_a_lack_of_memory(storage: CleanerStorage) -> None:
-    class ScarceMemory(OsDisk):
-        scarce = True
+    scarce = True
 
-        def read_part(self, path: str, size: int, pos: int) -> bytes:
-            if self.scarce:
-                raise MemoryError("cannot reserve")
-            return super().read_part(path, size, pos)
+    def reserve(kind: str, path: str) -> None:
+        if kind == "read part" and scarce:
+            raise MemoryError("cannot reserve")
 
-    storage.disk = disk = ScarceMemory()
+    storage.disk = HookedDisk(reserve)
 
     async def life(broker: Broker) -> None:
+        nonlocal scarce
         replica = await made(broker, "t")
         fill(replica)
         assert not await broker.cleaner.clean_due()
-        disk.scarce = False
+        scarce = False
         assert len(keys(replica)) == 20
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10
@@ -357,7 +351,7 @@ def test_failed_disk_removes_its_logs_from_the_cleaner(storage: CleanerStorage) 
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10
 
-    storage.disk = FailingDisk(errno.EIO, 1)
+    storage.disk = fail_once(errno.EIO, [])
     storage.run_broker(first)
     storage.run_broker(second)
 

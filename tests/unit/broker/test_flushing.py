@@ -20,7 +20,6 @@ from oncelog.broker.handlers.produce import bind as produce
 from oncelog.broker.handlers.write_txn_markers import bind as handle_markers
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.store_memory import MemoryStore
-from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.net.eager import start_eagerly
 from oncelog.net.server import Deferred
@@ -47,30 +46,30 @@ from oncelog.protocol.messages.write_txn_markers import (
 )
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, running
+from support.hooked_disk import HookedDisk
 
 CONTEXT = RequestContext(0, 12, 1, "test", Session())
 
 
-class GatedDisk(OsDisk):
+class GatedDisk(HookedDisk):
     """The real disk, whose syncs of segments wait for `gate`, are counted, and can fail."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._before)
         self.gate = asyncio.Event()
         self.synced: list[str] = []
         self.fails = False
         self.without_descriptors = 0
         """How many syncs fail for lack of a file descriptor."""
 
-    def sync(self, path: str) -> None:
-        if path.endswith(".log"):
+    def _before(self, kind: str, path: str) -> None:
+        if kind == "sync" and path.endswith(".log"):
             self.synced.append(Path(path).parent.name)
             if self.fails:
                 raise OSError(errno.EIO, "input/output error", path)
             if self.without_descriptors:
                 self.without_descriptors -= 1
                 raise OSError(errno.EMFILE, "too many open files", path)
-        super().sync(path)
 
 
 def live(

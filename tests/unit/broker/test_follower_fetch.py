@@ -175,7 +175,7 @@ def read_kinds(storage: BrokerStorage) -> list[str]:
         if kind in ("read", "view"):
             kinds.append(kind)
 
-    storage.disk.check = check  # type: ignore[method-assign]
+    storage.disk.before = check
     return kinds
 
 

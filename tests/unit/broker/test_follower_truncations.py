@@ -116,7 +116,7 @@ def test_a_truncation_that_fails_within_an_append_is_completed(
                 failed.append(path)
                 raise OSError(errno.EMFILE, "no descriptor", path)
 
-        storage.disk.check = check  # type: ignore[method-assign]
+        storage.disk.before = check
         leader.records = batch
         async with asyncio.timeout(60):
             while replica.log.log_end_offset != 8 or replica.truncating:

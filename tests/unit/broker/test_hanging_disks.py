@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from oncelog.broker.storage.data_directory import HIGH_WATERMARKS
 from oncelog.broker.workers import worker_threads
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.log.checkpoint import read_offset_checkpoint
-from oncelog.log.disk import Buffer, OsDisk
+from oncelog.log.disk import OsDisk
 from oncelog.net.connection import ClientConnection, connect
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -29,16 +28,21 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, running
 from support.broker_sets import until
+from support.hooked_disk import HookedDisk
 
 REQUESTS = 40
 """More than the worker threads of a broker with two log directories."""
 
 
-class HangingDisk(OsDisk):
+WAITS = {"space", "exists", "sync", "replace", "remove"}
+"""The kinds of operations that wait for the device."""
+
+
+class HangingDisk(HookedDisk):
     """A disk whose device hangs below one path. Only worker threads wait for the device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._before)
         self.hung = ""
         self.waiting = 0
         """The threads that wait for the device now."""
@@ -49,35 +53,17 @@ class HangingDisk(OsDisk):
         self.hung = ""
         self._continues.set()
 
-    @contextlib.contextmanager
-    def _device(self, path: str) -> Iterator[None]:
-        if self.hung and path.startswith(self.hung) and threading.current_thread() is not threading.main_thread():
+    def _before(self, kind: str, path: str) -> None:
+        if (
+            kind in WAITS
+            and path.startswith(self.hung or "?")
+            and threading.current_thread() is not threading.main_thread()
+        ):
             with self._counting:
                 self.waiting += 1
             self._continues.wait()
             with self._counting:
                 self.waiting -= 1
-        yield
-
-    def space(self, path: str) -> tuple[int, int]:
-        with self._device(path):
-            return super().space(path)
-
-    def exists(self, path: str) -> bool:
-        with self._device(path):
-            return super().exists(path)
-
-    def sync(self, path: str) -> None:
-        with self._device(path):
-            super().sync(path)
-
-    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
-        with self._device(path):
-            super().atomic_write(path, data, sync=sync)
-
-    def remove_tree(self, path: str) -> None:
-        with self._device(path):
-            super().remove_tree(path)
 
 
 class Life:

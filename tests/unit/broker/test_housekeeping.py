@@ -6,23 +6,21 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.settings import load
 from oncelog.broker.storage import housekeeping
 from oncelog.broker.storage.checkpoints import Written
 from oncelog.broker.storage.data_directory import DataDirectory
-from oncelog.cluster.store_memory import MemoryStore
-from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import Record, build_batch
+from support.broker_fixtures import NOW, live
+from support.hooked_disk import HookedDisk
 from support.logs import delete_old_segments
 
 QUICK = {
-    "listeners": "PLAINTEXT://127.0.0.1:0",
-    "log.flush.offset.checkpoint.interval.ms": "5",
-    "log.retention.check.interval.ms": "5",
-    "producer.id.expiration.check.interval.ms": "5",
-    "producer.id.expiration.ms": "1000",
+    "log_flush_offset_checkpoint_interval_ms": "5",
+    "log_retention_check_interval_ms": "5",
+    "producer_id_expiration_check_interval_ms": "5",
+    "producer_id_expiration_ms": "1000",
 }
 TOPIC = {"internal.segment.bytes": "200", "retention.ms": "60000"}
 
@@ -33,12 +31,10 @@ def batch(timestamp: int, sequence: int) -> memoryview:
 
 
 def test_housekeeping_deletes_segments_expires_producers_and_writes_checkpoints(tmp_path: Path) -> None:
-    async def run() -> None:
-        now = 1_000_000
-        config = load(QUICK | {"log.dirs": str(tmp_path)})
-        store = MemoryStore(lambda: now)
-        broker = Broker(config, disk=OsDisk(), store=store, now_ms=lambda: now)
-        await broker.start()
+    now = NOW
+
+    async def life(broker: Broker) -> None:
+        nonlocal now
         await broker.topics.create("t", partitions=1, configs=TOPIC)
         replica = broker.partitions.find("t", 0)
         for sequence in range(5):
@@ -52,25 +48,19 @@ def test_housekeeping_deletes_segments_expires_producers_and_writes_checkpoints(
         now += 60_001
         while log.log_start_offset < 5 or log.producers():
             await asyncio.sleep(0.005)
-        await broker.stop()
-        assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[2:] == ["t 0 5"]
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: now, **QUICK)
+    assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[2:] == ["t 0 5"]
 
 
 @pytest.mark.parametrize(("age_ms", "warnings"), [(60_001, 1), (0, 0)])
 def test_deletion_of_new_records_with_old_timestamps_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, age_ms: int, warnings: int
 ) -> None:
-    async def run() -> None:
-        now = 1_000_000_000_000
-        broker = Broker(
-            load(QUICK | {"log.dirs": str(tmp_path)}),
-            disk=OsDisk(),
-            store=MemoryStore(lambda: now),
-            now_ms=lambda: now,
-        )
-        await broker.start()
+    now = 1_000_000_000_000
+
+    async def life(broker: Broker) -> None:
+        nonlocal now
         await broker.topics.create("t", partitions=2, configs=TOPIC)
         for partition in range(2):
             replica = broker.partitions.find("t", partition)
@@ -79,9 +69,8 @@ def test_deletion_of_new_records_with_old_timestamps_is_a_warning(
         now += 60_001 - age_ms
         while any(broker.partitions.find("t", partition).log.log_start_offset < 3 for partition in range(2)):
             await asyncio.sleep(0.005)
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: now, **QUICK)
     found = [record.getMessage() for record in caplog.records if "older than retention.ms=60000" in record.getMessage()]
     assert len(found) == warnings, "once per topic, and not for records that have become old"
     for message in found:
@@ -91,39 +80,35 @@ def test_deletion_of_new_records_with_old_timestamps_is_a_warning(
 
 
 def test_segment_that_is_deleted_during_its_sync_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        loop, deleted = asyncio.get_running_loop(), []
+    async def life(broker: Broker) -> None:
+        loop, deleted = asyncio.get_running_loop(), list[int]()
 
         def delete(done: threading.Event) -> None:
             replica.log.advance_log_start(replica.log.high_watermark)
             deleted.append(delete_old_segments(replica.log))
             done.set()
 
-        class Disk(OsDisk):
-            def sync(self, path: str) -> None:
-                if path.endswith(".log") and not deleted:
-                    done = threading.Event()
-                    loop.call_soon_threadsafe(delete, done)
-                    assert done.wait(30)
-                super().sync(path)
+        def before(kind: str, path: str) -> None:
+            if kind == "sync" and path.endswith(".log") and not deleted:
+                done = threading.Event()
+                loop.call_soon_threadsafe(delete, done)
+                assert done.wait(30)
 
-        config = load(QUICK | {"log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=Disk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000_000)
-        await broker.start()
+        disk.before = before
         await broker.topics.create("t", partitions=1, configs={"internal.segment.bytes": "200"})
         replica = broker.partitions.find("t", 0)
         for sequence in range(5):
-            replica.append(batch(1_000_000, sequence), now_ms=1_000_000)
+            replica.append(batch(NOW, sequence), now_ms=NOW)
         while not deleted:
             await asyncio.sleep(0.005)
         for sequence in range(5, 10):
-            replica.append(batch(1_000_000, sequence), now_ms=1_000_000)
+            replica.append(batch(NOW, sequence), now_ms=NOW)
         while replica.log.recovery_point < replica.log.segments.active.base_offset:
             await asyncio.sleep(0.005)
         assert deleted[0] > 0
-        await broker.stop()
 
-    asyncio.run(run())
+    disk = HookedDisk()
+    live(tmp_path, life=life, disk=disk, **QUICK)
     assert "housekeeping" not in caplog.text
 
 
@@ -132,11 +117,10 @@ def test_segments_are_deleted_only_when_the_checkpoint_has_the_new_log_start(
 ) -> None:
     """Otherwise, recovery could not tell a deleted segment from one that a crash of the machine has lost."""
 
-    async def run() -> None:
-        now = 1_000_000
-        config = load(QUICK | {"log.dirs": str(tmp_path), "log.flush.offset.checkpoint.interval.ms": "600000"})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: now), now_ms=lambda: now)
-        await broker.start()
+    now = NOW
+
+    async def life(broker: Broker) -> None:
+        nonlocal now
         await broker.topics.create("t", partitions=1, configs=TOPIC)
         replica = broker.partitions.find("t", 0)
         for sequence in range(5):
@@ -151,9 +135,8 @@ def test_segments_are_deleted_only_when_the_checkpoint_has_the_new_log_start(
         while log.segments.first_offset < 5:
             await asyncio.sleep(0.005)
         assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[2:] == ["t 0 5"]
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: now, **QUICK | {"log_flush_offset_checkpoint_interval_ms": "600000"})
 
 
 def _refusing(failed: list[object]) -> Callable[[object], Awaitable[Written]]:
@@ -171,11 +154,10 @@ def test_expired_producer_is_known_until_the_next_housekeeping_round(tmp_path: P
     producer.
     """
 
-    async def run() -> None:
-        now = 1_000_000
-        config = load(QUICK | {"log.dirs": str(tmp_path), "producer.id.expiration.check.interval.ms": "600000"})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: now), now_ms=lambda: now)
-        await broker.start()
+    now = NOW
+
+    async def life(broker: Broker) -> None:
+        nonlocal now
         await broker.topics.create("t", partitions=1, configs={})
         replica = broker.partitions.find("t", 0)
         replica.append(batch(now, 0), now_ms=now)
@@ -185,17 +167,14 @@ def test_expired_producer_is_known_until_the_next_housekeeping_round(tmp_path: P
             replica.append(batch(now, 7), now_ms=now)
         assert replica.log.expire_producers(now) == 1
         assert replica.append(batch(now, 7), now_ms=now).first_offset == 1
-        await broker.stop()
 
-    asyncio.run(run())
+    live(tmp_path, life=life, now_ms=lambda: now, **QUICK | {"producer_id_expiration_check_interval_ms": "600000"})
 
 
 def test_failed_round_is_logged_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        config = load(QUICK | {"log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000_000)
+    async def life(broker: Broker) -> None:
         seen: list[int] = []
         written: list[int] = []
 
@@ -213,17 +192,15 @@ def test_failed_round_is_logged_and_the_next_one_runs(
 
         monkeypatch.setattr(Log, "expire_producers", expire)
         monkeypatch.setattr(broker.checkpoints, "write", checkpoint)
-        await broker.start()
         await broker.topics.create("t", partitions=2, configs={})
         for partition in range(2):
             broker.partitions.find("t", partition)
         async with asyncio.timeout(60):
             while len(seen) < 4 or len(written) < 2:
                 await asyncio.sleep(0.005)
-        await broker.stop()
         assert seen[:4] == [0, 1, 0, 1]
 
-    asyncio.run(run())
+    live(tmp_path, life=life, **QUICK)
     logged = [record for record in caplog.records if record.exc_info]
     assert sorted(str(record.exc_info[1]) for record in logged if record.exc_info) == [
         "an unexpected error",
@@ -241,16 +218,11 @@ def test_log_directories_are_checked_again_after_an_unexpected_error(
         if len(checks) == 1:
             raise RuntimeError("can't start new thread")
 
-    async def run() -> None:
-        config = load(QUICK | {"log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000_000)
-        await broker.start()
-        async with asyncio.timeout(60):
-            while len(checks) < 2:
-                await asyncio.sleep(0.005)
-        await broker.stop()
+    async def life(broker: Broker) -> None:
+        while len(checks) < 2:
+            await asyncio.sleep(0.005)
 
     monkeypatch.setattr(housekeeping, "DIRECTORY_CHECK_MS", 5)
     monkeypatch.setattr(DataDirectory, "check_exists", check)
-    asyncio.run(run())
+    live(tmp_path, life=life, **QUICK)
     assert caplog.text.count("RuntimeError: can't start new thread") == 1

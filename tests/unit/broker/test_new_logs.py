@@ -15,7 +15,6 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.handlers.produce import bind as produce
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.new_logs import LOGS_A_JOB
-from oncelog.log.disk import Buffer, OsDisk
 from oncelog.log.steps import at_once
 from oncelog.net.server import Deferred
 from oncelog.net.session import Session
@@ -27,28 +26,25 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.topics import TRANSACTION_STATE
 from support.broker_fixtures import NOW, append, running
+from support.hooked_disk import HookedDisk
 
 MANY = 30
 FILES = ["00000000000000000000.log", "partition.metadata"]
 
 
-class CreatingDisk(OsDisk):
+class CreatingDisk(HookedDisk):
     """Record the threads that create folders and small files. The creation of one folder's files may fail."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._before)
         self.threads: set[int] = set()
         self.failing = ""
 
-    def mkdir(self, path: str, *, parents: bool = False) -> None:
-        super().mkdir(path, parents=parents)
-        self.threads.add(threading.get_ident())
-
-    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
-        self.threads.add(threading.get_ident())
-        if self.failing and f"/{self.failing}." in path:
+    def _before(self, kind: str, path: str) -> None:
+        if kind in ("mkdir", "replace"):
+            self.threads.add(threading.get_ident())
+        if kind == "replace" and self.failing and f"/{self.failing}." in path:
             raise OSError(errno.EMFILE, "too many open files", path)
-        super().atomic_write(path, data, sync=sync)
 
 
 class Workers:

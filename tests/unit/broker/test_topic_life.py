@@ -39,6 +39,7 @@ from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, live
 from support.failing_store import FailingStore
+from support.hooked_disk import HookedDisk
 from support.logs import apply_retention
 
 PARTITIONS = 3 * ITEMS_A_TURN
@@ -370,17 +371,14 @@ def test_request_gets_retriable_error_if_an_internal_topic_cannot_be_created(sto
 def test_checkpoints_continue_after_a_disk_error(tmp_path: Path) -> None:
     storage = CrashStorage(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
 
-    class Failing(OsDisk):
-        failures = 0
+    failures: list[str] = []
 
-        def sync(self, path: str) -> None:
-            """Fail once, as for a file that was deleted meanwhile."""
-            if path.endswith(".log") and not self.failures:
-                self.failures += 1
-                raise FileNotFoundError(2, "gone", path)
-            super().sync(path)
+    def fail(kind: str, path: str) -> None:
+        if kind == "sync" and path.endswith(".log") and not failures:
+            failures.append(path)
+            raise FileNotFoundError(2, "the file was deleted meanwhile", path)
 
-    storage.disk = Failing()
+    storage.disk = HookedDisk(fail)
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)

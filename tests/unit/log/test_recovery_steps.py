@@ -12,7 +12,8 @@ from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
 from oncelog.log.recovery import FILE_CHECKED
 from oncelog.log.steps import BATCHES_A_STEP
-from support.crashdisk import Buffer, CrashDisk, CrashFile
+from support.crashdisk import CrashDisk
+from support.hooked_disk import hooked, ignore
 from support.logs import FOLDER, NOW, append, end_txn, of_producer, open_at, values
 
 SMALL = LogConfig(segment_bytes=150)
@@ -20,36 +21,15 @@ SEGMENTS = 400
 FILES_A_STEP = 2 * BATCHES_A_STEP // FILE_CHECKED
 
 
+@hooked
 class CountingDisk(CrashDisk):
     """Count the uses of files."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.used = 0
+    used = 0
+    after = staticmethod(ignore)
 
-    def open(self, path: str, *, create: bool = False) -> CrashFile:
-        self.used += 1
-        return super().open(path, create=create)
-
-    def size(self, path: str) -> int | None:
-        self.used += 1
-        return super().size(path)
-
-    def read_file(self, path: str) -> bytes:
-        self.used += 1
-        return super().read_file(path)
-
-    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
-        self.used += 1
-        super().atomic_write(path, data, sync=sync)
-
-    def rename(self, source: str, target: str) -> None:
-        self.used += 1
-        super().rename(source, target)
-
-    def remove(self, path: str) -> None:
-        self.used += 1
-        super().remove(path)
+    def before(self, kind: str, path: str) -> None:
+        self.used += kind in ("open", "size", "read whole", "replace", "rename", "remove file")
 
 
 def filled() -> CountingDisk:
