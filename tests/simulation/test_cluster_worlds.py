@@ -133,6 +133,29 @@ def test_world_finds_a_damaged_replica_that_leads(kind: str, is_ignored: bool, m
         assert run_plan(plan)[0]["damaged"] == 1
 
 
+def test_no_replica_is_damaged_while_the_other_one_died_during_a_write() -> None:
+    """Broker 3, the only eligible replica, has a torn log. So broker 2 must not lose its own (seed 80147, shrunk)."""
+    work = [
+        Transaction(1, [0, 2, 1], False, 0.0, True, 0.289),
+        Transaction(1, [1], True, 0.3816, True, 0.1941),
+        Transaction(1, [2, 1], False, 0.0, True, 0.0799),
+        Transaction(1, [0], False, 0.0, True, 0.2193),
+        Transaction(1, [1, 0], False, 0.0, True, 0.2519),
+        Transaction(1, [2, 1], False, 0.0, False, 0.1757),
+        Transaction(1, [2, 0], True, 0.0, True, 0.2993),
+    ]
+    folder = "data/__transaction_state-1"
+    faults = [
+        Cut(at=2.0972, source="broker-1", target="broker-2", seconds=2.5),
+        Damage(at=2.4872, host="broker-1", folder=folder, torn_at=1.0, seconds=2.5),
+        Die(at=4.5072, host="broker-3", changes=8, seconds=0.5, restarts=(9, 12)),
+        Damage(at=6.0264, host="broker-2", folder=folder, torn_at=None, seconds=0.5),
+    ]
+    workload = [msgspec.to_builtins(each) for each in work]
+    plan = msgspec.structs.replace(expand(80147), seconds=7.0, workload=workload, faults=faults)
+    assert run_plan(plan)[0]["damaged"] == 1
+
+
 def test_no_session_ends_while_a_crashed_replica_may_lack_records() -> None:
     """The crashed replica could become the last one in sync, also if a second crash only kills (seed 54413)."""
     crash, later = Crash(at=0.5, host="broker-1", seconds=2.0), (Crash, Kill, Pause)
