@@ -18,22 +18,27 @@ from oncelog.spark.reading.stream import StreamSource
 from spark.judges import create
 from spark.micro_batches import Query
 from spark.test_sink_crashes import check
-from support.servers import OncelogCluster
+from support.broker_processes import BrokerProcesses
 
 BEFORE, AFTER = "before the broker reads the request", "after it has answered"
 
 
-class Restarted(OncelogCluster):
-    """A broker that this test starts again at once: the supervisor of `oncelog up` waits if a broker died early."""
+class Restarted:
+    """A broker process without a supervisor, which this test starts again at once after a kill."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, arguments=("--no-restart",))
+    def __init__(self, folder: Path) -> None:
+        self._processes = BrokerProcesses(folder)
+        self._processes.start(1)
+        self.bootstrap = f"127.0.0.1:{self._processes.ports[1]}"
 
-    def kill(self, broker: int = 1) -> None:
+    def kill(self) -> None:
         """Kill the broker with SIGKILL, and wait until it serves again at the same address."""
-        super().kill(broker)
-        self.process.popen.wait()
-        self.start(int(self.bootstrap.rpartition(":")[2]))
+        self._processes.kill(1)
+        self._processes.start(1)
+
+    def stop(self) -> None:
+        """Stop the broker cleanly."""
+        assert self._processes.stop(1) == 0
 
 
 class Kills:
