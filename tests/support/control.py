@@ -19,7 +19,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from support.apache_kafka import ROOT, kafka_libs
-from support.imported_files import Closure, SourceTree
+from support.imported_files import SourceTree, digest
 
 CONTROL = ("tests/clients", "tests/features", "tests/spark/test_source.py", "tests/spark/test_spark.py")
 """Tests that Apache Kafka must pass."""
@@ -92,12 +92,6 @@ def parse(text: str) -> dict[str, Entry]:
 def render(entries: Iterable[Entry]) -> str:
     """Return the text of a record."""
     return HEADER + "".join(f"{entry.line()}\n" for entry in sorted(entries))
-
-
-def digest(closure: Closure, root: Path, tools: Sequence[str]) -> str:
-    """Return the digest of files by name and content, and of `tools` (names with versions)."""
-    parts = [f"{path.relative_to(root)} {sha256(path.read_bytes()).hexdigest()}" for path in sorted(closure.files)]
-    return sha256("\n".join([*parts, *tools]).encode()).hexdigest()
 
 
 def choose(digests: Mapping[str, str], entries: Mapping[str, Entry], day: date) -> Choice:

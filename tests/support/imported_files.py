@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +43,12 @@ class Closure(NamedTuple):
     others: frozenset[str]
 
 
+def digest(closure: Closure, root: Path, tools: Sequence[str]) -> str:
+    """Return the digest of files by name and content, and of `tools` (names with versions)."""
+    parts = [f"{path.relative_to(root)} {sha256(path.read_bytes()).hexdigest()}" for path in sorted(closure.files)]
+    return sha256("\n".join([*parts, *tools]).encode()).hexdigest()
+
+
 class SourceTree:
     """The modules below FOLDERS of one checkout."""
 
@@ -58,9 +65,13 @@ class SourceTree:
         self._parse = cache(lambda path: ast.parse(path.read_text(), str(path)))
         self._imports = cache(self._find_imports)
 
-    def closure(self, path: Path) -> Closure:
-        """Return what the test file `path` depends on, with the conftest of each folder above it."""
+    def closure(self, path: Path, *, imports_only: bool = False) -> Closure:
+        """Return what the test file `path` depends on, with the conftest of each folder above it.
+
+        With `imports_only`, the tests need no conftest, and start none of our programs.
+        """
         above = [folder / "conftest.py" for folder in path.parents if folder.is_relative_to(self.root / "tests")]
+        above *= not imports_only
         todo = [self._names[each] for each in (path, *above) if each in self._names]
         found: set[str] = set()
         while todo:
@@ -68,7 +79,9 @@ class SourceTree:
             if name not in found:
                 found.add(name)
                 todo += self._direct(name)
-        if any(STARTS_PROCESSES.search(self.modules[name].read_text()) for name in found - STARTS_SERVERS):
+        if not imports_only and any(
+            STARTS_PROCESSES.search(self.modules[name].read_text()) for name in found - STARTS_SERVERS
+        ):
             source = self.root / "src"
             found |= {
                 name

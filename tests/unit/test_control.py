@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from support import control
-from support.control import SHARES, Entry, choose, digest, outcomes, parse, remember, render, report
-from support.imported_files import Closure
+from support.control import SHARES, Entry, choose, outcomes, parse, remember, render, report
+from support.imported_files import Closure, digest
 
 DAY = date(2026, 11, 22)
 PLACE = (DAY.isoformat(), "4.3.1", "3.11")
