@@ -83,7 +83,7 @@ class Proxy:
     def close(self) -> None:
         """Close all connections."""
         for each in self._sockets:
-            _shut(each)
+            shut(each)
 
     def release(self) -> int:
         """Let the held requests arrive in order, wait for the broker's responses, and return their number."""
@@ -92,8 +92,12 @@ class Proxy:
         for upstream, frame in held:
             upstream.sendall(struct.pack(">i", len(frame)) + frame)
             upstream.settimeout(WAIT_S)
-            assert _frame(upstream) is not None, "the broker closed the connection on a late request"
+            assert frame_from(upstream) is not None, "the broker closed the connection on a late request"
         return len(held)
+
+    def link(self, client: socket.socket, upstream: socket.socket) -> None:
+        """Forward between a client's new connection and its connection to the broker, in threads."""
+        _Link(self, client, upstream)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -103,11 +107,11 @@ class Proxy:
                 try:
                     upstream = socket.create_connection(self._target, timeout=WAIT_S)
                 except OSError:
-                    _shut(client)
+                    shut(client)
                     continue
                 upstream.settimeout(None)
                 self._sockets.append(upstream)
-                _Link(self, client, upstream)
+                self.link(client, upstream)
 
     def _fate(self, frame: bytes) -> tuple[Fate, ProduceRequest | None, int]:
         header, position = decode_request_header(memoryview(frame))
@@ -135,11 +139,11 @@ class _Link:
 
     def _requests(self) -> None:
         with contextlib.suppress(OSError):
-            while (frame := _frame(self._client)) is not None:
+            while (frame := frame_from(self._client)) is not None:
                 if not self._one(frame):
                     return
         if not self._quiet:
-            _shut(self._upstream)
+            shut(self._upstream)
 
     def _one(self, frame: bytes) -> bool:
         fate, request, version = self._proxy._fate(frame)
@@ -154,16 +158,16 @@ class _Link:
                 return True
             self._instead[correlation_id] = answer
         if fate == LOSE_REQUEST:
-            _shut(self._client)
-            _shut(self._upstream)
+            shut(self._client)
+            shut(self._upstream)
             return False
         if fate == HOLD:
             self._quiet = True
             upstream = socket.create_connection(self._proxy._target, timeout=WAIT_S)
             self._proxy._sockets.append(upstream)
             self._proxy._held.append((upstream, frame))
-            _shut(self._client)
-            _shut(self._upstream)
+            shut(self._client)
+            shut(self._upstream)
             return False
         if fate == LOSE_ANSWER:
             self._cut_after.add(correlation_id)
@@ -172,13 +176,13 @@ class _Link:
 
     def _answers(self) -> None:
         with contextlib.suppress(OSError):
-            while (frame := _frame(self._upstream)) is not None:
+            while (frame := frame_from(self._upstream)) is not None:
                 (correlation_id,) = struct.unpack_from(">i", frame)
                 if correlation_id in self._cut_after:
                     break
                 frame = self._instead.get(correlation_id, frame)
                 self._client.sendall(struct.pack(">i", len(frame)) + frame)
-        _shut(self._client)
+        shut(self._client)
 
 
 def refusal(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
@@ -207,7 +211,7 @@ def redirect(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
     monkeypatch.setattr(connections, "connect", through)
 
 
-def _frame(sock: socket.socket) -> bytes | None:
+def frame_from(sock: socket.socket) -> bytes | None:
     head = _exactly(sock, 4)
     return None if head is None else _exactly(sock, struct.unpack(">i", head)[0])
 
@@ -222,7 +226,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes | None:
     return bytes(data)
 
 
-def _shut(sock: socket.socket) -> None:
+def shut(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
