@@ -21,6 +21,9 @@ from support.proxy import redirect
 from support.servers import OncelogCluster
 from support.silent_proxy import SilentProxy
 
+TIMEOUT_MS = 10_000
+"""Longer than the wait that is logged. A request that the proxy has dropped is sent again after this time."""
+
 
 @pytest.fixture
 def topic(oncelog_cluster: OncelogCluster) -> str:
@@ -33,7 +36,7 @@ def topic(oncelog_cluster: OncelogCluster) -> str:
 @pytest.fixture
 def proxy(topic: str, oncelog_cluster: OncelogCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentProxy]:
     made = SilentProxy(oncelog_cluster.bootstrap)
-    redirect(monkeypatch, made)  # type: ignore[arg-type]
+    redirect(monkeypatch, made)
     yield made
     made.close()
 
@@ -49,24 +52,28 @@ def send(bootstrap: str, topic: str) -> object:
 
 
 def begin(bootstrap: str, topic: str) -> object:
-    with Producer(bootstrap, transactional_id=topic) as producer:
+    with Producer(bootstrap, transactional_id=topic, request_timeout_ms=TIMEOUT_MS) as producer:
         return producer.producer_id
 
 
 def commit(bootstrap: str, topic: str) -> object:
-    with Consumer(bootstrap, group_id=topic) as consumer:
+    with Consumer(bootstrap, group_id=topic, request_timeout_ms=TIMEOUT_MS) as consumer:
         consumer.assign([(topic, 0)])
         return consumer.commit({(topic, 0): 1})
 
 
+def reader(bootstrap: str, topic: str) -> Consumer:
+    return Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest", request_timeout_ms=TIMEOUT_MS)
+
+
 def read(bootstrap: str, topic: str) -> object:
-    with Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
+    with reader(bootstrap, topic) as consumer:
         consumer.assign([(topic, 0)])
         return consumer.poll(60)
 
 
 def join(bootstrap: str, topic: str) -> object:
-    with Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
+    with reader(bootstrap, topic) as consumer:
         consumer.subscribe([topic])
         return consumer.poll(60)
 
