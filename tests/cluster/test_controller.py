@@ -16,7 +16,8 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topics import PartitionInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import append
-from support.broker_sets import Brokers, Clock, run, until
+from support.broker_sets import Brokers, Clock, run
+from support.turns import until
 
 
 def state(broker: Broker, topic: str = "t", index: int = 0) -> PartitionInfo:

@@ -10,7 +10,8 @@ from oncelog.broker.broker import Broker
 from oncelog.cluster.follower import Fetch, Following
 from oncelog.cluster.store_memory import MemoryStore
 from support.broker_fixtures import append
-from support.broker_sets import Brokers, run, until
+from support.broker_sets import Brokers, run
+from support.turns import until
 
 
 def marks(broker: Broker, topic: str) -> list[int]:

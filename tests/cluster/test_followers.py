@@ -18,7 +18,8 @@ from oncelog.protocol.messages.delete_records import (
 )
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from support.broker_fixtures import append
-from support.broker_sets import Brokers, ask, everywhere, fetch_nothing, has_record, produce, run, three, until
+from support.broker_sets import Brokers, ask, everywhere, fetch_nothing, has_record, produce, run, three
+from support.turns import until
 
 
 def test_fetch_with_an_invented_broker_epoch_does_not_lock_the_follower_out(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from support.broker_fixtures import BrokenDisk, append
 from support.broker_processes import BrokerProcesses, broker_processes, running
-from support.broker_sets import Brokers, led_by_another, run, until
+from support.broker_sets import Brokers, led_by_another, run
 from support.processes import wait_until
+from support.turns import until
 
 PARTITIONS = 4
 

@@ -28,7 +28,8 @@ from oncelog.log.checkpoint import write_offset_checkpoint
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import BrokenDisk, append
-from support.broker_sets import NOW, Brokers, led_by_another, publish_before_register_returns, run, until
+from support.broker_sets import NOW, Brokers, led_by_another, publish_before_register_returns, run
+from support.turns import until
 
 
 def in_shared_isr(store: MemoryStore) -> None:

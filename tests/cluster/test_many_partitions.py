@@ -10,7 +10,8 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
-from support.broker_sets import NOW, Brokers, everywhere, run, until
+from support.broker_sets import NOW, Brokers, everywhere, run
+from support.turns import until
 
 PARTITIONS = FEW_ITEMS + 500
 

@@ -24,7 +24,8 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from support.broker_sets import Brokers, ask, run, until
+from support.broker_sets import Brokers, ask, run
+from support.turns import until
 
 PARTITIONS = 6
 SETTINGS = {

@@ -27,7 +27,8 @@ from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import append
-from support.broker_sets import NOW, Brokers, Clock, led_by_another, publish_before_register_returns, run, until
+from support.broker_sets import NOW, Brokers, Clock, led_by_another, publish_before_register_returns, run
+from support.turns import until
 
 
 def test_running_broker_is_registered_with_its_addresses(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from oncelog.protocol.messages.create_topics import (
 )
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from support.broker_sets import Brokers, ask, everywhere, run, three, until
+from support.broker_sets import Brokers, ask, everywhere, run, three
+from support.turns import until
 
 
 def described(name: str) -> MetadataRequest:

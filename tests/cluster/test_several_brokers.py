@@ -23,7 +23,8 @@ from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLe
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from support.broker_fixtures import append
-from support.broker_sets import Brokers, ask, everywhere, fetch_nothing, has_record, run, three, until
+from support.broker_sets import Brokers, ask, everywhere, fetch_nothing, has_record, run, three
+from support.turns import until
 
 
 def described(name: str) -> MetadataRequest:

@@ -15,7 +15,8 @@ import oncelog
 from oncelog import errors
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from support.broker_sets import Brokers, run, until
+from support.broker_sets import Brokers, run
+from support.turns import until
 
 RECORDS = 300
 A_TRANSACTION = 3

@@ -21,8 +21,9 @@ from oncelog.cluster.store import Create, Operation, Set
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic, read_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
-from support.broker_sets import Brokers, run, until
+from support.broker_sets import Brokers, run
 from support.failing_store import FailingStore, Once
+from support.turns import until
 
 
 def writes_a_state(operations: Sequence[Operation]) -> bool:

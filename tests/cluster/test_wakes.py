@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.metadata import loader
-from support.broker_sets import Brokers, everywhere, run, three, until
+from support.broker_sets import Brokers, everywhere, run, three
+from support.turns import until
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +10,7 @@ from oncelog.broker.broker import Broker
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.topics import PartitionInfo
 from oncelog.sim.world import SimBroker, World
+from support.turns import until
 
 LATENCY_S = 0.001, 0.01
 
@@ -40,15 +40,6 @@ def states(machine: SimBroker) -> tuple[PartitionInfo, ...]:
     topic = image(machine).topic("t")
     assert topic is not None
     return topic.partitions
-
-
-async def until(true: Callable[[], object], limit_s: float = 60) -> float:
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    while not true():
-        assert loop.time() - begun < limit_s
-        await asyncio.sleep(0.01)
-    return loop.time() - begun
 
 
 @pytest.mark.parametrize("latency", [(0.0, 0.0), LATENCY_S])

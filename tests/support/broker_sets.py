@@ -20,6 +20,7 @@ from oncelog.protocol.messages.fetch import FetchRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import Message
+from support.turns import until
 
 NOW = 1_000_000
 
@@ -94,15 +95,6 @@ def led_by_another() -> MemoryStore:
     store.create(CONTROLLER, encode_controller(2), session=session)
     store.create(broker_path(2), encode_broker(BrokerInfo(0)), session=session)
     return store
-
-
-async def until(true: Callable[[], object], limit_s: float = 60) -> None:
-    """Wait until a condition holds. The limit is for a busy machine with a slow disk."""
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    while not true():
-        assert loop.time() - begun < limit_s
-        await asyncio.sleep(0.002)
 
 
 async def ask(broker: Broker, request: Message, version: int | None = None, listener: str = "PLAINTEXT") -> Any:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
 from oncelog.broker.broker import Broker
@@ -36,11 +33,6 @@ def refusal(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
         broker.partitions.find(topic, partition)
     code: ErrorCode = caught.value.code
     return code
-
-
-async def until(good: Callable[[], bool]) -> None:
-    while not good():
-        await asyncio.sleep(0.005)
 
 
 async def described(broker: Broker, topic: str, partition: int = 0) -> MetadataResponsePartition:

@@ -94,8 +94,3 @@ class Client:
 
     def close(self) -> None:
         self.socket.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)

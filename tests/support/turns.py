@@ -1,10 +1,20 @@
-"""Count the turns that an event loop gives to others while a request is served."""
+"""Wait in an event loop, and count the turns that it gives to others while a request is served."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+async def until(true: Callable[[], object], limit_s: float = 60) -> float:
+    """Wait until a condition holds, and return how long. The limit is for a busy machine with a slow disk."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    while not true():
+        assert loop.time() - begun < limit_s
+        await asyncio.sleep(0.005)
+    return loop.time() - begun
 
 
 class Turns:

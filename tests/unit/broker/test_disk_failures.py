@@ -24,7 +24,8 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from support.broker_fixtures import BrokerStorage, append, fill
-from support.log_directories import SMALL_SEGMENTS, described, log_dirs, refusal, refused, until
+from support.log_directories import SMALL_SEGMENTS, described, log_dirs, refusal, refused
+from support.turns import until
 
 KINDS = [("write", errno.ENOSPC), ("write", errno.EIO), ("write", errno.EFBIG), ("read", errno.EIO)]
 

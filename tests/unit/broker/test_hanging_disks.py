@@ -27,8 +27,8 @@ from oncelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, 
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, running
-from support.broker_sets import until
 from support.hooked_disk import HookedDisk
+from support.turns import until
 
 REQUESTS = 40
 """More than the worker threads of a broker with two log directories."""

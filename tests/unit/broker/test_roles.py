@@ -30,8 +30,9 @@ from oncelog.protocol.messages.delete_records import (
 )
 from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, BrokerStorage
-from support.broker_sets import ask, until
+from support.broker_sets import ask
 from support.logs import of_producer
+from support.turns import until
 
 TOPIC = TopicInfo(
     "t",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from support.broker_fixtures import NOW, BrokerStorage, append
 from support.logs import apply_retention
+from support.turns import until
 
 TOPIC = {"internal.segment.bytes": "200"}
 LATER = "3600000"
@@ -22,11 +21,6 @@ LATER = "3600000"
 
 def names(storage: BrokerStorage, pattern: str) -> list[str]:
     return sorted(file.name for path in storage.paths for file in Path(path).glob(pattern))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 async def delete_two_segments(broker: Broker, delay_ms: str) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -25,6 +25,7 @@ from oncelog.client.security.tokens import Callback, TokenEndpoint, TokenLogin
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from support.certificates import authority, signed_by
 from support.raw_endpoint import raw_endpoint
+from support.turns import until
 
 SECRET = "hunter2"
 
@@ -68,12 +69,6 @@ def first(login: TokenLogin, times: int = 1) -> list[bytes]:
         return [(await login.begin()).first() for _ in range(times)]
 
     return asyncio.run(go())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_client_credentials_and_a_kept_token() -> None:

@@ -18,6 +18,7 @@ import pytest
 from oncelog.cluster import store_sqlite
 from oncelog.cluster.store import SessionExpiredError, UnavailableError
 from oncelog.cluster.store_sqlite import SqliteStore
+from support.processes import wait_until
 
 TTL_MS = 2000
 HEARTBEAT_S = 0.2
@@ -84,13 +85,6 @@ def process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[int,
         made.join()
 
 
-def until(true: Callable[[], object], limit_s: float = 60) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_sessions_survive_a_writer_that_is_stopped_in_its_transaction(tmp_path: Path) -> None:
     path = str(tmp_path / "tree.db")
     store = SqliteStore(path)
@@ -106,8 +100,8 @@ def test_sessions_survive_a_writer_that_is_stopped_in_its_transaction(tmp_path: 
         assert store.children("/") == ["one", "three", "two", "writer"]
         os.kill(writer_pid, signal.SIGCONT)
         writer.send(None)
-        until(lambda: not store.exists("/two"))
-        until(lambda: not store.exists("/writer"))  # it renews nothing
+        wait_until(lambda: not store.exists("/two"), "the session of two ends")
+        wait_until(lambda: not store.exists("/writer"), "the session of the writer ends")  # it renews nothing
         for link in (one, three):
             link.send(None)
             assert link.recv() == ""
@@ -173,9 +167,9 @@ def test_reads_renewals_and_polls_do_not_wait_for_a_writer(tmp_path: Path, monke
                 return f"process {writer_pid} holds the write lock" in str(error)
             return False
 
-        until(poll_fails)  # the session of the writer should end, and cannot
+        wait_until(poll_fails, "the end of a session is blocked")  # the session of the writer should end, and cannot
         os.kill(writer_pid, signal.SIGKILL)
-        until(lambda: not poll_fails() and not store.exists("/writer"))
+        wait_until(lambda: not poll_fails() and not store.exists("/writer"), "the session of the writer ends")
         store.create("/a")
     store.close()
 

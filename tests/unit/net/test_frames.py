@@ -22,7 +22,8 @@ from oncelog.net.frames import (
 from oncelog.net.server import FRAMES_A_TURN, JOIN_BYTES, Chunks, Deferred, Session
 from oncelog.net.session import BUSY, UNREAD
 from support.scarce_memory import refuse_large_memory
-from support.sockets import Client, both_loops, echo, framed, run, serving, until
+from support.sockets import Client, both_loops, echo, framed, run, serving
+from support.turns import until
 
 LONG_LIMIT = 8 * BUFFER_BYTES
 

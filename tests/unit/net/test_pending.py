@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from oncelog.net.frames import BUFFER_BYTES, SMALL_BYTES
 from oncelog.net.replies import MOST_PENDING, Deferred
 from oncelog.net.server import BadFrameError, Chunks, Limits, Listener, Server, Session
-from support.sockets import Client, both_loops, framed, run, serving, until
+from support.sockets import Client, both_loops, framed, run, serving
+from support.turns import until
 
 Result = Chunks | Deferred | None
 

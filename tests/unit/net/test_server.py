@@ -13,7 +13,8 @@ import pytest
 from oncelog.net.frames import SMALL_BYTES
 from oncelog.net.server import BadFrameError, Chunks, Deferred, Limits, Listener, Server, ServerConnection, Session
 from oncelog.net.session import BUSY, Deadline
-from support.sockets import Client, both_loops, echo, framed, run, serving, until
+from support.sockets import Client, both_loops, echo, framed, run, serving
+from support.turns import until
 
 INNER, OUTER = Listener(name="INNER", protected=True), Listener(name="OUTER")
 

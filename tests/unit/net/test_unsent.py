@@ -9,7 +9,8 @@ import pytest
 
 from oncelog.net.server import Session
 from oncelog.net.unsent import LEAST, LEAST_AT_ONCE, Unsent
-from support.sockets import Client, both_loops, framed, run, serving, until
+from support.sockets import Client, both_loops, framed, run, serving
+from support.turns import until
 
 MB = 1 << 20
 
