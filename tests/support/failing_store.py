@@ -50,9 +50,10 @@ class FailingStore(MemoryStore):
         self.after: Hook = ignore
         self.before_get: Hook = ignore
 
-    def get(self, path: str) -> Node:
-        self.before_get(path)
-        return super().get(path)
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        for path in paths:
+            self.before_get(path)
+        return super().get_many(paths)
 
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         self.before(operations)

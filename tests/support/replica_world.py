@@ -81,7 +81,8 @@ class ReplicaWorld:
         """Open a session. The broker epoch is the version of the broker's node."""
         path = epoch_path(process.number)
         ensure(self.tree, path)
-        process.epoch = self.tree.set(path, b"lost" if process.lost_unsynced else b"")
+        process.epoch = self.tree.get(path).version + 1
+        self.tree.set(path, b"lost" if process.lost_unsynced else b"")
         self.sessions[process.number] = self.tree.open_session(str(process.number), 1 << 40)
         self.tree.create(f"/brokers/ids/{process.number}", session=self.sessions[process.number])
 

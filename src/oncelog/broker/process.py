@@ -170,17 +170,15 @@ def _missing(config: BrokerConfig, metadata: str) -> dict[str, str]:
     metadata = metadata or os.path.join(config.log_dirs[0], METADATA_FILE)
     if all(map(os.path.lexists, config.log_dirs)) or not os.path.exists(metadata):
         return {}
-    import sqlite3
-
     from oncelog.broker.storage import log_dir_registry
     from oncelog.cluster.store import StoreError
-    from oncelog.cluster.store_sqlite import NewerFormatError, SqliteStore
+    from oncelog.cluster.store_sqlite import SqliteStore
 
     own = [os.path.abspath(path) for path in config.log_dirs]
     lost = [os.path.abspath(path) for path in config.lost_log_dirs]
     former: dict[str, log_dir_registry.FormerDirectory] = {}
-    unreadable = (NewerFormatError, StoreError, sqlite3.Error, OSError)  # the broker reports it
-    with contextlib.suppress(*unreadable), contextlib.closing(SqliteStore(metadata)) as store:
+    # The broker reports the errors.
+    with contextlib.suppress(StoreError, OSError), contextlib.closing(SqliteStore(metadata)) as store:
         former = log_dir_registry.kept(store, config.node_id, own, lost)
     return {
         given: former[path].without_logs(path, exists=False)
@@ -353,10 +351,10 @@ def _now_ms() -> int:
 
 
 def _describe(error: Exception) -> str:
-    from oncelog.cluster.store_sqlite import NewerFormatError
+    from oncelog.cluster.store import UnavailableError
     from oncelog.protocol.errors import ProtocolError
 
-    if isinstance(error, (ProtocolError, NewerFormatError, ConfigError)):
+    if isinstance(error, (ProtocolError, UnavailableError, ConfigError)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sqlite3
 import time
 
 import click
@@ -37,7 +36,8 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     """
     from oncelog.broker.metadata.export_kafka import export as write
     from oncelog.broker.storage.data_directory import DataDirectory
-    from oncelog.cluster.store_sqlite import NewerFormatError, SqliteStore
+    from oncelog.cluster.store import UnavailableError
+    from oncelog.cluster.store_sqlite import SqliteStore
     from oncelog.log.disk import OsDisk
 
     folder = os.path.abspath(data or DEFAULT_DATA)
@@ -66,10 +66,8 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
             raise click.ClickException(str(error)) from error
         try:
             store = SqliteStore(metadata)
-        except NewerFormatError as error:
+        except UnavailableError as error:
             raise click.ClickException(str(error)) from error
-        except sqlite3.Error as error:
-            raise click.ClickException(f"cannot read {metadata}: {error}") from error
         stack.callback(store.close)
         done = write(store, directories, time.time_ns() // 1_000_000)
     click.echo(f"wrote {done.path} with {done.topics} topics and {done.settings} dynamic broker settings")

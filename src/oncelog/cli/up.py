@@ -237,16 +237,14 @@ def _stored_log_dirs(folder: str) -> dict[int, dict[UUID, str]]:
     metadata = os.path.join(folder, METADATA_FILE)
     if not os.path.exists(metadata):
         return {}
-    import sqlite3
-
     from oncelog.broker.storage import log_dir_registry
     from oncelog.cluster.store import StoreError
-    from oncelog.cluster.store_sqlite import NewerFormatError, SqliteStore
+    from oncelog.cluster.store_sqlite import SqliteStore
 
     try:
         with contextlib.closing(SqliteStore(metadata)) as store:
             return log_dir_registry.read_all(store)
-    except (NewerFormatError, StoreError, sqlite3.Error, OSError):  # the broker reports it
+    except (StoreError, OSError):  # the broker reports it
         return {}
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from oncelog.cluster.store import MetadataStore, NoNodeError
+from oncelog.cluster.store import MetadataStore, NoNodeError, read_children
 
 BROKERS = "/brokers/ids"
 BROKER_EPOCHS = "/oncelog/broker_epochs"
@@ -172,11 +172,9 @@ def read_controller(store: MetadataStore) -> int:
 def read_registrations(store: MetadataStore) -> dict[int, BrokerInfo]:
     """Return all registered brokers by id. Registrations that cannot be decoded are logged and omitted."""
     found = {}
-    for name in store.children(BROKERS):
+    for name, node in read_children(store, BROKERS).items():
         try:
-            found[int(name)] = decode_broker(store.get(f"{BROKERS}/{name}").data)
-        except NoNodeError:  # its session has ended meanwhile
-            continue
+            found[int(name)] = decode_broker(node.data)
         except (msgspec.MsgspecError, ValueError) as error:
             _log.error("cannot read the registration of broker %s: %s", name, error)
     return found
@@ -184,8 +182,7 @@ def read_registrations(store: MetadataStore) -> dict[int, BrokerInfo]:
 
 def read_racks(store: MetadataStore) -> dict[int, str | None]:
     """Return the rack, or None, of each broker that has ever been registered, as of its last registration."""
-    names = store.children(BROKER_EPOCHS)
-    return {int(name): store.get(f"{BROKER_EPOCHS}/{name}").data.decode() or None for name in names}
+    return {int(name): node.data.decode() or None for name, node in read_children(store, BROKER_EPOCHS).items()}
 
 
 def _bracketed(host: str) -> str:

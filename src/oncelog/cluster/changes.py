@@ -56,7 +56,7 @@ class ChangeLog:
             try:
                 self.store.multi([*operations, Set(PATH, msgspec.json.encode(log), node.version)], session=session)
             except BadVersionError as error:
-                if error.args != (PATH,):
+                if error.path != PATH:
                     raise
             else:
                 return

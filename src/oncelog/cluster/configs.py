@@ -13,7 +13,16 @@ from contextlib import suppress
 import msgspec
 
 from oncelog.cluster.changes import ChangeLog, cannot_write
-from oncelog.cluster.store import BadVersionError, MetadataStore, NodeExistsError, NoNodeError, Set, StoreError
+from oncelog.cluster.store import (
+    BadVersionError,
+    MetadataStore,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    Set,
+    StoreError,
+    read_children,
+)
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 BROKERS = "/config/brokers"
@@ -48,7 +57,11 @@ def encode(config: Mapping[str, str]) -> bytes:
 
 def read(store: MetadataStore, path: str) -> dict[str, str]:
     """Read the settings in a node. Raises NoNodeError, and msgspec.MsgspecError if they cannot be decoded."""
-    return msgspec.json.decode(store.get(path).data, type=_ConfigNode).config
+    return _decode(store.get(path))
+
+
+def _decode(node: Node) -> dict[str, str]:
+    return msgspec.json.decode(node.data, type=_ConfigNode).config
 
 
 def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
@@ -57,11 +70,9 @@ def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
     Settings that cannot be read are logged and omitted.
     """
     found: dict[int | None, dict[str, str]] = {}
-    for name in store.children(BROKERS):
+    for name, node in read_children(store, BROKERS).items():
         try:
-            found[None if name == ALL_BROKERS else int(name)] = read(store, f"{BROKERS}/{name}")
-        except NoNodeError:
-            continue
+            found[None if name == ALL_BROKERS else int(name)] = _decode(node)
         except (msgspec.MsgspecError, ValueError) as error:
             _log.error("cannot read the settings of broker %s: %s", name, error)
     return found
@@ -98,7 +109,7 @@ def update_broker(changes: ChangeLog, node_id: int | None, change: Change) -> di
 def _update(changes: ChangeLog, path: str, change: Change) -> dict[str, str]:
     while True:
         node = changes.store.get(path)
-        wanted = change(msgspec.json.decode(node.data, type=_ConfigNode).config)
+        wanted = change(_decode(node))
         with suppress(BadVersionError):  # another writer has changed the node: read it again
             changes.write([Set(path, encode(wanted), node.version)], path)
             return wanted

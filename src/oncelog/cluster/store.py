@@ -6,63 +6,65 @@ of several changes, or none. An ephemeral node is deleted when its session ends.
 with `/`, and has no empty part. The root always exists.
 
 All methods block. `store_memory.MemoryStore` serves tests and the simulation. `store_sqlite.SqliteStore` serves the
-brokers of one machine; they call it from worker threads.
+brokers of one machine; they call it from worker threads. `open_store` opens the store of a broker or a command.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
-
-from oncelog.cluster.wakes import Wakes
 
 ANY = -1
 """The version that matches every version."""
 
 
 class StoreError(Exception):
-    """The store has rejected an operation, or has failed.
+    """The store has rejected an operation, or has failed. `path` is the path of the node that was the reason."""
 
-    `path` is the path of the node. For SessionExpiredError, it is the number of the session. For
-    OutcomeUnknownError and UnavailableError, it is the message of the cause.
-    """
+    path: str | None = None
+
+
+class NodeError(StoreError):
+    """The present state of a node rejects the operation."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
 
 
-class NoNodeError(StoreError):
+class NoNodeError(NodeError):
     """The node does not exist, or the parent of the node to create does not exist."""
 
 
-class NodeExistsError(StoreError):
+class NodeExistsError(NodeError):
     """The node exists already."""
 
 
-class BadVersionError(StoreError):
+class BadVersionError(NodeError):
     """The node has another version than required, because another writer has changed it."""
 
 
-class NotEmptyError(StoreError):
+class NotEmptyError(NodeError):
     """The node has children and cannot be deleted."""
 
 
-class EphemeralParentError(StoreError):
+class EphemeralParentError(NodeError):
     """The parent of the node to create is ephemeral, and ephemeral nodes cannot have children."""
 
 
 class SessionExpiredError(StoreError):
     """The session has ended, and its ephemeral nodes are deleted.
 
-    Its lease has expired, it was closed, or a new session of the same owner has replaced it.
+    Its lease has expired, it was closed, or a new session of the same owner has replaced it. The argument is its
+    number.
     """
 
 
 class SessionHeldError(StoreError):
-    """Another process has opened a session of this owner, and has not closed the store. `path` is the owner."""
+    """Another process has opened a session of this owner, and has not closed the store. The argument is the owner."""
 
 
 class OutcomeUnknownError(StoreError):
@@ -121,37 +123,59 @@ class Check:
 Operation = Create | Set | Delete | Check
 
 
-class MetadataStore(Protocol):
+class Announcements(Protocol):
+    """Hints that something may have changed. One may get lost, or arrive without a change."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """Return the descriptor that is readable after a hint, until `drain`. None if the system allows none."""
+
+    def drain(self) -> None:
+        """Forget the hints that have arrived. Does not wait."""
+
+
+class MetadataStore(ABC):
     """A versioned tree. See the module for its semantics.
 
     Besides the errors named below, reads may raise UnavailableError, and writes UnavailableError or
     OutcomeUnknownError.
     """
 
-    wakes: Wakes | None
-    """Readable after each write of any process, from `open_session` on. None if the store announces no writes.
+    announcements: Announcements | None = None
+    """Hints after each write of any process, from `open_session` on. None if the store announces no writes."""
 
-    A wake may get lost, or arrive without a change.
-    """
+    @abstractmethod
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Return the node of each path, or None if it does not exist. They may not be of the same moment."""
 
     def get(self, path: str) -> Node:
         """Return the node. Raises NoNodeError."""
+        [node] = self.get_many([path])
+        if node is None:
+            raise NoNodeError(path)
+        return node
 
     def exists(self, path: str) -> bool:
         """Return whether the node exists."""
+        return self.get_many([path]) != [None]
 
+    @abstractmethod
     def children(self, path: str) -> list[str]:
         """Return the sorted names (not paths) of the node's children. Raises NoNodeError."""
 
     def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
         """Create one node. Raises the errors of `Create`."""
+        self.multi([Create(path, data, session)])
 
-    def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        """Replace the data of one node, and return its new version. Raises the errors of `Set`."""
+    def set(self, path: str, data: bytes, version: int = ANY) -> None:
+        """Replace the data of one node. Raises the errors of `Set`."""
+        self.multi([Set(path, data, version)])
 
     def delete(self, path: str, version: int = ANY) -> None:
         """Delete one node. Raises the errors of `Delete`."""
+        self.multi([Delete(path, version)])
 
+    @abstractmethod
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         """Carry out all operations in order, or none. The changes are durable when this returns.
 
@@ -159,6 +183,7 @@ class MetadataStore(Protocol):
         session has ended, so that a zombie cannot change the tree.
         """
 
+    @abstractmethod
     def open_session(self, owner: str, ttl_ms: int) -> int:
         """Open a session, and return its number. It expires `ttl_ms` after its last `renew`.
 
@@ -166,30 +191,36 @@ class MetadataStore(Protocol):
         raises SessionHeldError instead, also if that session has ended.
         """
 
+    @abstractmethod
     def renew(self, session: int) -> None:
         """Extend the lease of a session to its full `ttl_ms`. Waits for no writer, and wakes no watcher.
 
         Raises SessionExpiredError if the session has ended. It may miss that once, and then raises at the next call.
         """
 
+    @abstractmethod
     def close_session(self, session: int) -> None:
         """End a session and delete its ephemeral nodes. A session that has ended already is ignored."""
 
+    @abstractmethod
     def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
         """Make `poll` call `callback(path)` if the node was created, set or deleted, or its list of children changed.
 
         Return a function that ends the watch. All changes between two `poll`s cause one call. The node need not exist.
         """
 
+    @abstractmethod
     def poll(self) -> None:
         """End expired sessions, then call the callbacks of changed nodes in the current thread.
 
         If a writer hangs, sessions remain, and no node can change. After a time, `poll` raises UnavailableError.
         """
 
+    @abstractmethod
     def is_quiet(self) -> bool:
         """Return True if `poll` would find no change. Return False if this is not known without blocking."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the files. The sessions end as if the process had died."""
 
@@ -200,10 +231,17 @@ def ensure(store: MetadataStore, *paths: str) -> None:
     for path in paths:
         parts = path.strip("/").split("/")
         wanted.update({"/" + "/".join(parts[:depth]): None for depth in range(1, len(parts) + 1)})
-    while missing := [path for path in wanted if not store.exists(path)]:
+    while missing := [path for path, node in zip(wanted, store.get_many([*wanted]), strict=True) if node is None]:
         with suppress(NodeExistsError):  # another writer has created one meanwhile
             store.multi([Create(path) for path in missing])
             return
+
+
+def read_children(store: MetadataStore, path: str) -> dict[str, Node]:
+    """Return the children of a node by name, in order, without those that are deleted meanwhile. Raises NoNodeError."""
+    names = store.children(path)
+    nodes = store.get_many([f"{path}/{name}" for name in names])
+    return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
 
 
 def parent_of(path: str) -> str:

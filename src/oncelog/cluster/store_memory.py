@@ -6,20 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from oncelog.cluster.store import (
-    ANY,
     Create,
     Delete,
+    MetadataStore,
     Node,
-    NoNodeError,
     Operation,
     Row,
     SessionExpiredError,
-    Set,
     Watches,
     apply,
     parent_of,
 )
-from oncelog.cluster.wakes import Wakes
 
 
 @dataclass(slots=True)
@@ -70,10 +67,8 @@ class _MemoryRows:
             self.rows[path] = row
 
 
-class MemoryStore:
+class MemoryStore(MetadataStore):
     """A `MetadataStore` for one thread. `now_ms` is the clock of its sessions."""
-
-    wakes: Wakes | None = None
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.locked = False
@@ -85,38 +80,19 @@ class MemoryStore:
         self._changes = 0
         self._last_session = 0
 
-    def get(self, path: str) -> Node:
-        """Return the node. Raises NoNodeError."""
-        row = self._rows.find(path)
-        if row is None:
-            raise NoNodeError(path)
-        return row.node
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """See `MetadataStore.get_many`."""
+        rows = map(self._rows.find, paths)
+        return [None if row is None else row.node for row in rows]
 
     def find(self, path: str) -> Row | None:
         """Return the stored node with the numbers of its changes, or None. Clients with watches of their own use it."""
         return self._rows.find(path)
 
-    def exists(self, path: str) -> bool:
-        """Return whether the node exists."""
-        return self._rows.find(path) is not None
-
     def children(self, path: str) -> list[str]:
         """Return the sorted names of the node's children. Raises NoNodeError."""
         self.get(path)
         return self._rows.names(path)
-
-    def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
-        """Create one node. Raises the errors of `Create`."""
-        self.multi([Create(path, data, session)])
-
-    def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        """Replace the data of one node, and return its new version. Raises the errors of `Set`."""
-        self.multi([Set(path, data, version)])
-        return self.get(path).version
-
-    def delete(self, path: str, version: int = ANY) -> None:
-        """Delete one node. Raises the errors of `Delete`."""
-        self.multi([Delete(path, version)])
 
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         """Carry out all operations or none. See `MetadataStore.multi`."""
@@ -124,7 +100,7 @@ class MemoryStore:
         owners = {op.session for op in operations if isinstance(op, Create)} | {session}
         for owner in owners - {None}:
             if owner not in self._sessions:
-                raise SessionExpiredError(str(owner))
+                raise SessionExpiredError(owner)
         self._changes += 1
         try:
             for operation in operations:
@@ -147,7 +123,7 @@ class MemoryStore:
         """Extend the lease of a session to its full `ttl_ms`. Raises SessionExpiredError."""
         self._expire()
         if session not in self._sessions:
-            raise SessionExpiredError(str(session))
+            raise SessionExpiredError(session)
         self._sessions[session].expires_ms = self._now_ms() + self._sessions[session].ttl_ms
 
     def close_session(self, session: int) -> None:

@@ -17,13 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 from oncelog.cluster.leases import Leases
 from oncelog.cluster.store import (
-    ANY,
     Create,
     Delete,
+    MetadataStore,
     Node,
     NoNodeError,
     Operation,
@@ -31,7 +32,6 @@ from oncelog.cluster.store import (
     Row,
     SessionExpiredError,
     SessionHeldError,
-    Set,
     UnavailableError,
     Watches,
     apply,
@@ -59,6 +59,8 @@ _READ_WAIT_S = 1.0
 """The longest time that a read waits: only while another process recovers the write-ahead log after a crash."""
 _CHECK_WAIT_S = 0.1
 """The longest time that `renew` waits for the reads of other threads."""
+PATHS_A_QUERY = 500
+"""The maximum number of nodes that one query reads."""
 _RETRY_S = 0.01
 """The pause before the next attempt to read, or to open the file."""
 _WRITE_LOCK = "120"
@@ -86,7 +88,7 @@ INSERT OR IGNORE INTO node VALUES ('/', NULL, x'', 0, NULL, 0, 0);
 version."""
 
 
-class NewerFormatError(Exception):
+class NewerFormatError(UnavailableError):
     """The file was written in a newer format. The message says what to do."""
 
 
@@ -112,6 +114,12 @@ class _SqliteRows:
         data, version, session, changed, children_changed = found
         return Row(Node(data, version, session), changed, children_changed)
 
+    def nodes(self, paths: Sequence[str]) -> dict[str, Node]:
+        """Return those nodes of the paths that exist."""
+        marks = ", ".join("?" * len(paths))
+        query = f"SELECT path, data, version, session FROM node WHERE path IN ({marks})"
+        return {path: Node(*rest) for path, *rest in self._connection.execute(query, paths)}
+
     def put(self, path: str, row: Row) -> None:
         parent = None if path == "/" else parent_of(path)
         self._connection.execute(
@@ -127,15 +135,14 @@ class _SqliteRows:
         return sorted(child.rpartition("/")[2] for (child,) in found)
 
 
-class SqliteStore:
+class SqliteStore(MetadataStore):
     """A `MetadataStore` in the file `path`, for all threads and processes of this machine. `now_ms` is for tests."""
 
     def __init__(self, path: str, *, now_ms: Callable[[], int] = monotonic_ms) -> None:
         self._path = path
         self._now_ms = now_ms
         self._leases = Leases(path, now_ms())
-        self.wakes: Wakes | None = None
-        """See `MetadataStore.wakes`. Exists from the first session on."""
+        self.announcements: Wakes | None = None
         self._sessions: dict[int, tuple[str, int]] = {}
         """The owner and the `ttl_ms` of each session that this store has opened."""
         self._watches = Watches()
@@ -160,10 +167,10 @@ class SqliteStore:
     def _prepare_file(self) -> None:
         """Switch on the write-ahead log, and create the tables in a new file.
 
-        Raises NewerFormatError, and UnavailableError if another connection holds the file for `OPEN_WAIT_S`. Each
-        attempt looks first whether another process has created the tables meanwhile: on a slow disk, the write lock may
-        never be free for long while brokers start. SQLite itself does not wait for the switch, because that could
-        deadlock.
+        Raises NewerFormatError, and UnavailableError if this is no such file, or if another connection holds it for
+        `OPEN_WAIT_S`. Each attempt looks first whether another process has created the tables meanwhile: on a slow
+        disk, the write lock may never be free for long while brokers start. SQLite itself does not wait for the switch,
+        because that could deadlock.
         """
         deadline = time.monotonic() + OPEN_WAIT_S
         while True:
@@ -181,23 +188,17 @@ class SqliteStore:
                         f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;"
                     )
                 return
-            except sqlite3.OperationalError as error:
-                if not _is_busy(error):
-                    raise
-                if time.monotonic() >= deadline:
-                    raise UnavailableError(f"{self._path}: {error}") from error
+            except sqlite3.Error as error:
+                if not _is_busy(error) or time.monotonic() >= deadline:
+                    raise UnavailableError(f"{self._path}: {self._text(error)}") from error
             time.sleep(_RETRY_S)
 
-    def get(self, path: str) -> Node:
-        """Return the node. Raises NoNodeError."""
-        row = self._read(lambda: self._read_rows.find(path))
-        if row is None:
-            raise NoNodeError(path)
-        return row.node
-
-    def exists(self, path: str) -> bool:
-        """Return whether the node exists."""
-        return self._read(lambda: self._read_rows.find(path)) is not None
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """See `MetadataStore.get_many`."""
+        found: dict[str, Node] = {}
+        for first in range(0, len(paths), PATHS_A_QUERY):
+            found.update(self._read(partial(self._read_rows.nodes, paths[first : first + PATHS_A_QUERY])))
+        return [found.get(path) for path in paths]
 
     def children(self, path: str) -> list[str]:
         """Return the sorted names of the node's children. Raises NoNodeError."""
@@ -205,22 +206,6 @@ class SqliteStore:
         if not names and not self.exists(path):
             raise NoNodeError(path)
         return names
-
-    def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
-        """Create one node. Raises the errors of `Create`."""
-        self.multi([Create(path, data, session)])
-
-    def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        """Replace the data of one node, and return its new version. Raises the errors of `Set`."""
-        with self._transaction():
-            apply(self._rows, Set(path, data, version), self._next_change())
-            row = self._rows.find(path)
-            assert row is not None
-        return row.node.version
-
-    def delete(self, path: str, version: int = ANY) -> None:
-        """Delete one node. Raises the errors of `Delete`."""
-        self.multi([Delete(path, version)])
 
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         """Carry out all operations or none, in one transaction. See `MetadataStore.multi`."""
@@ -238,9 +223,9 @@ class SqliteStore:
         Raises SessionHeldError if another store has opened the owner's last session, and is not closed yet.
         """
         with self._transaction():
-            if self.wakes is None:
-                self.wakes = Wakes()
-                self._leases.port = self.wakes.port
+            if self.announcements is None:
+                self.announcements = Wakes()
+                self._leases.port = self.announcements.port
             if not self._leases.take(owner):
                 raise SessionHeldError(owner)
             self._leases.extend(owner, self._now_ms() + ttl_ms)
@@ -263,7 +248,7 @@ class SqliteStore:
         except OSError as error:
             raise UnavailableError(self._text(error)) from error
         if not extended:
-            raise SessionExpiredError(str(session))
+            raise SessionExpiredError(session)
         if self._reading.acquire(timeout=_CHECK_WAIT_S):
             try:
                 self._find_session(self._reader, session)
@@ -330,8 +315,8 @@ class SqliteStore:
     def close(self) -> None:
         """Close the files. Other stores end the sessions of this one, as if its process had died."""
         with self._writing, self._reading:
-            if self.wakes is not None:
-                self.wakes.close()
+            if self.announcements is not None:
+                self.announcements.close()
             self._reader.close()
             self._connection.close()
             self._leases.close()
@@ -379,7 +364,7 @@ class SqliteStore:
         return full_disk([os.path.dirname(self._path)]) if is_full(error) else str(error)
 
     def _commit(self) -> None:
-        wakes = self.wakes
+        wakes = self.announcements
         owners = [] if wakes is None else self._connection.execute("SELECT owner FROM session").fetchall()
         begun = time.monotonic()
         try:
@@ -427,7 +412,7 @@ class SqliteStore:
         """Raise SessionExpiredError if this is no session of this store, or if it has ended."""
         found = connection.execute("SELECT owner FROM session WHERE id = ?", (session,)).fetchone()
         if found is None or not self._leases.holds(found[0]):
-            raise SessionExpiredError(str(session))
+            raise SessionExpiredError(session)
 
     def _end_session(self, session: int) -> None:
         """End a session, unless it has ended before."""
@@ -446,7 +431,10 @@ class SqliteStore:
 
 
 def _connect(path: str, timeout_s: float) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+    try:
+        return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise UnavailableError(f"{path}: {error}") from error
 
 
 def _is_busy(error: Exception) -> bool:

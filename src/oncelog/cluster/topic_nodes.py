@@ -22,12 +22,14 @@ from oncelog.cluster.store import (
     Create,
     Delete,
     MetadataStore,
+    Node,
     NodeExistsError,
     NoNodeError,
     Operation,
     OutcomeUnknownError,
     Set,
     StoreError,
+    read_children,
 )
 from oncelog.cluster.topics import (
     TOPIC_IDS,
@@ -57,7 +59,8 @@ def complete_topic_ids(store: MetadataStore) -> None:
     while True:
         version = store.get(PATH).version  # each change of a topic increments it
         try:
-            topics = {topic_id_path(parse_topic_id(_decoded(store, name).topic_id)) for name in store.children(TOPICS)}
+            nodes = read_children(store, TOPICS).values()
+            topics = {topic_id_path(parse_topic_id(_decode(node).topic_id)) for node in nodes}
             found = {f"{TOPIC_IDS}/{name}" for name in store.children(TOPIC_IDS)}
             operations: list[Operation] = [Create(path) for path in sorted(topics - found)]
             operations += [Delete(path) for path in sorted(found - topics)]
@@ -94,10 +97,10 @@ def read_states(store: MetadataStore, topic: TopicInfo, indexes: Sequence[int]) 
     for index in indexes:
         if index >= len(partitions):
             raise NoNodeError(state_path(topic.name, index))
-        state = decode_state(store.get(state_path(topic.name, index)))
-        partitions[index] = replace(partitions[index], state=state)
     if not indexes:
         return topic
+    for index, state in zip(indexes, _read_states(store, topic.name, indexes), strict=True):
+        partitions[index] = replace(partitions[index], state=state)
     store.get(topic_id_path(topic.topic_id))  # read last: the states before are not those of a later topic
     return replace(topic, partitions=tuple(partitions))
 
@@ -109,16 +112,29 @@ def read_state(store: MetadataStore, topic: str, topic_id: UUID, partition: int)
     return state
 
 
+def _decode(node: Node) -> _TopicNode:
+    return msgspec.json.decode(node.data, type=_TopicNode)
+
+
 def _decoded(store: MetadataStore, name: str) -> _TopicNode:
-    return msgspec.json.decode(store.get(f"{TOPICS}/{name}").data, type=_TopicNode)
+    return _decode(store.get(f"{TOPICS}/{name}"))
 
 
 def _read_partitions(store: MetadataStore, name: str, node: _TopicNode, first: int) -> tuple[PartitionInfo, ...]:
-    partitions = []
-    for index in range(first, len(node.partitions)):
-        state = decode_state(store.get(state_path(name, index)))
-        partitions.append(PartitionInfo(tuple(node.partitions[str(index)]), state))
-    return tuple(partitions)
+    indexes = range(first, len(node.partitions))
+    states = _read_states(store, name, indexes)
+    replicas = (tuple(node.partitions[str(index)]) for index in indexes)
+    return tuple(map(PartitionInfo, replicas, states))
+
+
+def _read_states(store: MetadataStore, name: str, indexes: Sequence[int]) -> list[PartitionState]:
+    paths = [state_path(name, index) for index in indexes]
+    states = []
+    for path, node in zip(paths, store.get_many(paths), strict=True):
+        if node is None:
+            raise NoNodeError(path)
+        states.append(decode_state(node))
+    return states
 
 
 def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
@@ -150,7 +166,7 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
     path = f"{TOPICS}/{topic.name}"
     try:
         found = changes.store.get(path)
-        node = msgspec.json.decode(found.data, type=_TopicNode)
+        node = _decode(found)
         if node.topic_id != topic_id_text(topic.topic_id):
             raise NoNodeError(path)
         if len(node.partitions) != topic.partition_count:
@@ -188,7 +204,7 @@ def erase_topic(changes: ChangeLog, topic: TopicInfo) -> None:
 
 def _erase(changes: ChangeLog, topic: TopicInfo, path: str) -> None:
     found = changes.store.get(path)
-    node = msgspec.json.decode(found.data, type=_TopicNode)
+    node = _decode(found)
     if node.topic_id != topic_id_text(topic.topic_id):
         raise NoNodeError(path)
     operations: list[Delete] = []

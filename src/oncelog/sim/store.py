@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from oncelog.cluster.store import (
-    ANY,
-    Create,
-    Delete,
+    MetadataStore,
     Node,
     Operation,
     OutcomeUnknownError,
@@ -18,7 +16,6 @@ from oncelog.cluster.store import (
     Watches,
 )
 from oncelog.cluster.store_memory import MemoryStore
-from oncelog.cluster.wakes import Wakes
 from oncelog.sim.loop import Process, ProcessDied
 from oncelog.sim.threads import owe, pause
 
@@ -118,10 +115,8 @@ class StoreLink:
         return self._rng.uniform(*self.latency_s) if self.latency_s[1] else 0.0
 
 
-class SimStore:
+class SimStore(MetadataStore):
     """A `MetadataStore` for one process. Its watches call back in this process only."""
-
-    wakes: Wakes | None = None
 
     def __init__(self, store: MemoryStore, link: StoreLink, process: Process) -> None:
         self._store = store
@@ -137,29 +132,13 @@ class SimStore:
             raise ProcessDied
         return result
 
-    def get(self, path: str) -> Node:
-        """See `MetadataStore.get`."""
-        return self._call(f"get {path}", lambda: self._store.get(path))
-
-    def exists(self, path: str) -> bool:
-        """See `MetadataStore.exists`."""
-        return self._call(f"exists {path}", lambda: self._store.exists(path))
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """See `MetadataStore.get_many`."""
+        return self._call(f"get {', '.join(paths)}", lambda: self._store.get_many(paths))
 
     def children(self, path: str) -> list[str]:
         """See `MetadataStore.children`."""
         return self._call(f"children of {path}", lambda: self._store.children(path))
-
-    def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
-        """See `MetadataStore.create`."""
-        self.multi([Create(path, data, session)])
-
-    def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        """See `MetadataStore.set`."""
-        return self._call(f"set {path}", lambda: self._store.set(path, data, version), write=True)
-
-    def delete(self, path: str, version: int = ANY) -> None:
-        """See `MetadataStore.delete`."""
-        self.multi([Delete(path, version)])
 
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         """See `MetadataStore.multi`."""

@@ -88,8 +88,7 @@ def test_unusable_folder_is_reported_with_the_reason(new_cluster: NewCluster) ->
     (cluster.data / "metadata.sqlite").write_bytes(b"no database" * 1000)
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
     assert (status, out) == (1, "")
-    assert err.startswith("oncelog: cannot start broker 1: DatabaseError: ")
-    assert err.count("\n") == 1
+    assert err == f"oncelog: cannot start broker 1: {cluster.data}/metadata.sqlite: file is not a database\n"
 
 
 def test_ephemeral_leaves_nothing(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_topic_recreated_during_the_read_is_read_again() -> None:
     assert delta.created_topics == (topic("t", 2, partitions=2, retention_ms="5"),)
 
 
-def test_change_of_settings_reads_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_of_settings_reads_no_partitions() -> None:
     store = new_store()
     log = ChangeLog(store)
     write_topic(log, topic("t", partitions=3))
@@ -242,15 +242,14 @@ def test_change_of_settings_reads_no_partitions(monkeypatch: pytest.MonkeyPatch)
     configs.update_topic(log, "t", lambda _: {"retention.ms": "5"})
     add_partitions(log, topic("t", partitions=3), [LED])
     read: list[str] = []
-    get = store.get
-    monkeypatch.setattr(store, "get", lambda path: read.append(path) or get(path))
+    store.before_get = read.append
     delta = read_changes(store, image)
     assert delta is not None
     assert delta.changed_topics == (topic("t", partitions=4, retention_ms="5"),)
     assert [path for path in read if path.endswith("/state")] == ["/brokers/topics/t/partitions/3/state"]
 
 
-def test_change_of_one_state_reads_only_that_node_and_the_topic_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_of_one_state_reads_only_that_node_and_the_topic_id() -> None:
     store = new_store()
     log = ChangeLog(store)
     write_topic(log, topic("t", partitions=3))
@@ -258,8 +257,7 @@ def test_change_of_one_state_reads_only_that_node_and_the_topic_id(monkeypatch: 
     path = state_path("t", 1)
     log.write([Set(path, encode_state(PartitionState(2, 7, (2, 1), 0, 5)), 0)], path)
     read: list[str] = []
-    get = store.get
-    monkeypatch.setattr(store, "get", lambda path: read.append(path) or get(path))
+    store.before_get = read.append
     delta = read_changes(store, image, brokers=False)
     assert delta is not None
     (changed,) = delta.changed_topics

@@ -20,6 +20,7 @@ from oncelog.cluster.store import (
     SessionExpiredError,
     Set,
     ensure,
+    read_children,
 )
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.store_sqlite import SqliteStore
@@ -51,14 +52,24 @@ def observer(store: MetadataStore, tmp_path: Path, clock: Clock) -> Iterator[Met
 def test_nodes_hold_data_and_a_version(store: MetadataStore) -> None:
     store.create("/a", b"one")
     assert store.get("/a") == (b"one", 0, None)
-    assert store.set("/a", b"two", 0) == 1
-    assert store.set("/a", b"three") == 2
+    store.set("/a", b"two", 0)
+    assert store.get("/a") == (b"two", 1, None)
+    store.set("/a", b"three")
     assert store.get("/a") == (b"three", 2, None)
     assert store.exists("/a")
     store.delete("/a", 2)
     assert not store.exists("/a")
     with pytest.raises(NoNodeError):
         store.get("/a")
+
+
+def test_many_nodes_are_read_in_the_order_of_their_paths(store: MetadataStore) -> None:
+    written = [f"/a/{number}" for number in range(1200)]
+    store.multi([Create("/a"), *(Create(path, path.encode()) for path in written)])
+    paths = ["/none", *reversed(written), "/a/1", "/none"]
+    assert store.get_many(paths) == [None if path == "/none" else (path.encode(), 0, None) for path in paths]
+    assert store.get_many([]) == []
+    assert list(read_children(store, "/a")) == sorted(map(str, range(1200)))
 
 
 def test_refusals(store: MetadataStore) -> None:

@@ -18,13 +18,13 @@ WITHIN_S = 60.0
 
 def is_woken(store: SqliteStore, wait_s: float = WITHIN_S) -> bool:
     """Wait until the store has a wake, and return whether it has one."""
-    assert store.wakes is not None
-    return bool(select.select([store.wakes.descriptor], [], [], wait_s)[0])
+    assert store.announcements is not None
+    return bool(select.select([store.announcements.descriptor], [], [], wait_s)[0])
 
 
 def drain(store: SqliteStore) -> None:
-    assert store.wakes is not None
-    store.wakes.drain()
+    assert store.announcements is not None
+    store.announcements.drain()
 
 
 def opened(path: Path, owner: str) -> SqliteStore:
@@ -79,7 +79,7 @@ def test_write_to_a_store_whose_buffer_is_full_does_not_wait(tmp_path: Path) -> 
 
 def test_store_without_a_session_has_no_port(tmp_path: Path) -> None:
     store, other = SqliteStore(str(tmp_path / "tree.db")), opened(tmp_path, "broker-1")
-    assert store.wakes is None
+    assert store.announcements is None
     store.create("/a")
     assert other.get("/a").data == b""
     store.close()
@@ -108,8 +108,8 @@ def test_store_of_a_system_without_loopback_works(tmp_path: Path, monkeypatch: p
     else:
         monkeypatch.setattr(wakes_module, "HOST", "192.0.2.1")  # an address of no machine
     first, second = opened(tmp_path, "broker-1"), opened(tmp_path, "broker-2")
-    assert first.wakes is not None
-    assert (first.wakes.descriptor, first.wakes.port) == (None, 0)
+    assert first.announcements is not None
+    assert (first.announcements.descriptor, first.announcements.port) == (None, 0)
     first.create("/a")
     assert not second.is_quiet()
     second.poll()

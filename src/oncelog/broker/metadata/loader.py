@@ -19,8 +19,7 @@ from oncelog.cluster.brokers import BROKERS, CONTROLLER
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import read_changes, read_image
-from oncelog.cluster.store import MetadataStore, StoreError
-from oncelog.cluster.wakes import Wakes
+from oncelog.cluster.store import Announcements, MetadataStore, StoreError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Rest = Callable[[], Awaitable[None]]
@@ -93,9 +92,9 @@ class MetadataLoader:
     def start(self) -> None:
         """Follow the changes of other writers in the background."""
         self._workers.spawn(self._follow(), "follow the metadata")
-        wakes = self._store.wakes
-        if wakes is not None and wakes.descriptor is not None:
-            self._workers.spawn(self._listen(wakes, wakes.descriptor), "listen for changes of the metadata")
+        hints = self._store.announcements
+        if hints is not None and hints.descriptor is not None:
+            self._workers.spawn(self._listen(hints, hints.descriptor), "listen for changes of the metadata")
 
     def close(self) -> None:
         """End the watches, because the store may outlive this broker."""
@@ -230,10 +229,10 @@ class MetadataLoader:
             await asyncio.sleep(SHARED_POLL_S if len(self._cache.image.brokers) > 1 else POLL_S)
             await self._publish_changes()
 
-    async def _listen(self, wakes: Wakes, descriptor: int) -> None:
-        """Publish changes when the store wakes this broker. Several wakes may cause only one read.
+    async def _listen(self, hints: Announcements, descriptor: int) -> None:
+        """Publish changes when the store announces them. Several hints may cause only one read.
 
-        `_follow` is still necessary, because a wake may get lost, and the end of a process wakes no broker.
+        `_follow` is still necessary, because a hint may get lost, and the end of a process causes none.
         """
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
@@ -244,7 +243,7 @@ class MetadataLoader:
             finally:
                 loop.remove_reader(descriptor)
             woken.clear()
-            wakes.drain()  # before the read, so that a later change wakes this broker again
+            hints.drain()  # before the read, so that a later change is announced again
             await self._publish_changes()
 
     async def _publish_changes(self) -> None:
