@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections import Counter
 
+from oncelog.protocol.texts import NAMED, first_named
+
 FIRST_S, LONGEST_S = 1.0, 60.0
 """The first pause between two lines of a kind, which doubles while the lines continue, and the longest one."""
-NAMED = 3
-"""The number of partitions that one line names."""
 MOST_NAMES = 1_000
 """The number of partitions that are counted by name, because a client may send any names."""
 
@@ -72,8 +72,7 @@ class RepeatedLines:
         self._begin(kind, min(2 * pause.seconds, LONGEST_S))
 
     def _log_counts(self, kind: str, pause: _Pause) -> None:
-        worst = ", ".join(f"{partition} ({amount})" for partition, amount in pause.amounts.most_common(NAMED))
-        others = len(pause.amounts) - NAMED
-        more = f" and {others} more partitions" if others > 0 else ""
-        text = "%s: %d more in %g s; most %s: %s%s"
-        self._logger.log(pause.level, text, kind, pause.lines, pause.seconds, self._unit, worst, more)
+        worst = (f"{partition} ({amount})" for partition, amount in pause.amounts.most_common(NAMED))
+        named = first_named(worst, len(pause.amounts))
+        text = "%s: %d more in %g s; most %s: %s"
+        self._logger.log(pause.level, text, kind, pause.lines, pause.seconds, self._unit, named)

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from oncelog.errors import KafkaError, TimedOutError
+from oncelog.protocol.texts import first_named
 
 if TYPE_CHECKING:
     from oncelog import Consumer
@@ -101,7 +102,7 @@ def _waiting_groups(bootstrap_servers: str, config: Mapping[str, Any]) -> str:
         return ""
     if not groups:
         return ""
-    names = ", ".join(map(repr, groups[:SHOWN]))
+    names = first_named(map(repr, groups), len(groups), SHOWN)
     return (
         f"\nThe pipeline may not have finished, because these groups wait for a member: {names}. A killed member "
         "expires with its session (session.timeout.ms, 45 s). Wait for that, or set group.instance.id, with which the "
@@ -244,6 +245,6 @@ def _places(topic: str, places: list[Place]) -> str:
         by_partition.setdefault(partition, []).append(offset)
     parts = []
     for partition, offsets in by_partition.items():
-        shown = ", ".join(map(str, offsets[:SHOWN])) + (", ..." if len(offsets) > SHOWN else "")
+        shown = first_named(offsets, len(offsets), SHOWN)
         parts.append(f"{topic}-{partition} at offset{'s' if len(offsets) > 1 else ''} {shown}")
     return ", ".join(parts)

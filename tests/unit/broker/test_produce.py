@@ -55,5 +55,5 @@ def test_batches_that_are_rejected_again_and_again_are_logged_as_counts(
     assert [record.getMessage() for record in caplog.records][:2] == [
         "rejected Produce: t-0: t-0 does not exist",
         "rejected Produce (UNKNOWN_TOPIC_OR_PARTITION): 7 more in 1 s; most batches: t-0 (2), t-1 (2), t-2 (1) "
-        "and 2 more partitions",
+        "and 2 more",
     ]

@@ -20,7 +20,7 @@ def test_changes_of_many_partitions_give_one_line_with_counts_and_the_worst_thre
     changes += [change("u-0", {1, 2}, {1}), change("v-0", {1}, {1, 3})]
     assert isr_summary(changes) == (
         "broker 2 has left those of 101 partitions; broker 3 has joined those of 1 partition. "
-        "Partitions with the fewest: u-0: 1; t-0: 1, 3; t-1: 1, 3; and 99 more"
+        "Partitions with the fewest: u-0: 1; t-0: 1, 3; t-1: 1, 3 and 99 more"
     )
 
 
@@ -37,7 +37,7 @@ def test_unclean_elections_name_partitions_leaders_and_the_former_members() -> N
     assert unclean_summary(elections) == (
         "unclean election of leaders for 5 partitions: acknowledged records that the new leader lacks are lost. "
         "t-0: broker 2 (in sync before: 1, 3); t-1: broker 2 (in sync before: 1, 3); "
-        "t-2: broker 2 (in sync before: 1, 3); and 2 more"
+        "t-2: broker 2 (in sync before: 1, 3) and 2 more"
     )
 
 

@@ -27,6 +27,7 @@ from oncelog.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from oncelog.protocol.schema import NO_UUID
+from oncelog.protocol.texts import first_named
 
 TOPICS_A_TURN = 10
 """Topics that the handler checks before the event loop serves other requests."""
@@ -191,7 +192,7 @@ def check_replicas(
     At least one of them must be running.
     """
     known = set(registered)
-    shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
+    shown = first_named(ids, len(ids), MAX_SHOWN)
     if not ids or len(set(ids)) != len(ids) or not known.issuperset(ids):
         message = f"partition {partition} is assigned to [{shown}], but must name different brokers of {sorted(known)}"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)

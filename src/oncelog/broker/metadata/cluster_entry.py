@@ -27,6 +27,7 @@ from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.image_nodes import cluster_id, create_cluster, is_new, prepare
 from oncelog.cluster.store import MetadataStore, NodeExistsError
 from oncelog.log.disk import Disk
+from oncelog.protocol.texts import first_named
 
 FOUNDER = "/oncelog/founder"
 """The ephemeral node of the broker that creates the cluster."""
@@ -142,11 +143,12 @@ class ClusterEntry:
         if gone:
             names = [f"{topic}-{index}" for topic, index in sorted(log_dir_registry.named(image, gone))]
             self._logger.error(
-                "the directories of %d partitions are gone, although the checkpoints name them: %s%s. This broker "
+                "the directories of %d partitions are gone, although the checkpoints name them: %s. This broker "
                 "copies the records from the leaders. If it is the last member of an ISR, restore the directory or "
                 "allow an unclean election",
-                len(names), ", ".join(names[:NAMED]), ", ..." if len(names) > NAMED else "",
-            )  # fmt: skip
+                len(names),
+                first_named(names, len(names), NAMED),
+            )
         return gone
 
     def _check_lost(self, named: frozenset[str]) -> None:

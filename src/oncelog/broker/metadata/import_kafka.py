@@ -34,14 +34,13 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_records, iter_batches
+from oncelog.protocol.texts import first_named
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 IMPORTED_PATH = "/oncelog/kafka_metadata"
 """The node with the position in `__cluster_metadata-0` at the import (`kafka_metadata.position`)."""
 _IMPORTED_FILE = "oncelog.imported"
 """The file in a log directory with the same position. It outlives the tree."""
-_MAX_NAMED = 5
-"""The maximum number of topics that an error message names."""
 PRODUCER_ID_GAP = 1000 * BLOCK_SIZE
 """The number of producer ids to skip if only the logs show which ids were allocated."""
 _EPOCHS = "leader-epoch-checkpoint"
@@ -120,7 +119,7 @@ class LogDirectoryImport:
             return
         paths = ", ".join(directory.path for directory in self._directories)
         users = [topic.name for topic in topics if not topic.internal]
-        names = ", ".join(users[:_MAX_NAMED]) + (", ..." if len(users) > _MAX_NAMED else "")
+        names = first_named(users, len(users))
         raise ProtocolError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"the metadata is missing, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: "

@@ -21,6 +21,7 @@ from oncelog.log.checkpoint import PARTITION_METADATA
 from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.texts import first_named
 
 Partition = tuple[str, int]
 NAME_MAX = 200
@@ -222,10 +223,10 @@ class LogDirectories:
                 directory.forget_offsets(*key)
                 directory.found.discard(key)
             if strays:
-                names = ", ".join(f"{topic}-{index}" for topic, index in strays[:NAMED])
+                names = first_named((f"{topic}-{index}" for topic, index in strays), len(strays), NAMED)
                 self._logger.warning(
-                    "renamed %d logs in %s to %s, because this broker has no replica of their partitions: %s%s",
-                    len(strays), directory.path, STRAY_SUFFIX, names, ", ..." if len(strays) > NAMED else "",
+                    "renamed %d logs in %s to %s, because this broker has no replica of their partitions: %s",
+                    len(strays), directory.path, STRAY_SUFFIX, names,
                 )  # fmt: skip
 
     def locate(self, topics: MetadataImage) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from oncelog import errors
@@ -12,11 +12,10 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.troubles import SILENT_SECONDS
 from oncelog.protocol.messages.consumer_group_describe import Assignment, ConsumerGroupDescribeRequest
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
+from oncelog.protocol.texts import first_named
 
 log = logging.getLogger("oncelog.client.consumer")
 
-NAMED = 3
-"""How many members a message names."""
 WAITING = (
     "group {group!r} gives this consumer no partitions before its other members have joined or expired: {members}. A "
     "member that was killed expires {seconds:g} s after its last heartbeat (session_timeout_ms); one that does not "
@@ -74,7 +73,7 @@ async def unjoined_members(cluster: ClusterClient, group_id: str, own_id: Callab
     ]
     if not others:
         return ""
-    return WAITING.format(group=group_id, members=_some(others), seconds=session_ms / 1000)
+    return WAITING.format(group=group_id, members=first_named(others, len(others)), seconds=session_ms / 1000)
 
 
 async def partition_owners(cluster: ClusterClient, group_id: str, member_id: str) -> str:
@@ -88,7 +87,9 @@ async def partition_owners(cluster: ClusterClient, group_id: str, member_id: str
         for member in members
         if member.member_id != member_id and (_ids(member.assignment) & awaited if awaited else _ids(member.assignment))
     ]
-    return (HELD if awaited else TAKEN).format(group=group_id, members=_some(owners)) if owners else ""
+    if not owners:
+        return ""
+    return (HELD if awaited else TAKEN).format(group=group_id, members=first_named(owners, len(owners)))
 
 
 def _ids(assignment: Assignment) -> set[tuple[object, int]]:
@@ -104,8 +105,3 @@ class _Member(Protocol):
 def _name(member: _Member, instance_id: str | None) -> str:
     name = instance_id or member.member_id
     return f"{name!r} (client {member.client_id!r}, host {member.client_host})"
-
-
-def _some(members: Sequence[str]) -> str:
-    some = ", ".join(members[:NAMED])
-    return some if len(members) <= NAMED else f"{some} and {len(members) - NAMED} more"

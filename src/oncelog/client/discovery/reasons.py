@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from oncelog import errors
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.texts import first_named
 
 
 def unreachable_broker(doing: str, message: str) -> str:
@@ -15,9 +16,8 @@ def unreachable_broker(doing: str, message: str) -> str:
 
 def without_leader(topic: str, partitions: Sequence[int]) -> str:
     """Return the reason if partitions of a topic have no leader."""
-    some = ", ".join(f"{topic}-{partition}" for partition in partitions[:3])
-    more = f" and {len(partitions) - 3} more" if len(partitions) > 3 else ""
-    return f"no leader of {some}{more}. Check that the brokers with its replicas run: oncelog topic describe {topic}"
+    named = first_named((f"{topic}-{partition}" for partition in partitions), len(partitions))
+    return f"no leader of {named}. Check that the brokers with its replicas run: oncelog topic describe {topic}"
 
 
 def unavailable_topic(topic: str, code: ErrorCode | None) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
-from itertools import islice
 from typing import NamedTuple
 
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.state_writes import StateWrite
 from oncelog.cluster.topics import NO_LEADER
-
-NAMED = 3
-"""The number of partitions that one line names."""
+from oncelog.protocol.texts import NAMED, first_named
 
 
 class IsrChange(NamedTuple):
@@ -54,7 +51,7 @@ def isr_summary(changes: Iterable[IsrChange]) -> str:
     parts = [f"broker {broker} has left those of {_count(left[broker])}" for broker in sorted(left)]
     parts += [f"broker {broker} has joined those of {_count(joined[broker])}" for broker in sorted(joined)]
     fewest = nsmallest(NAMED, newest.items(), key=lambda item: len(item[1]))
-    named = _listed((f"{partition}: {_brokers(isr)}" for partition, isr in fewest), len(newest))
+    named = first_named((f"{partition}: {_brokers(isr)}" for partition, isr in fewest), len(newest), separator="; ")
     return f"{'; '.join(parts) or 'no broker has left or joined'}. Partitions with the fewest: {named}"
 
 
@@ -70,9 +67,10 @@ def unclean_elections(before: MetadataImage, writes: Iterable[StateWrite]) -> li
 
 def unclean_summary(elections: Sequence[Uncleanly]) -> str:
     """Return a warning about elections that may have lost acknowledged records."""
-    named = _listed(
+    named = first_named(
         (f"{partition}: broker {leader} (in sync before: {_brokers(isr)})" for partition, leader, isr in elections),
         len(elections),
+        separator="; ",
     )
     return (
         f"unclean election of leaders for {_count(len(elections))}: acknowledged records that the new leader lacks are "
@@ -96,12 +94,13 @@ def stuck_partitions(image: MetadataImage) -> list[Stuck]:
 
 def stuck_summary(partitions: Sequence[Stuck]) -> str:
     """Return a warning about partitions that have no leader, with what to do."""
-    named = _listed(
+    named = first_named(
         (
             f"{partition}: broker {_brokers(damaged)} lacks records, broker {_brokers(missing)} has all"
             for partition, damaged, missing in partitions
         ),
         len(partitions),
+        separator="; ",
     )
     brokers = _brokers({broker for each in partitions for broker in each.missing})
     topic = partitions[0].partition.rpartition("-")[0]
@@ -127,17 +126,10 @@ def election_summary(before: MetadataImage, writes: Iterable[StateWrite]) -> str
             others += 1
     parts = [f"elected broker {broker} for {_count(leaders[broker])}" for broker in sorted(leaders)]
     if leaderless:
-        more = ", ..." if len(leaderless) > NAMED else ""
-        parts.append(f"{_count(len(leaderless))} without a leader ({', '.join(leaderless[:NAMED])}{more})")
+        parts.append(f"{_count(len(leaderless))} without a leader ({first_named(leaderless, len(leaderless))})")
     if others:
         parts.append(f"removed members from the in-sync replicas of {_count(others)}")
     return "the controller has changed partitions: " + "; ".join(parts)
-
-
-def _listed(texts: Iterable[str], total: int) -> str:
-    """Return the first of these texts, and how many of `total` follow."""
-    more = [f"and {total - NAMED} more"] if total > NAMED else []
-    return "; ".join([*islice(texts, NAMED), *more])
 
 
 def _count(partitions: int) -> str:

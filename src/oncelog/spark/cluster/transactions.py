@@ -18,6 +18,7 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_transactions as dt
 from oncelog.protocol.messages import init_producer_id as ip
 from oncelog.protocol.messages import list_transactions as lt
+from oncelog.protocol.texts import first_named
 from oncelog.spark.cluster import batched_lookups
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError, NotVerifiedError
@@ -51,8 +52,6 @@ LIST_BY_PATTERN = 2
 NO_PRODUCER_HAS_IT = 2**63 - 1
 POLL_MS, MOST_POLL_MS = 20, 500
 """First and longest pause before the next look at a transaction, which usually ends within milliseconds."""
-MOST_NAMED = 10
-"""Transactional ids in a message."""
 
 
 class TransactionRequests:
@@ -223,7 +222,7 @@ class TransactionRequests:
             if time.monotonic() > until:
                 raise NotVerifiedError(
                     f"{len(ending)} transactions are still ending, and none has ended within {self.end_wait_ms} ms: "
-                    + ", ".join(ending[:MOST_NAMED])
+                    + first_named(ending, len(ending))
                 )
             ids = ending
             time.sleep(backoff.next_s())
