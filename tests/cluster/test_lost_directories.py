@@ -232,10 +232,10 @@ def test_start_that_ends_before_the_registration_counts_as_an_unclean_stop(folde
         mark_clean(folders["b"])
         broker = brokers.make(1, boot_id="boot 2", log_dirs=log_dirs(folders))
 
-        async def die() -> None:
+        def die() -> None:
             raise OSError("the process dies")
 
-        broker._bind = die  # type: ignore[method-assign]
+        broker.loader.start = die  # type: ignore[method-assign]
         with pytest.raises(OSError, match="the process dies"):
             await broker.start()
         await broker.workers.close()

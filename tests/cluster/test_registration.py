@@ -81,7 +81,7 @@ def test_brokers_see_each_other_come_die_and_return(tmp_path: Path) -> None:
 def test_brokers_that_start_together_create_one_cluster(tmp_path: Path) -> None:
     async def body(brokers: Brokers) -> None:
         started = await asyncio.gather(*(brokers.start(node_id) for node_id in (1, 2, 3)))
-        assert len({broker.cluster_id for broker in started}) == 1
+        assert len({broker.membership.cluster_id for broker in started}) == 1
 
     run(Brokers(tmp_path), body)
 

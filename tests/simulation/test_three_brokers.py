@@ -169,7 +169,7 @@ def test_an_unclean_truncation_drops_unsent_responses() -> None:
         await cluster.eventually(lambda: cluster.state("t").isr == (1,))
         network.cut("broker-1", "broker-2")
         await brokers[2].start()
-        cluster.broker(1).server.joins = False  # as with uvloop: the transport gets the pages themselves
+        cluster.broker(1).server.unsent.copies = False  # as with uvloop: the transport gets the pages themselves
         connection = await cluster.connection(1)
         network.cut("broker-1", "client", both_ways=False)
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from oncelog.net.server import Limits, Listener, Server, Session
+from oncelog.net.unsent import Unsent
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
@@ -38,8 +39,8 @@ def echo(frame: memoryview, session: Session) -> list[bytes | memoryview]:
 
 
 @contextlib.asynccontextmanager
-async def serving(handler: Any, **limits: Any) -> AsyncIterator[Server]:
-    server = Server(handler, Limits(**limits))
+async def serving(handler: Any, unsent: Unsent | None = None, **limits: Any) -> AsyncIterator[Server]:
+    server = Server(handler, Limits(**limits), unsent)
     await server.listen([Listener("127.0.0.1", 0)])
     try:
         yield server

@@ -55,8 +55,10 @@ from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.log.disk import Disk
+from oncelog.net.pieces import needs_join
 from oncelog.net.server import Handler, Limits, Listener, Server
 from oncelog.net.stalls import StallWatch
+from oncelog.net.unsent import Unsent
 
 HANDOVER_POLLS = 100
 """How often a broker that stops looks whether others lead its partitions: for 5 s."""
@@ -98,21 +100,20 @@ class Broker:
         self._rng = rng or random.SystemRandom()
         self._most_clients = most_clients
         self._listeners = {listener.name: listener for listener in config.client_listeners}
-        self._server: Server | None = None
-        self._stalls: StallWatch | None = None
+        stall_ms = config.loop_stall_log_ms
+        self._stalls = StallWatch(stall_ms, describe_request) if stall_ms else None
+        timed = self._stalls.timed if self._stalls is not None else None
 
         self.config = DynamicConfig(config)
-        self.workers = Workers(offload, self.log, offload_renewal=offload_renewal)
+        self.workers = Workers(offload, self.log, offload_renewal=offload_renewal, timed=timed)
         self.metadata = MetadataCache()
         self.membership = Membership(config.node_id)
         self._make_storage(config, disk)
         self._make_metadata(config, boot_id)
         self._make_failures(metadata_dir)
         self._make_coordinators(config)
-        self.departed = DepartedBrokers(config.broker_session_timeout_ms)
-        self.fetch_sessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots, lambda: self._rng.randrange(1, 2**31)
-        )
+        self._make_server(config)
+        self._make_replication()
         for subscriber in (
             self._settings_changed,
             self.registration.metadata_changed,
@@ -261,7 +262,43 @@ class Broker:
         self._terms: dict[str, Terms[Any]] = {
             shell.topic: shell.terms for shell in (self.groups.shell, self.transactions.shell)
         }
-        self._make_replication()
+
+    def _make_server(self, config: BrokerConfig) -> None:
+        limits = Limits(
+            max_request_size=config.socket_request_max_bytes,
+            idle_ms=config.connections_max_idle_ms,
+            max_connections=min(config.max_connections, self._most_clients),
+            backlog=config.socket_listen_backlog_size,
+        )
+        unsent = Unsent(config.queued_max_response_bytes, copies=needs_join(asyncio.get_running_loop()))
+        self.departed = DepartedBrokers(config.broker_session_timeout_ms)
+        self.fetch_sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, lambda: self._rng.randrange(1, 2**31)
+        )
+        self.parts = Parts(
+            membership=self.membership,
+            nodes=Nodes(self.node_id, self.metadata, self.partitions, self.departed),
+            controller=self.controller,
+            authorizer=ALLOW_EVERYTHING,
+            config=self.config,
+            cache=self.metadata,
+            topics=self.topics,
+            settings=self.settings,
+            partitions=self.partitions,
+            directories=self.directories,
+            new_logs=self.new_logs,
+            groups=self.groups,
+            transactions=self.transactions,
+            fetch_sessions=self.fetch_sessions,
+            unsent=unsent,
+            workers=self.workers,
+            now_ms=self.now_ms,
+            logger=self.log,
+        )
+        handler: Handler = Dispatcher(self.parts)
+        if self._stalls is not None:
+            handler = self._stalls.handler(handler)
+        self.server = Server(handler, limits, unsent)
 
     def _make_replication(self) -> None:
         workers = self.workers
@@ -271,7 +308,7 @@ class Broker:
             self.config,
             workers,
             StartOffsets(self.checkpoints, self.directories, workers, self.log),
-            cut=lambda: self.server.abort_all(),
+            cut=self.server.abort_all,
             now_ms=self.now_ms,
             logger=self.log,
         )
@@ -300,14 +337,7 @@ class Broker:
     @property
     def port(self) -> int:
         """Return the port of the first listener, after `start`."""
-        assert self._server is not None
-        return self._server.port
-
-    @property
-    def server(self) -> Server:
-        """Return the server, after `start`."""
-        assert self._server is not None
-        return self._server
+        return self.server.port
 
     def endpoint(self, listener: str) -> Endpoint:
         """Return the address that the clients of a listener must use, after `start`."""
@@ -323,11 +353,19 @@ class Broker:
         self.failed = self.disk_failures.start()
         await self.workers.offload(self.registration.open)
         self.registration.start()
-        self.cluster_id = await self.entry.enter()
+        await self.entry.enter()
         await self.workers.offload(self._load_metadata)
-        lost = await self.workers.offload(self.entry.open_directories, self.cluster_id, self.metadata.image)
+        lost = await self.workers.offload(self.entry.open_directories, self.metadata.image)
         self.loader.start()
-        await self._bind()
+        if self._stalls is not None:
+            self._stalls.start()
+        protected = self.config.static.inter_broker_listener_name
+        await self.server.bind(
+            [
+                Listener(each.host, each.port, name, each.protocol, protected=name == protected)
+                for name, each in self._listeners.items()
+            ]
+        )
         endpoints = {name: self.endpoint(name) for name in self._listeners}
         suspects = self.partitions.incomplete.suspects()
         await self.registration.register(endpoints, self.metadata.image, lost, starting=bool(suspects))
@@ -354,51 +392,6 @@ class Broker:
         if self.config.current.log_cleaner_enable:
             self.workers.spawn(self.cleaner.run(), "log cleaner")
 
-    async def _bind(self) -> None:
-        """Create the server, and bind its ports."""
-        config = self.config.current
-        limits = Limits(
-            max_request_size=config.socket_request_max_bytes,
-            idle_ms=config.connections_max_idle_ms,
-            max_connections=min(config.max_connections, self._most_clients),
-            backlog=config.socket_listen_backlog_size,
-            max_unsent_bytes=config.queued_max_response_bytes,
-        )
-        self.parts = Parts(
-            node_id=self.node_id,
-            cluster_id=self.cluster_id,
-            nodes=Nodes(self.node_id, self.metadata, self.partitions, self.departed),
-            controller=self.controller,
-            authorizer=ALLOW_EVERYTHING,
-            config=self.config,
-            cache=self.metadata,
-            topics=self.topics,
-            settings=self.settings,
-            partitions=self.partitions,
-            directories=self.directories,
-            new_logs=self.new_logs,
-            groups=self.groups,
-            transactions=self.transactions,
-            fetch_sessions=self.fetch_sessions,
-            unsent=lambda: self.server.unsent,
-            workers=self.workers,
-            now_ms=self.now_ms,
-            logger=self.log,
-        )
-        handler: Handler = Dispatcher(self.parts)
-        if config.loop_stall_log_ms:
-            self._stalls = StallWatch(config.loop_stall_log_ms, describe_request)
-            self.workers.timed = self._stalls.timed
-            handler = self._stalls.handler(handler)
-        self._server = Server(handler, limits)
-        protected = config.inter_broker_listener_name
-        await self._server.bind(
-            [
-                Listener(each.host, each.port, name, each.protocol, protected=name == protected)
-                for name, each in self._listeners.items()
-            ]
-        )
-
     async def stop(self, *, together: bool = False) -> None:
         """Hand over the partitions, answer the requests in progress, close all logs, and mark them as clean.
 
@@ -409,8 +402,7 @@ class Broker:
             self.in_sync.close()
         elif self.config.current.controlled_shutdown_enable:
             await self._hand_over()
-        if self._server is not None:
-            await self._server.close()
+        await self.server.close()
         self.peers.close()
         await self.workers.close()
         await self.registration.close()
@@ -435,7 +427,7 @@ class Broker:
 
     async def _hand_over(self) -> None:
         """Ask the controller to let others lead, and wait until they do, for a limited time."""
-        if self._server is None or len(self.metadata.image.brokers) <= 1:
+        if not self.server.listeners or len(self.metadata.image.brokers) <= 1:
             return
         try:
             await self.registration.update(shutting_down=True)
@@ -449,7 +441,7 @@ class Broker:
 
     def _load_metadata(self) -> None:
         """Read the metadata. Before anything changes, check that the log directories belong to it. Blocks."""
-        self.entry.check_directories(self.cluster_id)
+        self.entry.check_directories()
         self.loader.load()
         self._admit_settings()
 
@@ -480,13 +472,13 @@ class Broker:
         configs = self.metadata.image.broker_configs
         for name in self.config.replace_dynamic(of_all=configs.get(None, {}), own=configs.get(self.node_id, {})):
             self.log.error("ignoring a broker setting of the metadata, because its name or value is invalid: %s", name)
+        most = min(self.config.current.max_connections, self._most_clients)
+        self.server.limits = replace(self.server.limits, max_connections=most)
 
     def _settings_changed(self, delta: MetadataDelta) -> None:
         """Apply changed settings of brokers before other subscribers read them."""
         if delta.broker_configs_changed(self.node_id):
             self._admit_settings()
-            most = min(self.config.current.max_connections, self._most_clients)
-            self.server.limits = replace(self.server.limits, max_connections=most)
 
     def _term_ended(self, topic: str, partition: int) -> None:
         """Resign the coordinator of a partition that this broker no longer leads."""

@@ -12,6 +12,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 T = TypeVar("T")
 Offload = Callable[..., Awaitable[Any]]
 """`offload(fn, *args)` runs blocking code in another thread and returns its result."""
+Timed = Callable[[Coroutine[Any, Any, Any], str], Coroutine[Any, Any, Any]]
 COMPUTING_THREADS = 1
 """The number of worker threads that may compute for requests at the same time."""
 DISK_THREADS = 2
@@ -32,12 +33,21 @@ def worker_threads(log_dirs: int) -> int:
 class Workers:
     """The background tasks and worker threads of one broker."""
 
-    def __init__(self, offload: Offload, logger: logging.Logger, *, offload_renewal: Offload | None = None) -> None:
-        """`offload_renewal` runs the renewals of the session. They must not wait for other work, which may block."""
+    def __init__(
+        self,
+        offload: Offload,
+        logger: logging.Logger,
+        *,
+        offload_renewal: Offload | None = None,
+        timed: Timed | None = None,
+    ) -> None:
+        """`offload_renewal` runs the renewals of the session. They must not wait for other work, which may block.
+
+        `timed` wraps each coroutine that `spawn` runs, to log steps that block the event loop.
+        """
         self.offload = offload
         self.offload_renewal = offload_renewal or offload
-        self.timed: Callable[[Coroutine[Any, Any, Any], str], Coroutine[Any, Any, Any]] | None = None
-        """Wraps each coroutine that `spawn` runs, to log steps that block the event loop."""
+        self._timed = timed
         self._logger = logger
         self._computing = asyncio.Semaphore(COMPUTING_THREADS)
         self._writing = asyncio.Semaphore(WRITING_THREADS)
@@ -47,7 +57,7 @@ class Workers:
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Run a coroutine until it returns or the broker stops. If it raises, log the error."""
-        task = self.task(work if self.timed is None else self.timed(work, name), name)
+        task = self.task(work if self._timed is None else self._timed(work, name), name)
         task.add_done_callback(self._report)
 
     def task(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

@@ -20,7 +20,7 @@ from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
 from oncelog.net.replies import Chunks, Deferred, Replies, Reply
 from oncelog.net.server_options import EVERY_ADDRESS, Limits, Listener, every_address
 from oncelog.net.session import BUSY, CLOSED, IN_ORDER, TURN_TAKEN, UNREAD, Deadline, Session
-from oncelog.net.unsent import Unsent
+from oncelog.net.unsent import DEFAULT_LIMIT, Unsent
 
 __all__ = [
     "BadFrameError",
@@ -285,7 +285,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._next_turn()
 
     def _write(self, out: Chunks, size: int) -> None:
-        if size <= JOIN_BYTES or self._server.joins:
+        if size <= JOIN_BYTES or self._server.unsent.copies:
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(in_few_pieces(out))
@@ -315,8 +315,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 class Server:
     """A server that listens on one address or on several. The limits count all connections together."""
 
-    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
-        """Create a server. `listen` binds its addresses.
+    def __init__(self, handler: Handler, limits: Limits | None = None, unsent: Unsent | None = None) -> None:
+        """Create a server on the running event loop. `listen` binds its addresses.
 
         `handler(frame, session)` gets a writable view of one request, without its length. It returns the response as
         chunks, without the length, or None if there is no response, or a `Deferred` whose answer is either. The chunks
@@ -329,9 +329,8 @@ class Server:
         self.connections: dict[ServerConnection, None] = {}
         """A dict keeps its order. The order of a set of objects differs between runs, so simulations would differ."""
         self.loop = asyncio.get_running_loop()
-        self.joins = needs_join(self.loop)
-        """Whether the pieces of a response are joined before they are written."""
-        self.unsent = Unsent(limits.max_unsent_bytes, copies=self.joins)
+        self.unsent = unsent or Unsent(DEFAULT_LIMIT, copies=needs_join(self.loop))
+        """The memory of responses that clients have not read, for all connections together."""
         self.listeners: dict[str, Listener] = {}
         """The listeners that are bound, by name, each with its port."""
         self.buffers = ReadBuffers()
@@ -340,7 +339,7 @@ class Server:
         self._next_id = 0
         self._drained: asyncio.Future[None] | None = None
         self._sweep_s = max(limits.idle_ms / 1000 / SWEEPS, 0.001)
-        self._sweeper = self.loop.call_later(self._sweep_s, self._sweep) if limits.idle_ms >= 0 else None
+        self._sweeper: asyncio.TimerHandle | None = None
         self._refusing = False
 
     @property
@@ -366,6 +365,8 @@ class Server:
         except OSError:
             self._stop_listening()
             raise
+        if self.limits.idle_ms >= 0:
+            self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
 
     async def serve(self) -> None:
         """Accept connections on all bound listeners. Raises OSError if another process listens on one meanwhile."""

@@ -48,8 +48,6 @@ class Limits:
     """Largest number of connections. The server closes further ones at once."""
     backlog: int = 1024
     """Number of connections that the kernel queues until the server accepts them."""
-    max_unsent_bytes: int = 64 * 1024 * 1024
-    """Memory for responses that clients have not read, for all connections together. -1: no limit. See `Unsent`."""
     drain_ms: int = 500
     """How long `close` waits for requests in progress."""
 

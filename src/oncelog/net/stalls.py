@@ -29,20 +29,26 @@ _log = logging.getLogger("oncelog.stalls")
 
 
 class StallWatch:
-    """Log every step on the event loop that takes longer than a limit. Create it on the loop."""
+    """Log every step on the event loop that takes longer than a limit."""
 
     def __init__(self, limit_ms: int, describe: Callable[[memoryview, Session], str]) -> None:
-        """`describe(frame, session)` returns the text that identifies a request in the log."""
+        """Time steps from now on, and other callbacks after `start`.
+
+        `describe(frame, session)` returns the text that identifies a request in the log.
+        """
         self._limit_s = limit_ms / 1000
         self._describe = describe
-        self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
+        self._loop: asyncio.AbstractEventLoop
+        self._loop_thread: int
         self._beat = threading.Event()
         self._closed = threading.Event()
         self._sample = ""
         self._explained = False
-        self._thread = threading.Thread(target=self._watch, name="stall watch", daemon=True)
-        self._thread.start()
+
+    def start(self) -> None:
+        """Start the thread that watches the running event loop."""
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        threading.Thread(target=self._watch, name="stall watch", daemon=True).start()
 
     def close(self) -> None:
         """Stop the thread. Steps are still timed."""

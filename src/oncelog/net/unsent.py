@@ -9,6 +9,8 @@ from oncelog.net.session import Session
 
 Piece = bytes | memoryview
 
+DEFAULT_LIMIT = 64 * 1024 * 1024
+"""Memory for the responses of all connections of a server, in bytes."""
 LEAST = 64 * 1024
 """Bytes of memory that a response may always take, so that slow clients cannot block the others."""
 LEAST_AT_ONCE = 1024 * 1024
@@ -31,12 +33,12 @@ class Unsent:
     and later responses still get a share. A response that was sent at once takes nothing.
     """
 
-    __slots__ = ("_copies", "_limit", "_unread", "bytes")
+    __slots__ = ("_limit", "_unread", "bytes", "copies")
 
     def __init__(self, limit: int, *, copies: bool) -> None:
         """`limit` is in bytes, -1 for none. `copies`: the transport copies all data that is written to it."""
         self._limit = limit
-        self._copies = copies
+        self.copies = copies
         self.bytes = 0
         self._unread: dict[SlowReader, None] = {}
         """The connections with unread responses. The one that has waited longest is first."""
@@ -89,4 +91,4 @@ class Unsent:
     def taken_by(self, piece: Piece) -> int:
         """Return the bytes of memory that a piece of a response takes: 0 if the piece is a mapped part of a file."""
         mapped = type(piece) is memoryview and type(piece.obj) is mmap
-        return 0 if mapped and not self._copies else len(piece)
+        return 0 if mapped and not self.copies else len(piece)

@@ -100,7 +100,7 @@ def test_kafkas_topics_are_imported(tmp_path: Path) -> None:
         assert topic is not None
         assert (topic.topic_id, topic.partition_count, topic.configs) == (A, 2, {"retention.ms": "5"})
         assert broker.partitions.find("a", 1).leader_epoch == 5
-        assert broker.cluster_id == "kafka=s"
+        assert broker.membership.cluster_id == "kafka=s"
         assert broker.metadata.image.feature_level("transaction.version") == 0, "it had no leader"
         while not broker.producer_ids.ids.remaining:
             await asyncio.sleep(0.005)

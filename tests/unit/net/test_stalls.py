@@ -31,7 +31,9 @@ def _captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def _watch() -> StallWatch:
-    return StallWatch(LIMIT_MS, lambda frame, session: f"request {bytes(frame).decode()} on {session.connection_id}")
+    watch = StallWatch(LIMIT_MS, lambda frame, session: f"request {bytes(frame).decode()} on {session.connection_id}")
+    watch.start()
+    return watch
 
 
 def test_request_that_blocks_the_loop_is_logged_with_its_description(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import socket
 
 import pytest
 
+from oncelog.net.pieces import needs_join
 from oncelog.net.server import Session
 from oncelog.net.unsent import LEAST, LEAST_AT_ONCE, Unsent
 from support.sockets import Client, both_loops, framed, run, serving
@@ -120,7 +122,7 @@ def test_connections_far_above_the_budget_are_closed(loop: str, caplog: pytest.L
         return [bytes(10 * size if frame == b"largest" else size)]
 
     async def body() -> None:
-        async with serving(handler, max_unsent_bytes=60 * MB) as server:
+        async with serving(handler, Unsent(60 * MB, copies=needs_join(asyncio.get_running_loop()))) as server:
             reader = await Client.connect(server)
             first = await Client.connect(server)
             await first.send(framed(b"largest"))

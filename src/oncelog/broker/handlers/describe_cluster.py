@@ -44,4 +44,4 @@ def handle(
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of DescribeCluster."""
-    return partial(handle, parts.cluster_id, parts.nodes)
+    return partial(handle, parts.membership.cluster_id, parts.nodes)

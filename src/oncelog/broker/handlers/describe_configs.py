@@ -120,4 +120,4 @@ def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> Descr
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of DescribeConfigs."""
-    return partial(handle, parts.config, parts.cache, parts.node_id)
+    return partial(handle, parts.config, parts.cache, parts.membership.node_id)

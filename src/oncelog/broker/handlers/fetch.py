@@ -139,7 +139,7 @@ class FetchHandler:
         partitions: Partitions,
         sessions: FetchSessions,
         config: DynamicConfig,
-        unsent: Callable[[], Unsent],
+        unsent: Unsent,
         now_ms: Callable[[], int],
     ) -> None:
         self._node_id = node_id
@@ -256,7 +256,7 @@ class FetchHandler:
         if follower is not None and may_follow and not again and follower[0] in self._cache.image.brokers:
             self._connected.add(follower[0], ctx.session)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)
-        unsent = self._unsent()
+        unsent = self._unsent
         unsent.drop_draft(ctx.session)
         own = 0
         first = True
@@ -331,7 +331,7 @@ class FetchHandler:
         place: WaitingPartitions,
         missing: DelayedFetch,
     ) -> FetchResponse:
-        self._unsent().drop_draft(ctx.session)
+        self._unsent.drop_draft(ctx.session)
         if ctx.on_wait is not None:
             named: list[Message | None] = [
                 FetchRequest(topics=request.topics, forgotten_topics_data=request.forgotten_topics_data)
@@ -368,7 +368,7 @@ class FetchHandler:
                 return await in_turns(_response(context, reads))
             missing.read_again(reads)
             del reads
-            self._unsent().drop_draft(ctx.session)
+            self._unsent.drop_draft(ctx.session)
         return await self._read_and_answer(request, ctx, context)
 
     async def _read_and_answer(
@@ -380,7 +380,7 @@ class FetchHandler:
 def bind(parts: Parts) -> Handler:
     """Return the handler of Fetch."""
     return FetchHandler(
-        parts.node_id,
+        parts.membership.node_id,
         parts.cache,
         parts.partitions,
         parts.fetch_sessions,

@@ -207,7 +207,7 @@ def _may_be_created(image: MetadataImage, name: str) -> bool:
 def bind(parts: Parts) -> Handler:
     """Return the handler of Metadata."""
     return Metadata(
-        parts.cluster_id,
+        parts.membership.cluster_id,
         parts.nodes,
         parts.config,
         parts.cache,

@@ -60,15 +60,16 @@ class ClusterEntry:
         self._now_ms = now_ms
         self._logger = logger
 
-    async def enter(self) -> str:
-        """Create the cluster if it does not exist. Return its id.
+    async def enter(self) -> None:
+        """Create the cluster if it does not exist, and learn its id.
 
         If several brokers start at the same time, one of them creates it, and the others wait.
         """
         while True:
             found: str | None = await self._workers.offload(self._find)
             if found is not None:
-                return found
+                self._membership.cluster_id = found
+                return
             await asyncio.sleep(FOUNDING_POLL_S)
 
     def _find(self) -> str | None:
@@ -90,13 +91,13 @@ class ClusterEntry:
         create_cluster(store, proposal, self._now_ms())
         return cluster_id(store)
 
-    def check_directories(self, cluster_id: str) -> None:
+    def check_directories(self) -> None:
         """Check that the log directories belong to the cluster, and that Kafka has not changed them. Blocks."""
         for directory in self._directories:
-            directory.check(cluster_id)
+            directory.check(self._membership.cluster_id)
         check_all_unchanged(self._directories, self._store)
 
-    def open_directories(self, cluster_id: str, image: MetadataImage) -> Lost:
+    def open_directories(self, image: MetadataImage) -> Lost:
         """Open the log directories. Store which ones this broker has, and which logs it has lost. Blocks.
 
         Return the lost logs. The broker must not lead them before it has copied them. Raises ConfigError if
@@ -121,7 +122,8 @@ class ClusterEntry:
                 path,
             )
         own = [directory.absolute_path for directory in directories]
-        now = directories.open(cluster_id, self._new_topic_id, log_dir_registry.kept(store, node_id, own, named))
+        former = log_dir_registry.kept(store, node_id, own, named)
+        now = directories.open(self._membership.cluster_id, self._new_topic_id, former)
         mark_imported(store, directories.online)
         for path, (key, _) in log_dir_registry.at_present_paths(before, own).items():
             if key in now:

@@ -10,6 +10,7 @@ from typing import Any
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
@@ -31,8 +32,7 @@ Handler = Callable[[Any, Any], Any]
 class Parts:
     """All parts; `now_ms` returns the wall-clock time."""
 
-    node_id: int
-    cluster_id: str
+    membership: Membership
     nodes: Nodes
     controller: Controller
     authorizer: Authorizer
@@ -46,8 +46,8 @@ class Parts:
     groups: GroupService
     transactions: TransactionService
     fetch_sessions: FetchSessions
-    unsent: Callable[[], Unsent]
-    """Returns the memory of responses that clients have not read yet."""
+    unsent: Unsent
+    """The memory of responses that clients have not read yet."""
     workers: Workers
     now_ms: Callable[[], int]
     logger: logging.Logger
