@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.replica import Replica
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.log.config import LogConfig
@@ -110,11 +112,9 @@ class BrokerStub:
             partitions: Any = SimpleNamespace(
                 get=self.get, open_in_turns=self.open_in_turns, leads=lambda topic, partition: self.leading
             )
-            logger = logging.getLogger("test")
-            terms = Terms(TOPIC, self.make, decode, cache, partitions, workers, logger)
-            shell = CoordinatorShell(
-                terms, cache, commit_timeout_ms=self.commit_timeout_ms, now_ms=lambda: NOW, logger=logger
-            )
+            runtime = Runtime(workers, lambda: NOW, random.getrandbits, logging.getLogger("test"))
+            terms = Terms(TOPIC, self.make, decode, cache, partitions, runtime)
+            shell = CoordinatorShell(terms, cache, runtime, commit_timeout_ms=self.commit_timeout_ms)
             try:
                 await life(shell)
             finally:

@@ -40,16 +40,14 @@ from oncelog.broker.requests.operations import ALLOW_EVERYTHING
 from oncelog.broker.requests.parts import Parts
 from oncelog.broker.storage.clean_mark import at_stop
 from oncelog.broker.storage.disk_failures import DiskFailures
-from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.housekeeping import Housekeeping
 from oncelog.broker.storage.log_cleaner import LogCleaner
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.retention import Retention
-from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN
-from oncelog.broker.workers import Offload, Workers
+from oncelog.broker.workers import Offload, Runtime, Workers
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
@@ -106,14 +104,15 @@ class Broker:
 
         self.config = DynamicConfig(config)
         self.workers = Workers(offload, self.log, offload_renewal=offload_renewal, timed=timed)
+        self._runtime = Runtime(self.workers, now_ms, self._rng.getrandbits, self.log)
         self.metadata = MetadataCache()
         self.membership = Membership(config.node_id)
-        self._make_storage(config, disk)
+        self._make_storage(config)
         self._make_metadata(config, boot_id)
-        self._make_failures(metadata_dir)
         self._make_coordinators(config)
         self._make_server(config)
         self._make_replication()
+        self._make_upkeep(metadata_dir)
         for subscriber in (
             self._settings_changed,
             self.registration.metadata_changed,
@@ -128,6 +127,7 @@ class Broker:
         self._subscribe()
 
     def _make_metadata(self, config: BrokerConfig, boot_id: str) -> None:
+        runtime = self._runtime
         identity = Identity(
             config.broker_rack or None,
             config.broker_session_timeout_ms,
@@ -136,128 +136,53 @@ class Broker:
         )
         self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
         self.registration = Registration(
-            self.store,
-            identity,
-            self.directories,
-            self.partitions,
-            self.workers,
-            self.log,
-            publishing=self.loader.publishing,
+            self.store, identity, self.directories, self.partitions, self.loader.publishing, runtime
         )
-        self.entry = ClusterEntry(
-            self.store,
-            self.membership,
-            self.directories,
-            config,
-            self.disk,
-            self.workers,
-            random_bits=self._rng.getrandbits,
-            now_ms=self.now_ms,
-            logger=self.log,
-        )
-        self.controller = Controller(
-            self.store,
-            self.metadata,
-            self.loader,
-            self.membership,
-            self.config,
-            self.workers,
-            self.log,
-        )
-        self.topics = TopicAdministration(
-            self.store,
-            self.loader,
-            self.metadata,
-            self.config,
-            self.workers,
-            random_bits=self._rng.getrandbits,
-            logger=self.log,
-        )
+        self.entry = ClusterEntry(self.store, self.membership, self.directories, config, self.disk, runtime)
+        self.controller = Controller(self.store, self.metadata, self.loader, self.membership, self.config, runtime)
+        self.topics = TopicAdministration(self.store, self.loader, self.metadata, self.config, runtime)
         self.settings = SettingsAdministration(
             self.loader, self.metadata, self.config, self.workers, node_id=self.node_id, logger=self.log
         )
 
-    def _make_storage(self, config: BrokerConfig, disk: Disk) -> None:
-        workers, logger = self.workers, self.log
-        self.directories = LogDirectories(disk, config.log_dirs, self.node_id, logger)
-        self.flusher = Flusher(self.directories, workers, logger)
-        self.unlinker = Unlinker(workers, logger)
-        self.new_logs = NewLogs(self.directories, self.unlinker, workers, self.now_ms)
-        self.partitions = Partitions(
-            self.metadata,
-            self.config,
-            self.directories,
-            self.flusher,
-            self.unlinker,
-            workers,
-            membership=self.membership,
-            now_ms=self.now_ms,
-            logger=logger,
-        )
+    def _make_storage(self, config: BrokerConfig) -> None:
+        self.directories = LogDirectories(self.disk, config.log_dirs, self.node_id, self.log)
+        self.partitions = Partitions(self.metadata, self.config, self.directories, self.membership, self._runtime)
         self.checkpoints = self.partitions.checkpoints
-        self.retention = Retention(self.checkpoints, workers, now_ms=self.now_ms, logger=logger)
-        self.cleaner = LogCleaner(
-            self.partitions,
-            self.directories,
-            self.checkpoints,
-            self.retention,
-            self.config,
-            workers,
-            now_ms=self.now_ms,
-            logger=logger,
-        )
+        self.new_logs = NewLogs(self.directories, self.partitions.unlinker, self.workers, self.now_ms)
 
-    def _make_failures(self, metadata_dir: str | None) -> None:
+    def _make_upkeep(self, metadata_dir: str | None) -> None:
         self.disk_failures = DiskFailures(
-            self.directories,
-            self.partitions,
-            self.workers,
-            metadata_dir=metadata_dir,
-            publish=self.registration.update,
-            logger=self.log,
+            self.directories, self.partitions, metadata_dir, self.registration.update, self._runtime
+        )
+        retention = Retention(self.checkpoints, self._runtime)
+        self.cleaner = LogCleaner(self.partitions, self.directories, retention, self.config, self._runtime)
+        self.housekeeping = Housekeeping(
+            self.partitions, self.directories, retention, self.registration.note_generations, self._runtime
         )
 
     def _make_coordinators(self, config: BrokerConfig) -> None:
-        workers, now_ms, logger = self.workers, self.now_ms, self.log
         self.peers = Peers(
             self.metadata,
-            workers,
+            self.workers,
             node_id=self.node_id,
             listener=config.inter_broker_listener_name or config.client_listeners[0].name,
-            logger=logger,
+            logger=self.log,
         )
-        self.producer_ids = ProducerIdBlocks(self.store, self.node_id, workers, logger)
-        shell = group_shell(
-            config,
-            self.metadata,
-            self.partitions,
-            workers,
-            random_bits=self._rng.getrandbits,
-            now_ms=now_ms,
-            logger=logger,
-        )
+        self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self.workers, self.log)
+        shell = group_shell(config, self.metadata, self.partitions, self._runtime)
         self.transactions = TransactionService(
             self.metadata,
             self.store,
             self.partitions,
             self.peers,
-            PartitionMarkers(self.partitions, self.new_logs, shell, now_ms),
+            PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms),
             self.producer_ids,
             config,
-            workers,
-            now_ms=now_ms,
-            logger=logger,
+            self._runtime,
         )
         self.groups = GroupService(
-            shell,
-            self.config,
-            self.metadata,
-            self.store,
-            self.partitions,
-            self.transactions,
-            workers,
-            now_ms=now_ms,
-            logger=logger,
+            shell, self.config, self.metadata, self.store, self.partitions, self.transactions, self._runtime
         )
         self._terms: dict[str, Terms[Any]] = {
             shell.topic: shell.terms for shell in (self.groups.shell, self.transactions.shell)
@@ -301,24 +226,11 @@ class Broker:
         self.server = Server(handler, limits, unsent)
 
     def _make_replication(self) -> None:
-        workers = self.workers
+        starts = StartOffsets(self.checkpoints, self.directories, self.workers, self.log)
         self.replication = Replication(
-            self.partitions,
-            self.peers,
-            self.config,
-            workers,
-            StartOffsets(self.checkpoints, self.directories, workers, self.log),
-            cut=self.server.abort_all,
-            now_ms=self.now_ms,
-            logger=self.log,
+            self.partitions, self.peers, self.config, starts, self.server.abort_all, self._runtime
         )
-        self.in_sync = InSyncReplicas(
-            self.store,
-            self.partitions,
-            self.config,
-            workers,
-            self.log,
-        )
+        self.in_sync = InSyncReplicas(self.store, self.partitions, self.config, self._runtime)
 
     def _subscribe(self) -> None:
         """Connect each event to what it causes in later parts, in this order."""
@@ -374,21 +286,9 @@ class Broker:
         if prepare is not None:
             await prepare()
         await self.server.serve()
-        for directory in self.directories.online:
-            self.unlinker.folders(directory.disk, directory.deleted, 0)
         self.in_sync.start()
         self.workers.spawn(self._warm_up(suspects), "open logs")
-        Housekeeping(
-            self.partitions,
-            self.directories,
-            self.checkpoints,
-            self.retention,
-            self.flusher,
-            self.workers,
-            note_generations=self.registration.note_generations,
-            now_ms=self.now_ms,
-            logger=self.log,
-        ).start(self.config.current)
+        self.housekeeping.start(self.config.current)
         if self.config.current.log_cleaner_enable:
             self.workers.spawn(self.cleaner.run(), "log cleaner")
 
@@ -409,8 +309,6 @@ class Broker:
         self.loader.close()
         self.transactions.close()
         self.groups.shell.terms.close()
-        self.flusher.close()
-        self.unlinker.close()
         clean = await self.partitions.close()
         written = await self.checkpoints.write()
         self.directories.end_generations(clean)

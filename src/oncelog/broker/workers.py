@@ -1,11 +1,11 @@
-"""Run work that does not belong to one request: background tasks, and calls in worker threads."""
+"""What runs the parts of a broker: background tasks, worker threads, the clock, random numbers and the log."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -129,3 +129,14 @@ class Workers:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Runtime(NamedTuple):
+    """What most parts of a broker need from the process that runs them."""
+
+    workers: Workers
+    now_ms: Callable[[], int]
+    """Returns the wall-clock time."""
+    random_bits: Callable[[int], int]
+    """Returns an integer of as many random bits."""
+    logger: logging.Logger

@@ -7,14 +7,13 @@ it was away meanwhile, asks the tree which of its topics are deleted. Kafka does
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.turns import KEYS_A_TURN, Turns
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.image_nodes import created_ms
 from oncelog.cluster.store import MetadataStore, StoreError
@@ -41,14 +40,13 @@ class DeletedTopics:
         shell: CoordinatorShell[GroupCoordinator],
         cache: MetadataCache,
         store: MetadataStore,
-        workers: Workers,
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._shell = shell
         self._cache = cache
         self._store = store
-        self._workers = workers
-        self._logger = logger
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         shell.on_loaded = self._loaded
 
     def begin(self, topics: Iterable[TopicInfo]) -> list[Deletion]:

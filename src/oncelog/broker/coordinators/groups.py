@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from copy import copy
@@ -19,7 +18,7 @@ from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.coordinators.terms import Terms
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns, counted
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.store import MetadataStore
 from oncelog.coordinator.effects import Effects
@@ -95,26 +94,20 @@ def group_shell(
     config: BrokerConfig,
     cache: MetadataCache,
     partitions: Partitions,
-    workers: Workers,
-    *,
-    random_bits: Callable[[int], int],
-    now_ms: Callable[[], int],
-    logger: logging.Logger,
+    runtime: Runtime,
 ) -> CoordinatorShell[GroupCoordinator]:
     """Return the shell of this broker's group coordinators."""
     settings = _group_config(config)
 
     def new_uuid() -> str:
-        return str(UUID(int=random_bits(128), version=4))
+        return str(UUID(int=runtime.random_bits(128), version=4))
 
     def make_shard(_epoch: int) -> GroupCoordinator:
         return GroupCoordinator(settings, new_uuid)
 
-    terms = Terms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, workers, logger)
+    terms = Terms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, runtime)
     commit_timeout_ms = config.offsets_commit_timeout_ms
-    return CoordinatorShell(
-        terms, cache, steady=True, commit_timeout_ms=commit_timeout_ms, now_ms=now_ms, logger=logger
-    )
+    return CoordinatorShell(terms, cache, runtime, steady=True, commit_timeout_ms=commit_timeout_ms)
 
 
 class GroupService:
@@ -132,18 +125,15 @@ class GroupService:
         store: MetadataStore,
         partitions: Partitions,
         verifier: TransactionVerifier,
-        workers: Workers,
-        *,
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self.shell = shell
         self._config = config
         self._cache = cache
         self._partitions = partitions
         self._verifier = verifier
-        self._now_ms = now_ms
-        self._deleted_topics = DeletedTopics(self.shell, cache, store, workers, logger)
+        self._now_ms = runtime.now_ms
+        self._deleted_topics = DeletedTopics(self.shell, cache, store, runtime)
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.

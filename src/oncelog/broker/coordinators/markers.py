@@ -7,8 +7,7 @@ whose outcome is unknown is repeated: a second marker changes nothing in a parti
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +16,7 @@ from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.peers import Peers
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.commits import Commits
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.partition_state import state_path
@@ -46,20 +45,17 @@ class MarkerWriter:
         store: MetadataStore,
         appender: PartitionMarkers,
         peers: Peers,
-        workers: Workers,
-        *,
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._shell = shell
         self._cache = cache
         self._store = store
         self._appender = appender
         self._peers = peers
-        self._outbox = MarkerOutbox(peers, workers)
-        self._workers = workers
-        self._now_ms = now_ms
-        self._logger = logger
+        self._outbox = MarkerOutbox(peers, runtime.workers)
+        self._workers = runtime.workers
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
         self._closed = False
 
     def close(self) -> None:

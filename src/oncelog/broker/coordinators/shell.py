@@ -8,13 +8,13 @@ only through `replay`, both while its partition is loaded and while it serves re
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from oncelog.broker.coordinators.record_batches import EndMarker, Shard, encode, replay
 from oncelog.broker.coordinators.term import Term
 from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.waits import Outcome, Wait
@@ -49,11 +49,10 @@ class CoordinatorShell(Generic[S]):
         self,
         terms: Terms[S],
         cache: MetadataCache,
+        runtime: Runtime,
         *,
         steady: bool = False,
         commit_timeout_ms: int = 30_000,
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
     ) -> None:
         """`commit_timeout_ms` bounds how long a request waits for its records to be committed.
 
@@ -68,8 +67,8 @@ class CoordinatorShell(Generic[S]):
         self.on_loaded: Callable[[int, S], None] | None = None
         """Called with each partition that is loaded, and its coordinator."""
         self._cache = cache
-        self._now_ms = now_ms
-        self._logger = logger
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
         self._steady = steady
         self._commit_timeout_ms = commit_timeout_ms
         terms.on_loaded = self._loaded

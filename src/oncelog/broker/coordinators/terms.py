@@ -8,14 +8,13 @@ log, in the background and in parts. Source: Kafka's `CoordinatorRuntime` and `C
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, TypeVar
 
 from oncelog.broker.coordinators.record_batches import DecodeRecord, Shard, replay_batch
 from oncelog.broker.coordinators.term import Term
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
@@ -41,8 +40,7 @@ class Terms(Generic[S]):
         decode_record: DecodeRecord,
         cache: MetadataCache,
         partitions: Partitions,
-        workers: Workers,
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         """`make_shard(epoch)` returns an empty coordinator for a leader epoch.
 
@@ -55,8 +53,8 @@ class Terms(Generic[S]):
         self._decode_record = decode_record
         self._cache = cache
         self._partitions = partitions
-        self._workers = workers
-        self._logger = logger
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         self._terms: dict[int, Term[S]] = {}
 
     # -- which shard ------------------------------------------------------------------------------------------------

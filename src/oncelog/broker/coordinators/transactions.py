@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from oncelog.broker.config.settings import BrokerConfig
@@ -16,7 +15,7 @@ from oncelog.broker.coordinators.verification import RemoteCoordinators
 from oncelog.broker.peers import Peers
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import counted
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.store import MetadataStore
@@ -65,27 +64,24 @@ class TransactionService:
         markers: PartitionMarkers,
         producer_ids: ProducerIdBlocks,
         config: BrokerConfig,
-        workers: Workers,
-        *,
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._cache = cache
         self._partitions = partitions
         self._producer_ids = producer_ids
-        self._now_ms = now_ms
-        self._logger = logger
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
         self._settings = TransactionConfig(
             max_timeout_ms=config.transaction_max_timeout_ms,
             id_expiration_ms=config.transactional_id_expiration_ms,
             two_phase_commit=config.transaction_two_phase_commit_enable,
         )
-        terms = Terms(TRANSACTION_STATE, self._make_shard, decode_record, cache, partitions, workers, logger)
-        self.shell = CoordinatorShell(terms, cache, now_ms=now_ms, logger=logger)
+        terms = Terms(TRANSACTION_STATE, self._make_shard, decode_record, cache, partitions, runtime)
+        self.shell = CoordinatorShell(terms, cache, runtime)
         self._peers = peers
-        self._remote = RemoteCoordinators(peers, workers)
+        self._remote = RemoteCoordinators(peers, runtime.workers)
         self.markers = markers
-        self._writer = MarkerWriter(self.shell, cache, store, markers, peers, workers, now_ms=now_ms, logger=logger)
+        self._writer = MarkerWriter(self.shell, cache, store, markers, peers, runtime)
         self.shell.on_markers = self._writer.write
 
     def _make_shard(self, epoch: int) -> TransactionCoordinator:

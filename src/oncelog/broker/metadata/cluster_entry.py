@@ -7,8 +7,6 @@ the directories, and changes nothing else of the cluster before that.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
 from uuid import UUID
 
 from oncelog.broker.config.errors import ConfigError
@@ -19,7 +17,7 @@ from oncelog.broker.metadata.topics import new_cluster_id, new_topic_id
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.log_dir_registry import Lost
 from oncelog.broker.storage.log_directories import NAMED, LogDirectories
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster import features
 from oncelog.cluster.brokers import BROKER_EPOCHS
 from oncelog.cluster.features import TRANSACTION_VERSION
@@ -44,21 +42,17 @@ class ClusterEntry:
         directories: LogDirectories,
         config: BrokerConfig,
         disk: Disk,
-        workers: Workers,
-        *,
-        random_bits: Callable[[int], int],
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._store = store
         self._membership = membership
         self._directories = directories
         self._config = config
         self._disk = disk
-        self._workers = workers
-        self._random_bits = random_bits
-        self._now_ms = now_ms
-        self._logger = logger
+        self._workers = runtime.workers
+        self._random_bits = runtime.random_bits
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
 
     async def enter(self) -> None:
         """Create the cluster if it does not exist, and learn its id.

@@ -7,7 +7,6 @@ The broker that creates the ephemeral node `/controller` is the controller. In t
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective
 from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.loader import MetadataLoader
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
 from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
 from oncelog.cluster.controller.isr_log import (
@@ -64,8 +63,7 @@ class Controller:
         loader: MetadataLoader,
         membership: Membership,
         config: DynamicConfig,
-        workers: Workers,
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._store = store
         self._changes = ChangeLog(store)
@@ -73,9 +71,9 @@ class Controller:
         self._loader = loader
         self._membership = membership
         self._config = config
-        self._workers = workers
+        self._workers = runtime.workers
         self._node_id = membership.node_id
-        self._logger = logger
+        self._logger = runtime.logger
         self._claim: Claim | None = None
         self._closed = False
         self._seen: frozenset[int] | None = frozenset()

@@ -8,7 +8,6 @@ next epoch. It never concludes this from its own clock.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.losses import LossNode, decode, encode, lost_directories, opened
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
 from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage
@@ -58,10 +57,8 @@ class Registration:
         identity: Identity,
         directories: LogDirectories,
         partitions: Partitions,
-        workers: Workers,
-        logger: logging.Logger,
-        *,
         publishing: asyncio.Lock,
+        runtime: Runtime,
     ) -> None:
         """Create a registration that `open` begins. `publishing`: see `MetadataLoader`."""
         self._own = partitions.roles.membership
@@ -74,8 +71,8 @@ class Registration:
         self._directories = directories
         self._partitions = partitions
         self._publishing = publishing
-        self._workers = workers
-        self._logger = logger
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         self._image = MetadataImage()
         self._noted = LossNode({})
         """The node in the store."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import Deadline, MetadataLoader
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster import topic_nodes
 from oncelog.cluster.brokers import read_racks
 from oncelog.cluster.changes import cannot_write
@@ -54,18 +53,15 @@ class TopicAdministration:
         loader: MetadataLoader,
         cache: MetadataCache,
         config: DynamicConfig,
-        workers: Workers,
-        *,
-        random_bits: RandomBits,
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._store = store
         self._loader = loader
         self._cache = cache
         self._config = config
-        self._workers = workers
-        self._random_bits = random_bits
-        self._logger = logger
+        self._workers = runtime.workers
+        self._random_bits = runtime.random_bits
+        self._logger = runtime.logger
         self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
         self._no_missing_until = 0.0
         """The loop's time until which `create_missing` creates nothing."""

@@ -21,7 +21,7 @@ from oncelog.broker.replication.start_offsets import StartOffsets
 from oncelog.broker.replication.truncations import Truncated, Truncations
 from oncelog.broker.retrying import Backoff, Problem
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.follower import Action, Append, Fetch, Fetched, Following, Restart, Signal, Truncate
 from oncelog.cluster.leader import DivergingEpoch
 from oncelog.cluster.replica import Replica
@@ -169,22 +169,19 @@ class Replication:
         partitions: Partitions,
         peers: Peers,
         config: DynamicConfig,
-        workers: Workers,
         starts: StartOffsets,
-        *,
         cut: Callable[[], None],
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         """For `cut`, see `Truncations`."""
         self.partitions = partitions
         self.peers = peers
         self.config = config
-        self.workers = workers
+        self.workers = runtime.workers
         self.starts = starts
-        self.truncations = Truncations(partitions, workers, cut=cut, now_ms=now_ms, logger=logger)
-        self.now_ms = now_ms
-        self.logger = logger
+        self.truncations = Truncations(partitions, cut, runtime)
+        self.now_ms = runtime.now_ms
+        self.logger = runtime.logger
         self._fetchers: dict[int, _Fetcher] = {}
 
     def role_changed(self, replica: Replica) -> None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.changes import RETRY_S, ChangeLog
 from oncelog.cluster.controller.isr_log import IsrChange, isr_summary
 from oncelog.cluster.leader import IsrProposal, Term
@@ -53,21 +53,14 @@ class _Proposed(NamedTuple):
 class InSyncReplicas:
     """Propose the changes, and write them in batches, one after the other."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        partitions: Partitions,
-        config: DynamicConfig,
-        workers: Workers,
-        logger: logging.Logger,
-    ) -> None:
+    def __init__(self, store: MetadataStore, partitions: Partitions, config: DynamicConfig, runtime: Runtime) -> None:
         self._store = store
         self._changes = ChangeLog(store)
         self._partitions = partitions
         self._config = config
-        self._workers = workers
+        self._workers = runtime.workers
         self._membership = partitions.roles.membership
-        self._logger = logger
+        self._logger = runtime.logger
         self._proposed: deque[_Proposed] = deque()
         self._wake = asyncio.Event()
         self._closed = False

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from oncelog.broker.events import Event
 from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.follower import Restart, Truncate
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import Steps
@@ -44,24 +44,16 @@ class Truncated(NamedTuple):
 class Truncations:
     """The truncations of this broker. All logs together run one step in a turn of the event loop."""
 
-    def __init__(
-        self,
-        partitions: Partitions,
-        workers: Workers,
-        *,
-        cut: Callable[[], None],
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
-    ) -> None:
+    def __init__(self, partitions: Partitions, cut: Callable[[], None], runtime: Runtime) -> None:
         """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes."""
         self._partitions = partitions
-        self._workers = workers
+        self._workers = runtime.workers
         self._cut = cut
         self.ended: Event[[Replica]] = Event()
         """A truncation has ended, and the replica has its new role."""
-        self._now_ms = now_ms
-        self._logger = logger
-        self._lines = RepeatedLines(logger, "records")
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
+        self._lines = RepeatedLines(runtime.logger, "records")
         self._stepping = asyncio.Lock()
 
     def diverged(self, replica: Replica, leader: int, action: Truncate | Restart) -> None:

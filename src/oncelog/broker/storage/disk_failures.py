@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.store import StoreError
 from oncelog.log.disk import full_disk, is_full
 
@@ -21,11 +20,9 @@ class DiskFailures:
         self,
         directories: LogDirectories,
         partitions: Partitions,
-        workers: Workers,
-        *,
         metadata_dir: str | None,
         publish: Callable[[], Awaitable[object]],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         """`metadata_dir` is the log directory with the metadata, or None if the metadata is elsewhere.
 
@@ -33,10 +30,10 @@ class DiskFailures:
         """
         self._directories = directories
         self._partitions = partitions
-        self._workers = workers
+        self._workers = runtime.workers
         self._metadata_dir = metadata_dir
         self._publish = publish
-        self._logger = logger
+        self._logger = runtime.logger
         self._loop: asyncio.AbstractEventLoop
         self._fatal: asyncio.Future[str]
 

@@ -7,18 +7,15 @@ still exist.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DataDirectory
-from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.retention import Retention, on_each
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.replica import Replica
 
 DIRECTORY_CHECK_MS = 1_000
@@ -32,27 +29,24 @@ class Housekeeping:
         self,
         partitions: Partitions,
         directories: LogDirectories,
-        checkpoints: Checkpoints,
         retention: Retention,
-        flusher: Flusher,
-        workers: Workers,
-        *,
         note_generations: Callable[[], Awaitable[None]],
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._partitions = partitions
         self._directories = directories
-        self._checkpoints = checkpoints
+        self._checkpoints = partitions.checkpoints
         self._retention = retention
-        self._flusher = flusher
-        self._workers = workers
+        self._flusher = partitions.flusher
+        self._workers = runtime.workers
         self._note_generations = note_generations
-        self._now_ms = now_ms
-        self._logger = logger
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
 
     def start(self, config: BrokerConfig) -> None:
-        """Start the periodic rounds. They end when the broker stops."""
+        """Remove what the last run has left, and start the periodic rounds. They end when the broker stops."""
+        for directory in self._directories.online:
+            self._partitions.unlinker.folders(directory.disk, directory.deleted, 0)
         checkpoint_ms = config.log_flush_offset_checkpoint_interval_ms
         retention_ms = config.log_retention_check_interval_ms
         watermarks_ms = config.replica_high_watermark_checkpoint_interval_ms

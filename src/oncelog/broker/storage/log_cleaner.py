@@ -7,15 +7,13 @@ slow steps in a worker thread. Source: Kafka's ``LogCleaner``.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.retention import Retention
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.replica import Replica
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
@@ -36,22 +34,18 @@ class LogCleaner:
         self,
         partitions: Partitions,
         directories: LogDirectories,
-        checkpoints: Checkpoints,
         retention: Retention,
         config: DynamicConfig,
-        workers: Workers,
-        *,
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._partitions = partitions
         self._directories = directories
-        self._checkpoints = checkpoints
+        self._checkpoints = partitions.checkpoints
         self._retention = retention
         self._config = config
-        self._workers = workers
-        self._now_ms = now_ms
-        self._logger = logger
+        self._workers = runtime.workers
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
         self._uncleanable: set[Log] = set()
         self._owed_s = 0.0
 

@@ -6,8 +6,7 @@ over turns of the event loop (`Partitions`).
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -18,6 +17,7 @@ from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import soon
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo, topic_id_text
@@ -59,17 +59,15 @@ class LogOpener:
         directories: LogDirectories,
         flusher: Flusher,
         unlinker: Unlinker,
-        *,
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._cache = cache
         self._config = config
         self._directories = directories
         self._flusher = flusher
         self._unlinker = unlinker
-        self._now_ms = now_ms
-        self._logger = logger
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
         self._settings = _SharedSettings()
 
     def open(self, topic: str, partition: int, holes: Holes) -> Steps[tuple[Replica, bool]]:

@@ -7,7 +7,6 @@ broker opens the other logs in the background.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -25,7 +24,7 @@ from oncelog.broker.storage.log_opener import LogOpener
 from oncelog.broker.storage.roles import Roles
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import Turns, in_turns
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
@@ -47,23 +46,19 @@ class Partitions:
         cache: MetadataCache,
         config: DynamicConfig,
         directories: LogDirectories,
-        flusher: Flusher,
-        unlinker: Unlinker,
-        workers: Workers,
-        *,
         membership: Membership,
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
+        workers, logger = runtime.workers, runtime.logger
         self._cache = cache
         self._config = config
         self._directories = directories
-        self._opener = LogOpener(cache, config, directories, flusher, unlinker, now_ms=now_ms, logger=logger)
-        self._unlinker = unlinker
+        self.flusher, self.unlinker = Flusher(directories, workers, logger), Unlinker(workers, logger)
+        self._opener = LogOpener(cache, config, directories, self.flusher, self.unlinker, runtime)
         self._workers = workers
         self._node_id = membership.node_id
         self.roles = Roles(cache, config, membership)
-        self._now_ms = now_ms
+        self._now_ms = runtime.now_ms
         self._logger = logger
         self._replicas: dict[tuple[str, int], Replica] = {}
         offsets = LogOffsetReader(directories, self._replicas, self.roles)
@@ -359,7 +354,7 @@ class Partitions:
             return
         delay_ms = self._config.current.log_segment_delete_delay_ms
         for disk, folders in dropped.folders.items():
-            self._unlinker.folders(disk, folders, delay_ms)
+            self.unlinker.folders(disk, folders, delay_ms)
         if dropped.stale:
             self._workers.spawn(self._write_checkpoints(dropped), "write checkpoints after a deletion")
 
@@ -383,6 +378,8 @@ class Partitions:
         A directory is excluded if one of its logs could not be closed. After an unclean shutdown, it is also excluded
         if the broker has not opened all its logs, because the others are not recovered yet.
         """
+        self.flusher.close()
+        self.unlinker.close()
         for key in tuple(self._opening):
             self._stop_opening(key)
         self._deletions.complete_all()

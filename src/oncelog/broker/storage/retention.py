@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.turns import in_turns
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.replica import Replica
 from oncelog.log.retention import SEGMENTS_AT_ONCE, applying_retention, expired_when_written
 from oncelog.protocol.errors import ProtocolError
@@ -43,13 +43,11 @@ MOST_WARNINGS = 100
 class Retention:
     """Drop the old segments of the logs in one directory after the other."""
 
-    def __init__(
-        self, checkpoints: Checkpoints, workers: Workers, *, now_ms: Callable[[], int], logger: logging.Logger
-    ) -> None:
+    def __init__(self, checkpoints: Checkpoints, runtime: Runtime) -> None:
         self._checkpoints = checkpoints
-        self._workers = workers
-        self._now_ms = now_ms
-        self._logger = logger
+        self._workers = runtime.workers
+        self._now_ms = runtime.now_ms
+        self._logger = runtime.logger
         self._warned: set[str] = set()
 
     async def apply(self, directory: DataDirectory, replicas: Iterable[Replica]) -> None:
