@@ -64,7 +64,7 @@ class MetadataLoader:
 
     def __init__(self, store: MetadataStore, cache: MetadataCache, workers: Workers, logger: logging.Logger) -> None:
         self._store = store
-        self._cache = cache
+        self.cache = cache
         self._workers = workers
         self._logger = logger
         self._log = ChangeLog(store)
@@ -87,7 +87,7 @@ class MetadataLoader:
     def load(self) -> None:
         """Read the whole image, and watch the store. Blocks."""
         self._ends = [self._store.watch(path, self._stale.add) for path in (changes.PATH, BROKERS, CONTROLLER)]
-        self._cache.image = read_image(self._store)
+        self.cache.image = read_image(self._store)
 
     def start(self) -> None:
         """Follow the changes of other writers in the background."""
@@ -188,7 +188,7 @@ class MetadataLoader:
             delta: MetadataDelta | None = await self._workers.read_store(self._read)
             if delta is None:
                 return tuple(self._applying)
-            self._cache.image = delta.after
+            self.cache.image = delta.after
             rests = []
             for subscriber in self._subscribers:
                 try:
@@ -218,7 +218,7 @@ class MetadataLoader:
             return None
         self._stale -= stale
         try:
-            return read_changes(self._store, self._cache.image, brokers=stale != {changes.PATH})
+            return read_changes(self._store, self.cache.image, brokers=stale != {changes.PATH})
         except BaseException:
             self._stale |= stale
             raise
@@ -226,7 +226,7 @@ class MetadataLoader:
     async def _follow(self) -> None:
         """Publish changes of other writers, and changes that could not be read before."""
         while True:
-            await asyncio.sleep(SHARED_POLL_S if len(self._cache.image.brokers) > 1 else POLL_S)
+            await asyncio.sleep(SHARED_POLL_S if len(self.cache.image.brokers) > 1 else POLL_S)
             await self._publish_changes()
 
     async def _listen(self, hints: Announcements, descriptor: int) -> None:

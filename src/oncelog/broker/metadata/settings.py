@@ -1,4 +1,7 @@
-"""Change the settings of topics and brokers, and the levels of features. Each change only writes to the tree."""
+"""Change the settings of topics and brokers, and the levels of features. Each change only writes to the tree.
+
+`BrokerSettings` applies those of brokers that are in the tree.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.workers import Workers
 from oncelog.cluster import configs, features
 from oncelog.cluster.features import SUPPORTED
-from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
@@ -88,6 +91,28 @@ class SettingsAdministration:
             )
         if not validate_only:
             self.logger.info("feature levels are now %s", dict(self._cache.image.feature_levels))
+
+
+class BrokerSettings:
+    """Keep the settings of this broker as the newest image has them."""
+
+    def __init__(self, config: DynamicConfig, cache: MetadataCache, logger: logging.Logger) -> None:
+        self.config = config
+        self._cache = cache
+        self._logger = logger
+
+    def apply(self) -> None:
+        """Apply the settings in the newest image, and log those that cannot be used."""
+        configs, node_id = self._cache.image.broker_configs, self.config.static.node_id
+        for name in self.config.replace_dynamic(of_all=configs.get(None, {}), own=configs.get(node_id, {})):
+            self._logger.error(
+                "ignoring a broker setting of the metadata, because its name or value is invalid: %s", name
+            )
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Apply changed settings. Other subscribers, which read them, must come later."""
+        if delta.broker_configs_changed(self.config.static.node_id):
+            self.apply()
 
 
 def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Mapping[str, str]) -> None:

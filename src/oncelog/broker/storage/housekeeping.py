@@ -31,6 +31,7 @@ class Housekeeping:
         directories: LogDirectories,
         retention: Retention,
         note_generations: Callable[[], Awaitable[None]],
+        config: BrokerConfig,
         runtime: Runtime,
     ) -> None:
         self._partitions = partitions
@@ -40,13 +41,15 @@ class Housekeeping:
         self._flusher = partitions.flusher
         self._workers = runtime.workers
         self._note_generations = note_generations
+        self._config = config
         self._now_ms = runtime.now_ms
         self._logger = runtime.logger
 
-    def start(self, config: BrokerConfig) -> None:
+    def start(self) -> None:
         """Remove what the last run has left, and start the periodic rounds. They end when the broker stops."""
         for directory in self._directories.online:
             self._partitions.unlinker.folders(directory.disk, directory.deleted, 0)
+        config = self._config
         checkpoint_ms = config.log_flush_offset_checkpoint_interval_ms
         retention_ms = config.log_retention_check_interval_ms
         watermarks_ms = config.replica_high_watermark_checkpoint_interval_ms

@@ -49,6 +49,11 @@ class LogCleaner:
         self._uncleanable: set[Log] = set()
         self._owed_s = 0.0
 
+    def start(self) -> None:
+        """Clean in the background, if `log.cleaner.enable` is set."""
+        if self._config.static.log_cleaner_enable:
+            self._workers.spawn(self.run(), "log cleaner")
+
     async def run(self) -> None:
         """Clean all logs that are due, again and again until the broker stops."""
         while True:
