@@ -55,6 +55,11 @@ class Problem:
         if last != kind:
             self._logger.log(level, text, *args, exc_info=exc_info)
 
+    @property
+    def lasts(self) -> bool:
+        """Whether the last attempt has failed."""
+        return self._kind is not None
+
     def over(self) -> None:
         """Record a success."""
         self._kind = None

@@ -15,6 +15,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective
 from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.loader import MetadataLoader
+from oncelog.broker.retrying import Problem
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
 from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
@@ -149,21 +150,19 @@ class Controller:
     # -- work -------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        failing = False
+        problem = Problem(self._logger)
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
                 await self._turn()
             except Exception as error:  # noqa: BLE001 - if this loop ends, the cluster elects no leaders
-                if not failing:
-                    self._logger.error("the controller cannot elect leaders: %r. Retrying", error)
-                failing = True
+                problem.failed("the controller cannot elect leaders: %r. Retrying", error)
                 self._touched = None
                 self._wake.set()
                 await asyncio.sleep(RETRY_S)
             else:
-                failing = False
+                problem.over()
 
     async def _turn(self) -> None:
         """If there is no controller, try to become it.

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from oncelog.broker.retrying import Problem
 from oncelog.broker.workers import Workers
 from oncelog.cluster import changes
 from oncelog.cluster.brokers import BROKERS, CONTROLLER
@@ -78,7 +79,7 @@ class MetadataLoader:
         self._stale: set[str] = set()
         """The watched paths that have changed since they were read."""
         self._ends: list[Callable[[], None]] = []
-        self._failing = False
+        self._problem = Problem(logger)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber` with each later change, after the earlier subscribers."""
@@ -253,11 +254,9 @@ class MetadataLoader:
         try:
             await self._publish()
         except Exception as error:  # noqa: BLE001 - the next round retries
-            if not self._failing:
-                self._logger.error("cannot follow the metadata: %r", error)
-            self._failing = True
+            self._problem.failed("cannot follow the metadata: %r", error)
         else:
-            self._failing = False
+            self._problem.over()
 
 
 def _take_error(read: asyncio.Task[Any]) -> None:

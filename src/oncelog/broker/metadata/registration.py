@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from oncelog.broker.events import Event
+from oncelog.broker.retrying import Problem
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
@@ -315,20 +316,18 @@ class Registration:
 
     async def _keep(self) -> None:
         pause_s = self._identity.heartbeat_ms / 1000
-        failing = False
+        problem = Problem(self._logger)
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S if failing else pause_s):  # wait_for can swallow a cancellation
+            with suppress(TimeoutError):  # `wait_for` can swallow a cancellation
+                async with asyncio.timeout(RETRY_S if problem.lasts else pause_s):
                     await self._wake.wait()
             self._wake.clear()
             try:
                 await self._renew()
             except Exception as error:  # noqa: BLE001 - without renewals, the session ends
-                if not failing:
-                    self._logger.error("cannot renew the session: %r", error)
-                failing = True
+                problem.failed("cannot renew the session: %r", error)
             else:
-                failing = False
+                problem.over()
 
     async def _renew(self) -> None:
         """Renew the session. If it has ended, register again.
@@ -357,16 +356,14 @@ class Registration:
 
     async def _register_again(self) -> None:
         """Register until it succeeds. It may have to wait, so `_keep` renews the new session meanwhile."""
-        failing = False
+        problem = Problem(self._logger)
         while self._own.epoch < 0:
             try:
                 async with self._updating:
                     await self._workers.write_store(self.open)
                     await self._enter(self._own.info)
             except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
-                if not failing:
-                    self._logger.error("cannot register again: %r", error)
-                failing = True
+                problem.failed("cannot register again: %r", error)
                 await asyncio.sleep(RETRY_S)
         self._logger.info("registered again, with broker epoch %d", self._own.epoch)
 
