@@ -81,7 +81,7 @@ class Held:
 
 
 def test_a_truncation_that_fails_is_repeated(storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.broker.replication.truncations.RETRY_S", 0.01)
+    monkeypatch.setattr("oncelog.broker.replication.truncations.RETRY_MS", (10, 60_000))
 
     async def life(broker: Broker) -> None:
         replica = await filled(broker, Leader())
@@ -101,7 +101,7 @@ def test_a_truncation_that_fails_within_an_append_is_completed(
     storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader's first batch begins before the end of the follower's log. Its producers must not stay those of 10."""
-    monkeypatch.setattr("oncelog.broker.replication.truncations.RETRY_S", 0.01)
+    monkeypatch.setattr("oncelog.broker.replication.truncations.RETRY_MS", (10, 60_000))
     records = [Record(index, NOW, None, b"y") for index in range(4)]
     batch = bytes(build_batch(records, base_offset=8, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=8))
 
@@ -196,7 +196,7 @@ def test_a_truncation_ends_only_after_its_checkpoint(
 
     A shortage of descriptors delays it. After an error of the disk, the log is offline.
     """
-    monkeypatch.setattr("oncelog.broker.replication.truncations.RETRY_S", 0.01)
+    monkeypatch.setattr("oncelog.broker.replication.truncations.RETRY_MS", (10, 60_000))
     monkeypatch.setattr("oncelog.broker.storage.checkpoints.PAUSES", 0)
 
     async def life(broker: Broker) -> None:
@@ -237,7 +237,7 @@ def test_a_truncation_ends_only_after_its_checkpoint(
 def test_an_unexpected_error_of_a_checkpoint_after_a_truncation_is_repeated(
     storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncelog.broker.replication.truncations.RETRY_S", 0.01)
+    monkeypatch.setattr("oncelog.broker.replication.truncations.RETRY_MS", (10, 60_000))
 
     async def life(broker: Broker) -> None:
         replica = await filled(broker, Leader())

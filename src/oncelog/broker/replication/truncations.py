@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from oncelog.broker.events import Event
 from oncelog.broker.repeated_lines import RepeatedLines
+from oncelog.broker.retrying import Backoff
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.follower import Restart, Truncate
@@ -20,7 +21,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ProtocolError
 
-RETRY_S, RETRY_MAX_S = 1.0, 60.0
+RETRY_MS = 1000, 60_000
 """The first pause after an error, which doubles, and the longest one."""
 
 _DIVERGES = "%s ends at offset %d, and differs from the log of its leader, broker %d: truncating it to offset %d"
@@ -96,7 +97,7 @@ class Truncations:
                 log.lower_high_watermark(action.offset)  # clients that connect again must not get these pages again
                 self._cut()
             steps = log.truncating(action.offset, self._now_ms())
-        pause_s = RETRY_S
+        backoff = Backoff(*RETRY_MS)
         while not (replica.offline or log.closed):
             try:
                 await self._carry_out(steps)
@@ -105,8 +106,7 @@ class Truncations:
                 if not (replica.offline or log.closed):
                     trace = not isinstance(error, ProtocolError)
                     self._logger.error("cannot truncate %r: %s", replica, error, exc_info=trace)
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, RETRY_MAX_S)
+                    await asyncio.sleep(backoff.next_s())
             steps = log.rebuilding(self._now_ms())
         if not (replica.offline or log.closed):
             replica.truncated()
@@ -126,15 +126,14 @@ class Truncations:
     async def _checkpoint(self, replica: Replica) -> None:
         """Write the lowered offsets. Retry until they are on the device, or the log is offline or closed."""
         log = replica.log
-        pause_s = RETRY_S
+        backoff = Backoff(*RETRY_MS)
         while not (replica.offline or log.closed):
             try:
                 if await self._partitions.checkpoints.write_for(log.directory):
                     return
             except Exception:
                 self._logger.exception("cannot write the checkpoints after the truncation of %r", replica)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            await asyncio.sleep(backoff.next_s())
 
     async def _carry_out(self, steps: Steps[object]) -> None:
         while True:
