@@ -14,22 +14,23 @@ SHORTAGE_MS = 20, 1000
 class Backoff:
     """Waits that double from `first_ms` up to `most_ms`."""
 
-    __slots__ = ("_failures", "_first", "_most")
+    __slots__ = ("_first", "_most", "failures")
 
     def __init__(self, first_ms: float, most_ms: float) -> None:
         self._first = first_ms
         self._most = most_ms
-        self._failures = 0
+        self.failures = 0
+        """The number of failures since the last success."""
 
     def next_s(self) -> float:
         """Count one more failure. Return the seconds to wait before the next attempt."""
-        wait_ms = min(self._first * 2.0 ** min(self._failures, 30), self._most)
-        self._failures += 1
+        wait_ms = min(self._first * 2.0 ** min(self.failures, 30), self._most)
+        self.failures += 1
         return wait_ms / 1000
 
     def reset(self) -> None:
         """Begin with the first wait again, after a success."""
-        self._failures = 0
+        self.failures = 0
 
 
 def shortage_backoff() -> Backoff:

@@ -22,7 +22,7 @@ from support.shell_fixtures import TOPIC, BrokerStub, Remembering, record, say
 
 
 def test_partition_that_cannot_be_loaded_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", (1, 60_000))
     stub = BrokerStub()
     storage = ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
     stub.fails = [storage, ValueError("what is that?"), AttributeError(), storage]
@@ -45,7 +45,7 @@ def test_partition_that_cannot_be_loaded_is_retried(monkeypatch: pytest.MonkeyPa
 
 def test_lists_of_all_omit_a_partition_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in Kafka, a list waits for a partition that is loading, but not for one that could not be loaded."""
-    monkeypatch.setattr(terms, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", (1, 60_000))
     stub = BrokerStub()
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now") for _ in range(3)]
     answers: list[ErrorCode] = []
@@ -135,7 +135,7 @@ def encoded(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def test_retry_ends_if_the_partition_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", (1, 60_000))
     stub = BrokerStub()
     stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
 
@@ -264,7 +264,7 @@ def test_rejected_request_is_answered_at_once() -> None:
 @pytest.mark.parametrize("fault", ["replay", "tick"])
 def test_coordinator_whose_state_is_inconsistent_is_reloaded(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """The contents of its log are reloaded, and its timers continue."""
-    monkeypatch.setattr(terms, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", (1, 60_000))
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
@@ -418,7 +418,7 @@ def test_load_of_a_former_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_replica_of_another_epoch_gets_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replica may know the next term before the coordinator, which follows without a further change."""
-    monkeypatch.setattr(terms, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", (1, 60_000))
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
@@ -516,7 +516,7 @@ def test_marker_of_another_epoch_is_left_to_the_next_coordinator() -> None:
 
 
 def test_marker_that_cannot_be_replayed_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "RETRY_MS", 1)
+    monkeypatch.setattr(terms, "RETRY_MS", (1, 60_000))
     stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:

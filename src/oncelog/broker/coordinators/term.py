@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Generic, TypeVar
 
+from oncelog.broker.retrying import Backoff
 from oncelog.protocol.errors import Refusal
 
 S = TypeVar("S")
@@ -13,16 +14,16 @@ S = TypeVar("S")
 class Term(Generic[S]):
     """The coordinator of a partition under a leader epoch, with the requests that wait for it."""
 
-    __slots__ = ("epoch", "failed", "guarded", "loading", "partition", "retry", "shard", "timer", "waiting", "written")
+    __slots__ = ("backoff", "epoch", "guarded", "loading", "partition", "retry", "shard", "timer", "waiting", "written")
 
-    def __init__(self, partition: int, epoch: int) -> None:
+    def __init__(self, partition: int, epoch: int, backoff: Backoff) -> None:
         self.partition = partition
         self.epoch = epoch
         self.shard: S | None = None
         """The coordinator, or None until it is loaded."""
         self.loading = False
-        self.failed = False
-        """Whether the last attempt to load has failed."""
+        self.backoff = backoff
+        """The waits between attempts to load."""
         self.written = -1
         """The offset of the last record that replies may depend on."""
         self.guarded = False

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from oncelog.broker.coordinators.record_batches import DecodeRecord, Shard, replay_batch
 from oncelog.broker.coordinators.term import Term
+from oncelog.broker.retrying import Backoff
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
@@ -23,9 +24,8 @@ from oncelog.protocol.records import iter_batches
 LOAD_BYTES = 256 << 10
 """Bytes of an internal topic that are loaded in one step, before other requests have their turn."""
 
-RETRY_MS = 1000
-RETRY_MAX_MS = 60_000
-"""If a partition cannot be loaded, the broker retries after RETRY_MS. The delay then doubles, up to the maximum."""
+RETRY_MS = 1000, 60_000
+"""How long the broker waits after it could not load a partition: at first, and at most."""
 
 S = TypeVar("S", bound=Shard)
 
@@ -88,7 +88,7 @@ class Terms(Generic[S]):
         info = self._cache.image.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
             term = self._terms.get(partition)
-            ready = term is not None and (term.shard is not None or term.failed)
+            ready = term is not None and (term.shard is not None or term.backoff.failures > 0)
             if not ready and self._partitions.leads(self.topic, partition):
                 raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is not loaded")
 
@@ -156,9 +156,9 @@ class Terms(Generic[S]):
         if epoch is None:
             return
         if term is None:
-            term = self._terms[partition] = Term(partition, epoch)
+            term = self._terms[partition] = Term(partition, epoch, Backoff(*RETRY_MS))
         if term.retry is None:
-            await self._try_to_load(term, RETRY_MS)
+            await self._try_to_load(term)
 
     def role_changed(self, replica: Replica) -> None:
         """Load a coordinator if the replica now leads under the epoch of its term. The term may have begun before."""
@@ -166,9 +166,9 @@ class Terms(Generic[S]):
         if term is None or replica.term is None or replica.leader_epoch != term.epoch:
             return
         if term.shard is None and term.retry is None and not term.loading:
-            self._load_in_background(term, RETRY_MS)
+            self._load_in_background(term)
 
-    async def _try_to_load(self, term: Term[S], retry_ms: int) -> None:
+    async def _try_to_load(self, term: Term[S]) -> None:
         term.retry = None
         if term.shard is not None or term.loading or not self.is_current(term):
             return
@@ -178,26 +178,25 @@ class Terms(Generic[S]):
         term.loading = True
         try:
             await self._load(term)
-            term.failed = False
+            term.backoff.reset()
         except Exception:  # a disk error or an invalid record: the other partitions are served anyway
             if not self.is_current(term):
                 return
             term.shard = None
-            self._logger.exception(
-                "cannot load the coordinator of %s-%d; retrying in %d s", self.topic, term.partition, retry_ms // 1000
-            )
-            self._load_later(term, retry_ms)
+            wait_s = self._load_later(term)
+            text = "cannot load the coordinator of %s-%d; retrying in %d s"
+            self._logger.exception(text, self.topic, term.partition, wait_s)
         finally:
             term.loading = False
 
-    def _load_later(self, term: Term[S], retry_ms: int) -> None:
-        term.failed = True
-        term.retry = asyncio.get_running_loop().call_later(
-            retry_ms / 1000, self._load_in_background, term, min(2 * retry_ms, RETRY_MAX_MS)
-        )
+    def _load_later(self, term: Term[S]) -> float:
+        """Load a coordinator after a delay. Return its seconds."""
+        wait_s = term.backoff.next_s()
+        term.retry = asyncio.get_running_loop().call_later(wait_s, self._load_in_background, term)
+        return wait_s
 
-    def _load_in_background(self, term: Term[S], retry_ms: int) -> None:
-        self._workers.spawn(self._try_to_load(term, retry_ms), f"load the coordinator of {self.topic}-{term.partition}")
+    def _load_in_background(self, term: Term[S]) -> None:
+        self._workers.spawn(self._try_to_load(term), f"load the coordinator of {self.topic}-{term.partition}")
 
     def load_again(self, term: Term[S], error: Exception | None) -> None:
         """Load a coordinator again from its log. With `error`, its `replay` or `tick` has failed."""
@@ -205,8 +204,8 @@ class Terms(Generic[S]):
             name = f"{self.topic}-{term.partition}"
             self._logger.error("the coordinator of %s failed; loading it again", name, exc_info=error)
         self.resign(term.partition)
-        again = self._terms[term.partition] = Term(term.partition, term.epoch)
-        self._load_later(again, RETRY_MS)
+        again = self._terms[term.partition] = Term(term.partition, term.epoch, Backoff(*RETRY_MS))
+        self._load_later(again)
 
     async def _load(self, term: Term[S]) -> None:
         """Rebuild a shard from its partition.
