@@ -11,6 +11,11 @@ SHORTAGE_MS = 20, 1000
 """The first and the longest wait if the process has no free file descriptor (`oncelog.log.disk.TOO_MANY_OPEN`)."""
 
 
+def wait_s(failures: int, first_ms: float, most_ms: float) -> float:
+    """Return the seconds to wait after one more failure: first `first_ms`, then twice as long, up to `most_ms`."""
+    return min(first_ms * 2.0 ** min(failures, 30), most_ms) / 1000
+
+
 class Backoff:
     """Waits that double from `first_ms` up to `most_ms`."""
 
@@ -24,9 +29,8 @@ class Backoff:
 
     def next_s(self) -> float:
         """Count one more failure. Return the seconds to wait before the next attempt."""
-        wait_ms = min(self._first * 2.0 ** min(self.failures, 30), self._most)
         self.failures += 1
-        return wait_ms / 1000
+        return wait_s(self.failures - 1, self._first, self._most)
 
     def reset(self) -> None:
         """Begin with the first wait again, after a success."""

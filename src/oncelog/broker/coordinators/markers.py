@@ -16,6 +16,7 @@ from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.broker.peers import Peers
+from oncelog.broker.retrying import wait_s
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.commits import Commits
 from oncelog.cluster.image import MetadataCache
@@ -27,8 +28,7 @@ from oncelog.coordinator.transactions.coordinator import TransactionCoordinator
 from oncelog.coordinator.transactions.decisions import MarkerResult, marker_result
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
-_BACKOFF_MS = 20
-_MAX_BACKOFF_MS = 1000
+_RETRY_MS = 20, 1000
 MARKERS_A_TURN = 20
 """Markers that are written before other requests have their turn."""
 
@@ -65,23 +65,23 @@ class MarkerWriter:
     def write(self, all_markers: list[Markers]) -> None:
         """Write these markers soon, after the coordinator's response to the client."""
         for markers in all_markers:
-            asyncio.get_running_loop().call_soon(self._write_markers, markers, _BACKOFF_MS)
+            asyncio.get_running_loop().call_soon(self._write_markers, markers, 0)
 
-    def _write_markers(self, markers: Markers, backoff_ms: int) -> None:
-        """Write the markers and report them to the coordinator. Retry those that fail."""
+    def _write_markers(self, markers: Markers, failures: int) -> None:
+        """Write the markers and report them to the coordinator. Retry those that fail, after `failures` attempts."""
         if len(markers.partitions) <= MARKERS_A_TURN:
-            self._write_some(markers, backoff_ms)
+            self._write_some(markers, failures)
         else:
-            self._workers.spawn(self._write_many(markers, backoff_ms), "write markers")
+            self._workers.spawn(self._write_many(markers, failures), "write markers")
 
-    async def _write_many(self, markers: Markers, backoff_ms: int) -> None:
+    async def _write_many(self, markers: Markers, failures: int) -> None:
         for first in range(0, len(markers.partitions), MARKERS_A_TURN):
             some = markers.partitions[first : first + MARKERS_A_TURN]
             await self._appender.create_logs(some)
-            self._write_some(replace(markers, partitions=some), backoff_ms)
+            self._write_some(replace(markers, partitions=some), failures)
             await asyncio.sleep(0)
 
-    def _write_some(self, markers: Markers, backoff_ms: int) -> None:
+    def _write_some(self, markers: Markers, failures: int) -> None:
         """Write a few markers: here, through other brokers, or later if a partition has no leader."""
         if self._closed or not self._are_needed(markers):
             return
@@ -100,15 +100,15 @@ class MarkerWriter:
             else:
                 leaderless.append(each)
         if own:
-            self._write_own(_only(markers, own), backoff_ms)
+            self._write_own(_only(markers, own), failures)
         for broker, theirs in away.items():
             part = _only(markers, theirs)
-            self._outbox.send(broker, part, partial(self._markers_written, part, backoff_ms))
+            self._outbox.send(broker, part, partial(self._markers_written, part, failures))
         if leaderless:
             part = _only(markers, leaderless)
-            self._markers_written(part, backoff_ms, dict.fromkeys(leaderless, ErrorCode.LEADER_NOT_AVAILABLE))
+            self._markers_written(part, failures, dict.fromkeys(leaderless, ErrorCode.LEADER_NOT_AVAILABLE))
         if unknown:
-            self._workers.spawn(self._find_deleted(_only(markers, unknown), backoff_ms), "find deleted partitions")
+            self._workers.spawn(self._find_deleted(_only(markers, unknown), failures), "find deleted partitions")
 
     def _are_needed(self, markers: Markers) -> bool:
         shard = self._shard(markers)
@@ -121,7 +121,7 @@ class MarkerWriter:
             self._logger.info("leaving the markers of %r to its new coordinator: %s", markers.transactional_id, error)
             return None
 
-    async def _find_deleted(self, markers: Markers, backoff_ms: int) -> None:
+    async def _find_deleted(self, markers: Markers, failures: int) -> None:
         """Ask the tree which of the unknown partitions are deleted. The image may be older than a partition.
 
         Without the marker, a transaction may only complete if the partition no longer exists.
@@ -132,12 +132,9 @@ class MarkerWriter:
             self._logger.warning("cannot look up the partitions of %r: %r", markers.transactional_id, error)
             existing = set(markers.partitions)
         deleted = set(markers.partitions) - existing
-        self._markers_written(
-            markers, backoff_ms, dict.fromkeys(existing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), deleted
-        )
+        self._markers_written(markers, failures, dict.fromkeys(existing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), deleted)
 
-    def _write_own(self, markers: Markers, backoff_ms: int) -> None:
-        first = backoff_ms == _BACKOFF_MS
+    def _write_own(self, markers: Markers, failures: int) -> None:
         results = dict.fromkeys(markers.partitions, ErrorCode.NONE)
         written: dict[Partition, tuple[Replica, int]] = {}
         marker = EndMarker(
@@ -152,11 +149,11 @@ class MarkerWriter:
                 written[each] = self._appender.append(*each, marker)
             except ProtocolError as error:
                 results[each] = error.code
-                if first:  # of many attempts
+                if not failures:
                     self._log(markers, each, error)
 
         def ended(errors: list[ErrorCode]) -> None:
-            self._markers_written(markers, backoff_ms, results | dict(zip(written, errors, strict=True)))
+            self._markers_written(markers, failures, results | dict(zip(written, errors, strict=True)))
 
         commits = Commits(len(written), ended)
         for replica, offset in written.values():
@@ -165,7 +162,7 @@ class MarkerWriter:
     def _markers_written(
         self,
         markers: Markers,
-        backoff_ms: int,
+        failures: int,
         results: dict[Partition, ErrorCode],
         deleted: frozenset[Partition] | set[Partition] = frozenset(),
     ) -> None:
@@ -180,9 +177,8 @@ class MarkerWriter:
         # A partition that knows a later epoch rejects the marker. The other partitions still need theirs.
         rest = [each for each, error in results.items() if marker_result(error) is MarkerResult.RETRY]
         if rest:
-            asyncio.get_running_loop().call_later(
-                backoff_ms / 1000, self._write_markers, _only(markers, rest), min(2 * backoff_ms, _MAX_BACKOFF_MS)
-            )
+            delay_s = wait_s(failures, *_RETRY_MS)
+            asyncio.get_running_loop().call_later(delay_s, self._write_markers, _only(markers, rest), failures + 1)
 
     def _log(self, markers: Markers, partition: Partition, error: ProtocolError) -> None:
         self._logger.warning(
