@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 
+STORE_RETRY_S = 0.2
+"""How long a broker pauses after the metadata store has failed, before it writes again."""
 SHORTAGE_MS = 20, 1000
 """The first and the longest wait if the process has no free file descriptor (`oncelog.log.disk.TOO_MANY_OPEN`)."""
 

@@ -19,8 +19,6 @@ KEPT = 256
 """Brokers look for changes every 50 ms. Within that time, an election may write more than 100 changes."""
 KEPT_LENGTH = 128 << 10
 """The maximum length of all kept paths together. Each write decodes and encodes them."""
-RETRY_S = 0.2
-"""How long a broker pauses after the store has failed, before it writes again."""
 
 
 class _ChangesNode(msgspec.Struct):

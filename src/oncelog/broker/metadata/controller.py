@@ -15,10 +15,10 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective
 from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.loader import MetadataLoader
-from oncelog.broker.retrying import Problem
+from oncelog.broker.retrying import STORE_RETRY_S, Problem
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import CONTROLLER, NO_BROKER, encode_controller
-from oncelog.cluster.changes import RETRY_S, ChangeLog, cannot_write
+from oncelog.cluster.changes import ChangeLog, cannot_write
 from oncelog.cluster.controller.isr_log import (
     election_summary,
     stuck_partitions,
@@ -160,7 +160,7 @@ class Controller:
                 problem.failed("the controller cannot elect leaders: %r. Retrying", error)
                 self._touched = None
                 self._wake.set()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(STORE_RETRY_S)
             else:
                 problem.over()
 

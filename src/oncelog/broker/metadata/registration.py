@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from oncelog.broker.events import Event
-from oncelog.broker.retrying import Problem
+from oncelog.broker.retrying import STORE_RETRY_S, Problem
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
@@ -21,7 +21,7 @@ from oncelog.broker.storage.losses import LossNode, decode, encode, lost_directo
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import BOOTS, BrokerInfo, Endpoint, broker_path, encode_broker, epoch_path
-from oncelog.cluster.changes import RETRY_S, ChangeLog
+from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage
 from oncelog.cluster.store import (
     ANY,
@@ -201,7 +201,7 @@ class Registration:
                 await self._workers.offload(self._directories.checked, incomplete)
                 left = incomplete
             else:
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(STORE_RETRY_S)
 
     async def _try_update(self) -> None:
         with suppress(StoreError):  # the next renewal tries again
@@ -319,7 +319,7 @@ class Registration:
         problem = Problem(self._logger)
         while True:
             with suppress(TimeoutError):  # `wait_for` can swallow a cancellation
-                async with asyncio.timeout(RETRY_S if problem.lasts else pause_s):
+                async with asyncio.timeout(STORE_RETRY_S if problem.lasts else pause_s):
                     await self._wake.wait()
             self._wake.clear()
             try:
@@ -364,7 +364,7 @@ class Registration:
                     await self._enter(self._own.info)
             except Exception as error:  # noqa: BLE001 - other brokers cannot use this one until it is registered
                 problem.failed("cannot register again: %r", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(STORE_RETRY_S)
         self._logger.info("registered again, with broker epoch %d", self._own.epoch)
 
     async def _forget_lost(self) -> None:

@@ -17,10 +17,11 @@ import msgspec
 from msgspec.structs import replace
 
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.retrying import STORE_RETRY_S
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.workers import Runtime
-from oncelog.cluster.changes import RETRY_S, ChangeLog
+from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.controller.isr_log import IsrChange, isr_summary
 from oncelog.cluster.leader import IsrProposal, Term
 from oncelog.cluster.partition_state import PartitionState
@@ -110,7 +111,7 @@ class InSyncReplicas:
                 except Exception:
                     self._logger.exception("cannot write in-sync replicas")
                     self._unknown(batch)
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(STORE_RETRY_S)
                 await asyncio.sleep(0)
 
     def _unknown(self, batch: Sequence[_Proposed]) -> None:
@@ -170,7 +171,7 @@ class InSyncReplicas:
             for each, state in zip(unwritten, newest, strict=True):
                 self._rejected(each, state)
         if failed:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(STORE_RETRY_S)
 
     def _note(self, change: IsrChange) -> None:
         if not self._unlogged and not self._closed:
@@ -185,8 +186,8 @@ class InSyncReplicas:
     def _rejected(self, proposed: _Proposed, newest: PartitionState | None) -> None:
         """Apply the stored state, then request a new proposal.
 
-        If the stored state is not newer than the proposed one, wait `RETRY_S` first: by then, the image shows why the
-        store rejected the write.
+        If the stored state is not newer than the proposed one, wait `STORE_RETRY_S` first: by then, the image shows why
+        the store rejected the write.
         """
         replica, term = proposed.replica, proposed.term
         if newest is not None and replica.term is term and not replica.learned(newest):
@@ -195,7 +196,7 @@ class InSyncReplicas:
         if newest is not None and newest.version > proposed.proposal.state.version:
             self.check(replica)
         else:
-            asyncio.get_running_loop().call_later(RETRY_S, self.check, replica)
+            asyncio.get_running_loop().call_later(STORE_RETRY_S, self.check, replica)
 
     def _newest(self, replica: Replica) -> PartitionState | None:
         """Read the state of a partition, or return None if that fails. Blocks."""
