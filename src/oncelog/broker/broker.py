@@ -203,9 +203,7 @@ class Broker:
             transactions=self.transactions,
             fetch_sessions=self.fetch_sessions,
             unsent=unsent,
-            workers=self.workers,
-            now_ms=self.now_ms,
-            logger=self.log,
+            runtime=self._runtime,
         )
         handler: Handler = Dispatcher(self.parts)
         if self._stalls is not None:

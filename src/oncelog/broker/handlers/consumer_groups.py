@@ -52,7 +52,7 @@ async def describe(request: ConsumerGroupDescribeRequest, _ctx: RequestContext) 
 
 def bind_heartbeat(parts: Parts) -> Handler:
     """Return the handler of ConsumerGroupHeartbeat."""
-    return partial(heartbeat, parts.logger)
+    return partial(heartbeat, parts.runtime.logger)
 
 
 def bind_describe(_parts: Parts) -> Handler:

@@ -206,4 +206,4 @@ def check_replicas(
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of CreateTopics."""
-    return CreateTopics(parts.config, parts.cache, parts.topics, parts.logger).handle
+    return CreateTopics(parts.config, parts.cache, parts.topics, parts.runtime.logger).handle

@@ -148,4 +148,4 @@ def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition:
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of DeleteRecords."""
-    return partial(handle, parts.cache, parts.partitions, parts.directories, parts.logger)
+    return partial(handle, parts.cache, parts.partitions, parts.directories, parts.runtime.logger)

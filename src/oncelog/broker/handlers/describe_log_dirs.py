@@ -109,4 +109,6 @@ def _wanted(image: MetadataImage, request: DescribeLogDirsRequest) -> Iterator[t
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of DescribeLogDirs."""
-    return DescribeLogDirs(parts.cache, parts.partitions, parts.directories, parts.workers, parts.logger).handle
+    return DescribeLogDirs(
+        parts.cache, parts.partitions, parts.directories, parts.runtime.workers, parts.runtime.logger
+    ).handle

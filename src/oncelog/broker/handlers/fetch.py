@@ -386,5 +386,5 @@ def bind(parts: Parts) -> Handler:
         parts.fetch_sessions,
         parts.config,
         parts.unsent,
-        parts.now_ms,
+        parts.runtime.now_ms,
     )

@@ -160,4 +160,4 @@ async def _decoded(
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of ListOffsets."""
-    return partial(handle, parts.partitions, parts.workers)
+    return partial(handle, parts.partitions, parts.runtime.workers)

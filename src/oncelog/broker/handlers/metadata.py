@@ -212,5 +212,5 @@ def bind(parts: Parts) -> Handler:
         parts.config,
         parts.cache,
         parts.topics,
-        parts.logger,
+        parts.runtime.logger,
     ).handle

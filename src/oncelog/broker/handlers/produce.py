@@ -6,8 +6,7 @@ one append.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.transactions import TransactionService
@@ -31,7 +30,7 @@ from oncelog.broker.requests.produce_checks import (
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Turns, in_turns
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
@@ -83,18 +82,16 @@ class ProduceHandler:
         transactions: TransactionService,
         config: DynamicConfig,
         new_logs: NewLogs,
-        workers: Workers,
-        now_ms: Callable[[], int],
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         self._cache = cache
         self._partitions = partitions
         self._transactions = transactions
         self._config = config
         self._new_logs = new_logs
-        self._workers = workers
-        self._now_ms = now_ms
-        self._lines = RepeatedLines(logger, "batches")
+        self._workers = runtime.workers
+        self._now_ms = runtime.now_ms
+        self._lines = RepeatedLines(runtime.logger, "batches")
 
     def __call__(self, request: ProduceRequest, ctx: RequestContext) -> Answer:
         """Answer each partition with its own error. With acks=0, return no response, and raise BadFrameError on errors.
@@ -321,9 +318,7 @@ def bind(parts: Parts) -> Handler:
         parts.transactions,
         parts.config,
         parts.new_logs,
-        parts.workers,
-        parts.now_ms,
-        parts.logger,
+        parts.runtime,
     )
 
 

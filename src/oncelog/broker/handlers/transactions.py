@@ -137,7 +137,7 @@ def bind_init_producer_id(parts: Parts) -> Handler:
 
 def bind_add_offsets(parts: Parts) -> Handler:
     """Return the handler of AddOffsetsToTxn."""
-    return partial(add_offsets, parts.topics, parts.transactions, parts.logger)
+    return partial(add_offsets, parts.topics, parts.transactions, parts.runtime.logger)
 
 
 def bind_end(parts: Parts) -> Handler:

@@ -76,8 +76,8 @@ class Dispatcher:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._workers: Workers = parts.workers
-        self._logger: logging.Logger = parts.logger
+        self._workers: Workers = parts.runtime.workers
+        self._logger: logging.Logger = parts.runtime.logger
         self._authorizer = parts.authorizer
         self._routes: dict[tuple[int, int], _Route] = {}
         self._handlers: dict[int, Handler] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from oncelog.broker.requests.operations import Authorizer
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.net.unsent import Unsent
 
@@ -30,7 +29,7 @@ Handler = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All parts; `now_ms` returns the wall-clock time."""
+    """All parts."""
 
     membership: Membership
     nodes: Nodes
@@ -48,6 +47,4 @@ class Parts:
     fetch_sessions: FetchSessions
     unsent: Unsent
     """The memory of responses that clients have not read yet."""
-    workers: Workers
-    now_ms: Callable[[], int]
-    logger: logging.Logger
+    runtime: Runtime
