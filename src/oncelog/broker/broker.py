@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.coordinators import Coordinators
+from oncelog.broker.coordinators.deleted_topics import DeletedTopics
 from oncelog.broker.coordinators.groups import GroupService, group_shell
 from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
@@ -129,9 +130,7 @@ class Broker:
             self.registration, self.entry, self.loader, self._broker_settings, self.controller, runtime
         )
         self.topics = TopicAdministration(self.store, self.loader, self.metadata, self.config, runtime)
-        self.settings = SettingsAdministration(
-            self.loader, self.metadata, self.config, self.workers, node_id=self.node_id, logger=self.log
-        )
+        self.settings = SettingsAdministration(self.loader, self.metadata, self.config, runtime)
 
     def _make_storage(self, config: BrokerConfig) -> None:
         self.directories = LogDirectories(self.disk, config.log_dirs, self.node_id, self.log)
@@ -152,13 +151,8 @@ class Broker:
         self._logs = AllLogs(self.directories, self.partitions, housekeeping, self.cleaner, self._runtime)
 
     def _make_coordinators(self, config: BrokerConfig) -> None:
-        self.peers = Peers(
-            self.metadata,
-            self.workers,
-            node_id=self.node_id,
-            listener=config.inter_broker_listener_name or config.client_listeners[0].name,
-            logger=self.log,
-        )
+        listener = config.inter_broker_listener_name or config.client_listeners[0].name
+        self.peers = Peers(self.metadata, self.node_id, listener, self._runtime)
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self.workers, self.log)
         shell = group_shell(config, self.metadata, self.partitions, self._runtime)
         self.transactions = TransactionService(
@@ -171,8 +165,9 @@ class Broker:
             config,
             self._runtime,
         )
+        deleted_topics = DeletedTopics(shell, self.metadata, self.store, self._runtime)
         self.groups = GroupService(
-            shell, self.config, self.metadata, self.store, self.partitions, self.transactions, self._runtime
+            shell, self.config, self.metadata, self.partitions, self.transactions, deleted_topics
         )
         self._coordinators = Coordinators(self.transactions, self.groups, self.workers)
 

@@ -7,13 +7,12 @@ Fetch that waits for records must not delay a marker. All failures are values, b
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
 from oncelog.broker.retrying import Backoff
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
 from oncelog.net.connection import ClientConnection, NoCommonVersionError, connect
@@ -73,17 +72,15 @@ class _Link:
 class Peers:
     """The connections from this broker to the others."""
 
-    def __init__(
-        self, cache: MetadataCache, workers: Workers, *, node_id: int, listener: str, logger: logging.Logger
-    ) -> None:
+    def __init__(self, cache: MetadataCache, node_id: int, listener: str, runtime: Runtime) -> None:
         """`listener` is the name of the listener that brokers use (`inter.broker.listener.name`)."""
         self.node_id = node_id
         """The id of this broker."""
         self._cache = cache
-        self._workers = workers
+        self._workers = runtime.workers
         self._client_id = f"broker-{node_id}"
         self._listener = listener
-        self._logger = logger
+        self._logger = runtime.logger
         self._links: dict[tuple[int, Purpose], _Link] = {}
         self._closed = False
 

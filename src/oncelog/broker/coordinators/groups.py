@@ -20,7 +20,6 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns, counted
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
-from oncelog.cluster.store import MetadataStore
 from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe_group, list_groups, unknown
@@ -122,18 +121,16 @@ class GroupService:
         shell: CoordinatorShell[GroupCoordinator],
         config: DynamicConfig,
         cache: MetadataCache,
-        store: MetadataStore,
         partitions: Partitions,
         verifier: TransactionVerifier,
-        runtime: Runtime,
+        deleted_topics: DeletedTopics,
     ) -> None:
         self.shell = shell
         self._config = config
         self._cache = cache
         self._partitions = partitions
         self._verifier = verifier
-        self._now_ms = runtime.now_ms
-        self._deleted_topics = DeletedTopics(self.shell, cache, store, runtime)
+        self._deleted_topics = deleted_topics
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.
@@ -275,7 +272,7 @@ class GroupService:
         if not implicit and not self._config.current.transaction_partition_verification_enable:
             return None
         guard = replica.log.start_verification(
-            *producer, NO_SEQUENCE, transaction_version=2 if implicit else 1, now_ms=self._now_ms()
+            *producer, NO_SEQUENCE, transaction_version=2 if implicit else 1, now_ms=self.shell.now().wall_ms
         )
         if guard is None:
             return None

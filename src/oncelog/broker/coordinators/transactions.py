@@ -67,7 +67,6 @@ class TransactionService:
         runtime: Runtime,
     ) -> None:
         self._cache = cache
-        self._partitions = partitions
         self._producer_ids = producer_ids
         self._now_ms = runtime.now_ms
         self._logger = runtime.logger

@@ -134,7 +134,6 @@ class FetchHandler:
 
     def __init__(
         self,
-        node_id: int,
         cache: MetadataCache,
         partitions: Partitions,
         sessions: FetchSessions,
@@ -142,7 +141,7 @@ class FetchHandler:
         unsent: Unsent,
         now_ms: Callable[[], int],
     ) -> None:
-        self._node_id = node_id
+        self._node_id = config.static.node_id
         self._cache = cache
         self._partitions = partitions
         self._sessions = sessions
@@ -380,7 +379,6 @@ class FetchHandler:
 def bind(parts: Parts) -> Handler:
     """Return the handler of Fetch."""
     return FetchHandler(
-        parts.membership.node_id,
         parts.cache,
         parts.partitions,
         parts.fetch_sessions,

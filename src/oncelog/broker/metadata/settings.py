@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from oncelog.broker.config.dynamic import DynamicConfig, check_changed_broker_configs
 from oncelog.broker.config.topics import check_changed_configs, check_topic_configs, without_effect
 from oncelog.broker.metadata.loader import MetadataLoader
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster import configs, features
 from oncelog.cluster.features import SUPPORTED
 from oncelog.cluster.image import MetadataCache, MetadataDelta
@@ -29,17 +29,14 @@ class SettingsAdministration:
         loader: MetadataLoader,
         cache: MetadataCache,
         config: DynamicConfig,
-        workers: Workers,
-        *,
-        node_id: int,
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
-        self.node_id = node_id
-        self.logger = logger
+        self.node_id = config.static.node_id
+        self.logger = runtime.logger
         self._loader = loader
         self._cache = cache
         self._config = config
-        self._workers = workers
+        self._workers = runtime.workers
 
     async def alter_topic(self, name: str, change: Change, *, validate_only: bool) -> None:
         """Change a topic's settings. They take effect before this returns.
