@@ -48,7 +48,7 @@ if not os.path.exists(checkpoint):
     except Exception as error:
         print(oncelog.spark.cause(error), flush=True)
 copy = spark.readStream.format("oncelog").options(**to, subscribe=name, startingOffsets="earliest")
-copy = copy.option("maxOffsetsPerTrigger", 40).load().select("value").writeStream.format("oncelog")
+copy = copy.option("maxOffsetsPerTrigger", 20).load().select("value").writeStream.format("oncelog")
 copy = copy.options(**to, topic=f"{name}-out", transactionalIdPrefix=f"{name}-sink", checkpointLocation=checkpoint)
 query = copy.start()
 query.processAllAvailable()
@@ -99,4 +99,4 @@ def copy_while_server_is_killed(
 @pytest.mark.timeout(900)
 def test_query_whose_server_is_killed_loses_and_duplicates_nothing(server: Server, name: str, tmp_path: Path) -> None:
     login = {"bootstrap.servers": server.bootstrap}
-    copy_while_server_is_killed(server.bootstrap, login, name, tmp_path, "1")
+    copy_while_server_is_killed(server.bootstrap, login, name, tmp_path, "1", "3")
