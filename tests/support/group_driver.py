@@ -25,6 +25,11 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from oncelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from oncelog.protocol.messages.txn_offset_commit import (
@@ -310,6 +315,15 @@ class GroupDriver:
         )
         answer = self.coordinator.offsets.fetch(group, stable).topics[0].partitions[0]
         return ErrorCode(answer.error_code) if answer.error_code else int(answer.committed_offset)
+
+    def delete_offset(self, topic: str = "t", partition: int = 0) -> ErrorCode:
+        """Send OffsetDelete. Return the partition's error."""
+        token = Waiting()
+        asked = OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=partition)]
+        )
+        self.apply(self.coordinator.delete_offsets(OffsetDeleteRequest(group_id=GROUP, topics=[asked]), token))
+        return ErrorCode(token.response.topics[0].partitions[0].error_code)
 
     def stable_group(self, count: int, **options: Any) -> list[str]:
         """Create a group of `count` dynamic members, each assigned its own id. The leader comes first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.coordinator.groups.group import GroupState as S
+from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.protocol.errors import ErrorCode as E
 from support.group_driver import (
     REBALANCE_MS,
@@ -61,6 +62,24 @@ def test_static_member_with_another_protocol_triggers_a_rebalance() -> None:
     driver.sync(one.response.member_id, 1, {}, instance="a")
     back = driver.join(instance="a", protocols=(both[1],))
     assert (back.response.generation_id, back.response.protocol_name) == (2, "sticky")
+
+
+def test_topics_of_a_group_follow_a_static_member_that_returns_with_another_subscription() -> None:
+    hour_ms, retention_ms, session_ms = 3_600_000, 24 * 3_600_000, 1_800_000
+    driver = GroupDriver(GroupConfig(offsets_retention_ms=retention_ms, retention_check_interval_ms=hour_ms))
+    one = driver.join(instance="a", session_ms=session_ms)
+    driver.pass_time(0)
+    driver.sync(one.response.member_id, 1, {}, instance="a")
+    offsets = {("t", 0): 1, ("t", 1): 1, ("u", 0): 1}
+    driver.commit(offsets, member_id=one.response.member_id, generation=1, instance="a")
+    assert (driver.delete_offset("t"), driver.delete_offset("u", 1)) == (E.GROUP_SUBSCRIBED_TO_TOPIC, E.NONE)
+    back = driver.join(instance="a", protocols=(("range", subscription("u")),), session_ms=session_ms)
+    assert (back.response.generation_id, driver.group.state) == (1, S.STABLE)
+    assert (driver.delete_offset("t"), driver.delete_offset("u")) == (E.NONE, E.GROUP_SUBSCRIBED_TO_TOPIC)
+    for _ in range(3 * (retention_ms + hour_ms) // hour_ms):
+        driver.pass_time(hour_ms // 3)
+        assert driver.heartbeat(back.response.member_id, 1, "a") is E.NONE
+    assert (driver.fetch("t"), driver.fetch("t", 1), driver.fetch("u")) == (-1, -1, 1)
 
 
 def test_static_member_that_returns_while_it_waits_fences_its_previous_instance() -> None:

@@ -359,10 +359,9 @@ class Group:
             return None
         topics: set[str] = set()
         try:
-            for member in self.members.values():
+            for data in {member.metadata(self.protocol) for member in self.members.values()}:  # most are equal
                 # Version 0 is a prefix of all later versions.
-                data = member.metadata(self.protocol)[2:]
-                subscription, _ = ConsumerProtocolSubscription.decode_from(data, 0, 0)
+                subscription, _ = ConsumerProtocolSubscription.decode_from(data[2:], 0, 0)
                 topics.update(subscription.topics)
         except DecodeError:
             return None
