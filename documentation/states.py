@@ -15,7 +15,7 @@ from documentation.markdown import table
 from oncelog.client.consumer import classic_membership
 from oncelog.client.consumer.classic_membership import MemberState
 from oncelog.client.producer.transaction_manager import LEGAL
-from oncelog.coordinator.groups.group import PREVIOUS, GroupState
+from oncelog.coordinator.groups.classic.group import PREVIOUS, GroupState
 from oncelog.coordinator.transactions.metadata import PREVIOUS_STATES, TransactionState
 
 BOX_WIDTH, BOX_HEIGHT = 168, 40

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from oncelog.coordinator.groups.classic.group import ClassicGroup
+from oncelog.coordinator.groups.classic.group import GroupState as S
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
-from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.group import GroupState as S
 from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.protocol.errors import ErrorCode as E
 from support.group_driver import GROUP, SESSION_MS, GroupDriver, Waiting, subscription
@@ -81,14 +81,14 @@ class Groups(RuleBasedStateMachine):
 
     def watch(self) -> None:
         """Check every transition of every group."""
-        seen = Group.transition_to
+        seen = ClassicGroup.transition_to
 
-        def transition_to(group: Group, state: S, now_ms: int) -> None:
+        def transition_to(group: ClassicGroup, state: S, now_ms: int) -> None:
             assert (group.state, state) in LEGAL, (group.state, state)
             seen(group, state, now_ms)
 
         self.undo = seen
-        Group.transition_to = transition_to  # type: ignore[method-assign]
+        ClassicGroup.transition_to = transition_to  # type: ignore[method-assign]
 
     def teardown(self) -> None:
         if not hasattr(self, "undo"):
@@ -96,7 +96,7 @@ class Groups(RuleBasedStateMachine):
         try:
             self.group_becomes_stable()
         finally:
-            Group.transition_to = self.undo  # type: ignore[method-assign]
+            ClassicGroup.transition_to = self.undo  # type: ignore[method-assign]
 
     def group_becomes_stable(self) -> None:
         """When all members behave and nothing fails, the group becomes stable with the living members, and stays so."""
@@ -313,7 +313,7 @@ class Groups(RuleBasedStateMachine):
         for consumer in self.alive:
             consumer.joining = consumer.syncing = None  # the connection was closed; they ask again
         # Unwritten state is lost, so the numbers of unfinished generations are reused.
-        current = self.driver.coordinator.groups.get(GROUP)
+        current = self.driver.coordinator.registry.find(GROUP, ClassicGroup)
         generation = current.generation if current is not None else -1
         self.given = {key: value for key, value in self.given.items() if key[0] <= generation}
         self.leaders = {key: value for key, value in self.leaders.items() if key < generation}
@@ -340,7 +340,7 @@ class Groups(RuleBasedStateMachine):
             return
         mine, other = self.driver.coordinator, self.driver.reloaded()
         assert durable_offsets(mine) == durable_offsets(other)
-        group, loaded = mine.groups.get(GROUP), other.groups.get(GROUP)
+        group, loaded = mine.registry.find(GROUP, ClassicGroup), other.registry.find(GROUP, ClassicGroup)
         if group is not None and group.state is S.STABLE:
             assert loaded is not None
             assert describe(group) == describe(loaded)
@@ -351,7 +351,7 @@ class Groups(RuleBasedStateMachine):
     def group_is_consistent(self) -> None:
         if not hasattr(self, "driver"):
             return
-        group = self.driver.coordinator.groups.get(GROUP)
+        group = self.driver.coordinator.registry.find(GROUP, ClassicGroup)
         if group is None:
             return
         assert (group.leader in group.members) if group.members else group.leader is None
@@ -387,7 +387,7 @@ def durable_offsets(coordinator: GroupCoordinator) -> tuple[object, object]:
     return committed, pending
 
 
-def describe(group: Group) -> object:
+def describe(group: ClassicGroup) -> object:
     return (
         group.state,
         group.generation,

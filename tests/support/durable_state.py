@@ -6,18 +6,21 @@ only finished generations of a group.
 
 from __future__ import annotations
 
+from oncelog.coordinator.groups.classic.group import ClassicGroup, GroupState
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
-from oncelog.coordinator.groups.group import Group, GroupState
 
 
 def check(live: GroupCoordinator, loaded: GroupCoordinator) -> None:
     """Check that both have the same offsets, and the same groups except for what a rebalance has changed."""
     assert offsets(live) == offsets(loaded)
-    unwritten = live.groups.keys() - loaded.groups.keys()
-    assert not loaded.groups.keys() - live.groups.keys()
-    assert all(live.groups[group_id].generation <= 1 for group_id in unwritten), "a generation is not in the log"
-    for group_id, read in loaded.groups.items():
-        group = live.groups[group_id]
+    assert {(name, group.KIND) for name, group in loaded.groups.items()} <= {
+        (name, group.KIND) for name, group in live.groups.items()
+    }
+    known, written = classic_groups(live), classic_groups(loaded)
+    unwritten = known.keys() - written.keys()
+    assert all(known[group_id].generation <= 1 for group_id in unwritten), "a generation is not in the log"
+    for group_id, read in written.items():
+        group = known[group_id]
         if group.state is GroupState.STABLE or (
             group.state is GroupState.EMPTY and group.generation == read.generation
         ):
@@ -25,8 +28,13 @@ def check(live: GroupCoordinator, loaded: GroupCoordinator) -> None:
         else:  # the generation of `group` is not in the log yet
             assert group.generation >= read.generation
             for member_id, member in group.members.items():
-                known = read.members.get(member_id)
-                assert member.assignment == (b"" if known is None else known.assignment)
+                former = read.members.get(member_id)
+                assert member.assignment == (b"" if former is None else former.assignment)
+
+
+def classic_groups(coordinator: GroupCoordinator) -> dict[str, ClassicGroup]:
+    """Return the classic groups by their ids."""
+    return {group_id: group for group_id, group in coordinator.groups.items() if isinstance(group, ClassicGroup)}
 
 
 def offsets(coordinator: GroupCoordinator) -> object:
@@ -35,7 +43,7 @@ def offsets(coordinator: GroupCoordinator) -> object:
     return {group_id: store.committed(group_id) for group_id in store.group_ids()}, store.open_transactions()
 
 
-def finished(group: Group) -> object:
+def finished(group: ClassicGroup) -> object:
     """Return what the log has of a group that is stable or empty."""
     return (
         *(group.state, group.state_timestamp_ms, group.generation),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
+from oncelog.coordinator.groups.classic.group import ClassicGroup
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
-from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.records import decode_record
+from oncelog.coordinator.groups.records import LAYOUTS, decode_record
 from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -79,6 +79,8 @@ class Waiting:
 class GroupDriver:
     """Run a coordinator. `log` is the partition; `refuse` makes the next append fail."""
 
+    layouts = LAYOUTS
+
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
         self.now_ms = START_MS
@@ -109,8 +111,10 @@ class GroupDriver:
         self.ahead_ms += ms
 
     @property
-    def group(self) -> Group:
-        return self.coordinator.groups[GROUP]
+    def group(self) -> ClassicGroup:
+        group = self.coordinator.registry.find(GROUP, ClassicGroup)
+        assert group is not None
+        return group
 
     # -- the shell ------------------------------------------------------------------------------------------------
 
@@ -142,13 +146,23 @@ class GroupDriver:
 
     def _write(self, entry: Appended) -> None:
         self.log.append(entry)
-        _read(self._reader, entry)
+        self._read(self._reader, entry)
+
+    def _read(self, coordinator: GroupCoordinator, entry: Appended) -> None:
+        """Replay the content of an entry."""
+        if entry.key is None:
+            assert entry.producer_id is not None
+            coordinator.replay_end_transaction(entry.producer_id, 0, entry.commit)
+        else:
+            record = decode_record(entry.key, entry.value, self.layouts)
+            assert record is not None
+            coordinator.replay(record, producer_id=entry.producer_id)
 
     def reloaded(self) -> GroupCoordinator:
         """Return another coordinator that has read the log."""
         other = self._new()
         for entry in self.log:
-            _read(other, entry)
+            self._read(other, entry)
         return other
 
     def fail_over(self) -> None:
@@ -187,7 +201,7 @@ class GroupDriver:
             protocol_type=protocol_type,
             protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
         )
-        self.apply(self.coordinator.join_group(request, version, "client", "/host", token, self.now))
+        self.apply(self.coordinator.classic.join(request, version, "client", "/host", token, self.now))
         return token
 
     def enter(self, **options: Any) -> tuple[str, Waiting]:
@@ -219,14 +233,14 @@ class GroupDriver:
                 for name, data in (assignments or {}).items()
             ],
         )
-        self.apply(self.coordinator.sync_group(request, token, self.now))
+        self.apply(self.coordinator.classic.sync(request, token, self.now))
         return token
 
     def heartbeat(self, member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
         request = HeartbeatRequest(
             group_id=GROUP, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
-        return ErrorCode(self.coordinator.heartbeat(request, self.now).error_code)
+        return ErrorCode(self.coordinator.classic.heartbeat(request, self.now).error_code)
 
     def leave(self, *members: tuple[str, str | None], version: int = 5) -> Waiting:
         token = Waiting()
@@ -235,7 +249,7 @@ class GroupDriver:
             member_id=members[0][0],
             members=[MemberIdentity(member_id=name, group_instance_id=instance) for name, instance in members],
         )
-        self.apply(self.coordinator.leave_group(request, version, token, self.now))
+        self.apply(self.coordinator.classic.leave(request, version, token, self.now))
         return token
 
     def commit(
@@ -336,17 +350,6 @@ class GroupDriver:
         for name in ids[1:]:
             assert self.sync(name, generation).response.assignment == name.encode()
         return ids
-
-
-def _read(coordinator: GroupCoordinator, entry: Appended) -> None:
-    """Replay the content of an entry."""
-    if entry.key is None:
-        assert entry.producer_id is not None
-        coordinator.replay_end_transaction(entry.producer_id, 0, entry.commit)
-    else:
-        record = decode_record(entry.key, entry.value)
-        assert record is not None
-        coordinator.replay(record, producer_id=entry.producer_id)
 
 
 def last_group(driver: GroupDriver) -> GroupMetadataValue:

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from oncelog.coordinator.effects import Effects
+from oncelog.coordinator.groups.classic.group import GroupState as S
 from oncelog.coordinator.groups.coordinator import CLEANUP_CHECKS, CLEANUP_LIMIT, CLEANUP_PAUSE_MS
-from oncelog.coordinator.groups.group import GroupState as S
 from oncelog.coordinator.groups.records import CommittedOffset, decode_record, offset_record
 from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.protocol.errors import ErrorCode as E

@@ -6,12 +6,11 @@ from itertools import product
 
 import pytest
 
-from oncelog.coordinator.groups.group import Group, IllegalTransitionError
-from oncelog.coordinator.groups.group import GroupState as S
-from oncelog.coordinator.groups.queries import describe_group, list_groups
-from oncelog.coordinator.groups.registry import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from oncelog.coordinator.groups.classic.group import ClassicGroup, IllegalTransitionError
+from oncelog.coordinator.groups.classic.group import GroupState as S
+from oncelog.coordinator.groups.classic.operation import NEW_MEMBER_JOIN_TIMEOUT_MS
+from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.protocol.errors import ErrorCode as E
-from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from support.group_driver import (
     GROUP,
     RANGE,
@@ -37,7 +36,7 @@ LEGAL = {
 
 @pytest.mark.parametrize(("old", "new"), list(product(S, S)))
 def test_only_kafkas_transitions_are_legal(old: S, new: S) -> None:
-    group = Group(GROUP, 0)
+    group = ClassicGroup(GROUP, 0)
     group.state = old
     if (old, new) in LEGAL:
         group.transition_to(new, 5)
@@ -410,24 +409,23 @@ def test_groups_are_listed_by_state_and_type() -> None:
     driver.stable_group(1)
 
     def listed(states: list[str], types: list[str]) -> list[tuple[str, str, str, str]]:
-        request = ListGroupsRequest(states_filter=states, types_filter=types)
         return [
             (group.group_id, group.protocol_type, group.group_state, group.group_type)
-            for group in list_groups(driver.coordinator.groups.values(), request)
+            for group in driver.coordinator.list_groups(states, types)
         ]
 
     mine = [(GROUP, "consumer", "Stable", "classic")]
     assert listed([], []) == mine
-    assert listed(["stable", "Empty"], []) == mine
-    assert listed(["Empty"], []) == []
-    assert listed([], ["CLASSIC"]) == mine
+    assert listed(["stable", "empty"], []) == mine
+    assert listed(["empty"], []) == []
+    assert listed([], ["classic"]) == mine
     assert listed([], ["consumer"]) == []
 
 
 def test_groups_are_described() -> None:
     driver = GroupDriver()
     (one,) = driver.stable_group(1)
-    described = describe_group(driver.coordinator.groups, GROUP, 6)
+    described = driver.coordinator.classic.describe(GROUP, 6)
     assert (described.group_state, described.protocol_type, described.protocol_data) == (
         "Stable", "consumer", "range",
     )  # fmt: skip
@@ -435,14 +433,14 @@ def test_groups_are_described() -> None:
     assert (member.member_id, member.client_id, member.client_host) == (one, "client", "/host")
     assert (member.member_metadata, member.member_assignment) == (subscription("t"), one.encode())
     driver.join(one)
-    described = describe_group(driver.coordinator.groups, GROUP, 6)
+    described = driver.coordinator.classic.describe(GROUP, 6)
     assert (described.group_state, described.protocol_data) == ("CompletingRebalance", "")
     assert described.members[0].member_metadata == b""
 
 
 @pytest.mark.parametrize(("version", "error"), [(5, E.NONE), (6, E.GROUP_ID_NOT_FOUND)])
 def test_missing_group_is_described_as_dead(version: int, error: E) -> None:
-    described = describe_group({}, "nothing", version)
+    described = GroupDriver().coordinator.classic.describe("nothing", version)
     assert (described.group_state, described.error_code) == ("Dead", error)
 
 

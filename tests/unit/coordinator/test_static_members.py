@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.coordinator.groups.group import GroupState as S
+from oncelog.coordinator.groups.classic.group import GroupState as S
 from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.protocol.errors import ErrorCode as E
 from support.group_driver import (

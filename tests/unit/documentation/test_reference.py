@@ -28,7 +28,7 @@ from oncelog.client.option_readers import Option
 from oncelog.client.options import COMMON
 from oncelog.client.producer.options import PRODUCER
 from oncelog.client.producer.transaction_manager import LEGAL
-from oncelog.coordinator.groups.group import PREVIOUS, GroupState
+from oncelog.coordinator.groups.classic.group import PREVIOUS, GroupState
 from oncelog.coordinator.transactions.metadata import PREVIOUS_STATES
 from oncelog.protocol.errors import ErrorCode
 from oncelog.spark import options as spark

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -21,8 +21,8 @@ from oncelog.broker.turns import Turns, counted
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.coordinator.effects import Effects
+from oncelog.coordinator.groups.classic.queries import unknown
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
-from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe_group, list_groups, unknown
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.coordinator.timers import Now
@@ -156,7 +156,7 @@ class GroupService:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: JoinGroupResponse | None = await self.shell.request(
                 coordinator_partition,
-                lambda shard, token: shard.join_group(
+                lambda shard, token: shard.classic.join(
                     request, version, client_id, f"/{session.host}", token, self.shell.now()
                 ),
                 session=session,
@@ -171,7 +171,7 @@ class GroupService:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: SyncGroupResponse | None = await self.shell.request(
                 coordinator_partition,
-                lambda shard, token: shard.sync_group(request, token, self.shell.now()),
+                lambda shard, token: shard.classic.sync(request, token, self.shell.now()),
                 session=session,
             )
         except ProtocolError as error:
@@ -185,7 +185,7 @@ class GroupService:
         except ProtocolError as error:
             loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResponse(error_code=ErrorCode.NONE if loading else operation_error(error))
-        return shard.heartbeat(request, self.shell.now())
+        return shard.classic.heartbeat(request, self.shell.now())
 
     async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
         """Answer LeaveGroup for one member or several. Many members leave in parts."""
@@ -379,12 +379,11 @@ class GroupService:
             self.shell.terms.check_loaded()
         except ProtocolError as error:
             return ListGroupsResponse(error_code=error.code)
-        request = copy(request)
-        request.states_filter = await _known(request.states_filter, STATE_NAMES)
-        request.types_filter = await _known(request.types_filter, (GROUP_TYPE,))
+        states = await counted(name.strip().lower() for name in request.states_filter)
+        kinds = await counted(name.strip().lower() for name in request.types_filter)
         groups = []
         for _, shard in tuple(self.shell.terms.shards()):
-            groups += list_groups(shard.groups.values(), request)
+            groups += shard.list_groups(states, kinds)
             await asyncio.sleep(0)
         return ListGroupsResponse(groups=groups)
 
@@ -396,7 +395,7 @@ class GroupService:
             shard = self.shell.terms.shard(self.shell.partition_for(group_id))
         except ProtocolError as error:
             return DescribedGroup(group_id=group_id, error_code=operation_error(error))
-        return describe_group(shard.groups, group_id, version)
+        return shard.classic.describe(group_id, version)
 
     def _coordinator_partition(self, group_id: str) -> int:
         if not group_id:
@@ -404,19 +403,10 @@ class GroupService:
         return self.shell.partition_for(group_id)
 
 
-async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return the known names of a filter, in lower case.
-
-    If all are unknown, return one of them, because an empty filter would let all groups pass.
-    """
-    found = await counted(name.strip().lower() for name in names)
-    return [name for name in known if name in found] or list(found)[:1]
-
-
 def _leave(
     part: LeaveGroupRequest, version: int, now: Callable[[], Now], shard: GroupCoordinator, token: Any
 ) -> Effects:
-    return shard.leave_group(part, version, token, now())
+    return shard.classic.leave(part, version, token, now())
 
 
 def _commit(

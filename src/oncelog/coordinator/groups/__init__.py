@@ -1,1 +1,1 @@
-"""The classic consumer-group protocol and committed offsets."""
+"""Consumer groups and committed offsets."""

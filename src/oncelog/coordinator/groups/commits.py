@@ -1,7 +1,7 @@
-"""OffsetCommit and TxnOffsetCommit: check the member, and return the records of the offsets.
+"""OffsetCommit and TxnOffsetCommit: let the group check the client, and return the records of the offsets.
 
 The broker has checked before that the topics exist. It has filled in their names, and their ids if they are known.
-Source: Kafka's `OffsetMetadataManager` and `ClassicGroup.validateOffsetCommit`.
+Source: Kafka's `OffsetMetadataManager`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
-from oncelog.coordinator.groups.group import Group, GroupState
+from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.records import CommittedOffset, offset_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.offset_commit import (
@@ -35,33 +35,19 @@ _KNOWS_GROUP_NOT_FOUND = 9
 
 def check_commit(group: Group | None, request: OffsetCommitRequest, version: int) -> None:
     """Raise ProtocolError unless the client may commit to the group, which may not exist yet."""
-    generation = request.generation_id_or_member_epoch
-    if group is None:
-        if generation >= 0:
-            known = version >= _KNOWS_GROUP_NOT_FOUND
-            raise _no_group(request.group_id, ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
-    elif generation >= 0 or group.state is not GroupState.EMPTY:
-        if generation < 0 and not request.member_id and request.group_instance_id is None:
-            message = f"group {group.group_id!r} has active members, and this commit does not come from one of them"
-            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, message)
-        group.check_member(request.member_id, request.group_instance_id)
-        group.check_generation(generation)
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            message = f"group {group.group_id!r} is rebalancing: its leader has not sent the assignment yet"
-            raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, message)
+    if group is not None:
+        group.check_commit(request, version)
+    elif request.generation_id_or_member_epoch >= 0:
+        known = version >= _KNOWS_GROUP_NOT_FOUND
+        raise _no_group(request.group_id, ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
 
 
 def check_transactional_commit(group: Group | None, request: TxnOffsetCommitRequest) -> None:
-    """Raise ProtocolError for a member of a former generation (KIP-447). Old producers do not send a generation."""
-    if group is None:
-        if request.generation_id >= 0:
-            raise _no_group(request.group_id, ErrorCode.ILLEGAL_GENERATION)
-        return
-    is_empty = request.generation_id < 0 and group.state is GroupState.EMPTY
-    is_member = request.generation_id >= 0 or request.member_id or request.group_instance_id is not None
-    if is_member and not is_empty:
-        group.check_member(request.member_id, request.group_instance_id)
-        group.check_generation(request.generation_id)
+    """Raise ProtocolError unless the client may commit to the group, which may not exist yet."""
+    if group is not None:
+        group.check_transactional_commit(request)
+    elif request.generation_id >= 0:
+        raise _no_group(request.group_id, ErrorCode.ILLEGAL_GENERATION)
 
 
 def accept(

@@ -12,9 +12,9 @@ from itertools import islice
 from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
-from oncelog.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
+from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.offsets import OffsetStore
-from oncelog.coordinator.groups.records import CommittedOffset, group_tombstone, offset_tombstone
+from oncelog.coordinator.groups.records import CommittedOffset, offset_tombstone
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
 from oncelog.protocol.messages.offset_delete import (
@@ -42,11 +42,11 @@ def delete_groups(
         group = groups.get(group_id)
         if group is None:
             result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group.state is not GroupState.EMPTY:
+        elif not group.is_empty:
             result.error_code = ErrorCode.NON_EMPTY_GROUP
         else:
             records += _all_offsets(store, group_id)
-            records.append(group_tombstone(group_id))
+            records += group.tombstones()
     return results, records
 
 
@@ -58,7 +58,7 @@ def delete_some_offsets(
     The deletion of a group is one batch. This makes it small, so that other clients do not wait for it.
     """
     group = groups.get(group_id)
-    if group is None or group.state is not GroupState.EMPTY:
+    if group is None or not group.is_empty:
         return 0, []
     count = len(store.committed(group_id))
     return count, list(islice(_all_offsets(store, group_id), most)) if count > most else []
@@ -71,9 +71,7 @@ def delete_offsets(
     group = groups.get(request.group_id)
     if group is None:
         raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
-    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
-        message = f"group {request.group_id!r} has active members that are not consumers; stop the group first"
-        raise ProtocolError(ErrorCode.NON_EMPTY_GROUP, message)
+    group.check_offset_deletion()
     response = OffsetDeleteResponse()
     records = []
     for topic in request.topics:
@@ -127,33 +125,24 @@ def expired_offsets(
 
 
 def empty_groups(groups: Groups, store: OffsetStore) -> Iterator[CoordinatorRecord | None]:
-    """Yield a tombstone for each group without members and offsets."""
+    """Yield tombstones for each group without members and offsets."""
     for group_id in tuple(groups):
         group = groups.get(group_id)
         if (
             group is None
-            or group.state is not GroupState.EMPTY
-            or group.pending_joins
+            or not group.is_unused
             or store.committed(group_id)
             or any(True for _ in store.unstable(group_id))
         ):
             yield None
         else:
-            yield group_tombstone(group_id)
+            yield from group.tombstones()
 
 
 def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now_ms: int) -> bool:
-    since_ms = committed.commit_timestamp_ms
-    if group.protocol_type is not None:
-        if group.state is GroupState.EMPTY:
-            if group.state_timestamp_ms != -1:
-                since_ms = group.state_timestamp_ms
-        elif not (
-            group.protocol_type == CONSUMER_PROTOCOL
-            and group.subscribed_topics is not None
-            and group.state is GroupState.STABLE
-        ):
-            return False
+    since_ms = group.expires_since(committed.commit_timestamp_ms)
+    if since_ms is None:
+        return False
     if committed.expire_timestamp_ms is not None:
         return now_ms >= committed.expire_timestamp_ms
     return now_ms - since_ms >= retention_ms

@@ -1,382 +1,83 @@
-"""One classic group: its members, what they can agree upon, and its state (Kafka's `ClassicGroup`)."""
+"""What the coordinator asks of each group and of each kind of groups (Kafka's `Group`).
+
+A kind of groups has its own requests, records and rules. All kinds share the offsets, their expiry and deletion, and
+the lists. To add a kind, implement both protocols and register the kind (`Registry.register`).
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue, MemberMetadata
-from oncelog.protocol.schema import DecodeError
+from oncelog.coordinator.effects import CoordinatorRecord, Effects
+from oncelog.coordinator.timers import Now
+from oncelog.protocol.messages.list_groups import ListedGroup
+from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
+from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from oncelog.protocol.schema import Message
 
-CONSUMER_PROTOCOL = "consumer"
-"""The protocol type of consumers. The metadata of other types, for example Connect's, is opaque."""
-
-NO_TIMESTAMP = -1
-"""The time of a state that no record contains."""
-
-Protocols = tuple[tuple[str, bytes], ...]
-"""(name, metadata) of each protocol of a member, in its order of preference."""
+Layouts = dict[int, tuple[type[Message], type[Message]]]
+"""The types of key and value by the version of the key."""
 
 
-class GroupState(Enum):
-    """The state of a classic group, with its name in ListGroups and DescribeGroups (Kafka's `ClassicGroupState`)."""
+class Group(Protocol):
+    """One group, as its offsets see it."""
 
-    EMPTY = "Empty"
-    """The group has no members. It may have offsets."""
-    PREPARING_REBALANCE = "PreparingRebalance"
-    """The group waits until every member has sent JoinGroup."""
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    """The group waits for the leader's assignment."""
-    STABLE = "Stable"
-    """Every member has its assignment, or can fetch it."""
-    DEAD = "Dead"
-    """The group is deleted."""
-
-
-_S = GroupState
-
-PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
-    _S.EMPTY: frozenset({_S.PREPARING_REBALANCE}),
-    _S.PREPARING_REBALANCE: frozenset({_S.STABLE, _S.COMPLETING_REBALANCE, _S.EMPTY}),
-    _S.COMPLETING_REBALANCE: frozenset({_S.PREPARING_REBALANCE}),
-    _S.STABLE: frozenset({_S.COMPLETING_REBALANCE}),
-    _S.DEAD: frozenset(_S),
-}
-"""The legal predecessors of each state."""
-
-
-class IllegalTransitionError(RuntimeError):
-    """A bug in the coordinator: the group's state does not lead to the next one."""
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One member of a classic group. Times are in ms. `joining` and `syncing` are the tokens of waiting requests."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    protocol_type: str
-    protocols: Protocols
-    assignment: bytes = b""
-    joining: Any = None
-    syncing: Any = None
-    is_new: bool = False
-    """The member is not part of a generation yet. It may expire although its JoinGroup waits."""
-    due_ms: int | None = None
-    """The end of the member's session, on the steady clock."""
-
-    def apply(self, data: MemberMetadata, protocol_type: str, protocol: str) -> None:
-        """Apply what a record says about the member."""
-        self.group_instance_id = data.group_instance_id
-        self.client_id, self.client_host = data.client_id, data.client_host
-        self.session_timeout_ms = data.session_timeout
-        self.rebalance_timeout_ms = data.rebalance_timeout if data.rebalance_timeout != -1 else data.session_timeout
-        self.protocol_type = protocol_type
-        self.assignment = data.assignment
-        if (protocol, data.subscription) not in self.protocols:
-            self.protocols = ((protocol, data.subscription),)
+    KIND: ClassVar[str]
+    """The name of its `GroupKind`."""
 
     @property
-    def is_static(self) -> bool:
-        """Return whether the member keeps its place when its process restarts (KIP-345)."""
-        return self.group_instance_id is not None
+    def group_id(self) -> str:
+        """Return the id of the group."""
 
     @property
-    def heartbeat_satisfied(self) -> bool:
-        """Return whether the member need not send heartbeats, because its request waits for a response.
-
-        A new member may expire nevertheless.
-        """
-        return not self.is_new and (self.joining is not None or self.syncing is not None)
-
-    def metadata(self, protocol: str) -> bytes:
-        """Return the member's metadata for a protocol. Raises KeyError if the member does not support it."""
-        for name, metadata in self.protocols:
-            if name == protocol:
-                return metadata
-        raise KeyError(protocol)
-
-    def vote(self, candidates: Collection[str]) -> str:
-        """Return the member's preferred candidate. Raises KeyError if it supports none of them."""
-        for name, _ in self.protocols:
-            if name in candidates:
-                return name
-        raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
-
-
-@dataclass(slots=True)
-class InitialDelay:
-    """How long a new group waits for more members, and how long it may still wait in total (KIP-134). In ms."""
-
-    delay_ms: int
-    remaining_ms: int
-
-
-class Group:
-    """The state and the members of a group. `GroupOperation` has the responses and the timers."""
-
-    def __init__(self, group_id: str, now_ms: int) -> None:
-        self.group_id = group_id
-        self.state = GroupState.EMPTY
-        self.previous_state = GroupState.DEAD
-        self.state_timestamp_ms: int = now_ms
-        """When the group entered its state, on the wall clock, or NO_TIMESTAMP. That of a stable group is when its
-        generation began, as in its record."""
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
-        self.pending_joins: dict[str, int] = {}
-        """Member ids whose clients have not joined with them yet (KIP-394), and when they expire."""
-        self.pending_syncs: set[str] = set()
-        """Members of this generation that have not sent SyncGroup yet."""
-        self.subscribed_topics: frozenset[str] | None = None
-        """The topics of all members, or None if they are unknown."""
-        self.returning: dict[str, Member] = {}
-        """Static members that replace themselves as soon as the record which says so is in the log, by instance."""
-        self.join_due_ms: int | None = None
-        self.initial_delay: InitialDelay | None = None
-        self.sync_due_ms: int | None = None
-        self.new_member_added = False
-        self._speakers: Counter[str] = Counter()
-
-    def __repr__(self) -> str:
-        return f"Group({self.group_id}, {self.state.value}, generation {self.generation}, {list(self.members)})"
-
-    # -- records ------------------------------------------------------------------------------------------------
-
-    def apply(self, value: GroupMetadataValue) -> None:
-        """Apply a record: a finished generation, or a group that has had none.
-
-        The record decides everything that is durable. What the log does not have stays as it was: the sessions of the
-        members, their other protocols, and the members of a generation that is not finished.
-        """
-        if self.state is GroupState.PREPARING_REBALANCE:
-            return  # the group is new: its first members are joining
-        if self.state is GroupState.COMPLETING_REBALANCE:
-            self.check_generation(value.generation)
-            self.transition_to(GroupState.STABLE, value.current_state_timestamp)
-        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
-        self.state_timestamp_ms = value.current_state_timestamp
-        self.generation = value.generation
-        self.protocol_type = value.protocol_type or None
-        self.protocol = value.protocol
-        self.leader = value.leader
-        self._apply_members(value)
-        self.end_sync_phase_if_all_synced()
-
-    def _apply_members(self, value: GroupMetadataValue) -> None:
-        before, returning = self.members, {member.member_id: member for member in self.returning.values()}
-        replaced = self.static_members
-        self.members, self.static_members, self.returning = {}, {}, {}
-        self._speakers.clear()
-        for data in value.members:
-            member = before.get(data.member_id) or returning.get(data.member_id) or _member(data)
-            member.apply(data, value.protocol_type, value.protocol or "")
-            old_id = replaced.get(data.group_instance_id or "")
-            if old_id is not None and old_id in self.pending_syncs:
-                self.pending_syncs.remove(old_id)
-                self.pending_syncs.add(member.member_id)
-            self.add(member)
-        self.subscribed_topics = self.compute_subscribed_topics()
-
-    # -- state --------------------------------------------------------------------------------------------------
-
-    def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Enter a state. Raises IllegalTransitionError."""
-        if self.state not in PREVIOUS[state]:
-            message = f"group {self.group_id!r} cannot change from {self.state.value} to {state.value}"
-            raise IllegalTransitionError(message)
-        self.previous_state = self.state
-        self.state = state
-        self.state_timestamp_ms = now_ms
+    def is_empty(self) -> bool:
+        """Return whether the group has no members. Clients may delete it, and any client may commit offsets."""
 
     @property
-    def can_rebalance(self) -> bool:
-        """Return whether a rebalance may start now."""
-        return self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY)
+    def is_unused(self) -> bool:
+        """Return whether the group is empty and no client is about to join it. Without offsets, it is deleted."""
 
-    def next_generation(self, now_ms: int) -> None:
-        """Start a generation with the current members. An empty group becomes EMPTY."""
-        self.generation += 1
-        self.protocol = self.select_protocol() if self.members else None
-        self.subscribed_topics = self.compute_subscribed_topics()
-        self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
-        self.pending_syncs.clear()
+    def check_commit(self, request: OffsetCommitRequest, version: int) -> None:
+        """Raise ProtocolError unless the client may commit offsets."""
 
-    def end_sync_phase_if_all_synced(self) -> None:
-        """End the wait for SyncGroup if all members of a stable group have sent it."""
-        if not self.pending_syncs:
-            self.sync_due_ms = None
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> None:
+        """Raise ProtocolError unless the client may commit offsets in a transaction."""
 
-    def next_due_ms(self) -> int | None:
-        """Return the group's next deadline on the steady clock, or None."""
-        dues = [member.due_ms for member in self.members.values() if member.due_ms is not None]
-        dues += self.pending_joins.values()
-        dues += [due for due in (self.join_due_ms, self.sync_due_ms) if due is not None]
-        return min(dues, default=None)
-
-    # -- members ------------------------------------------------------------------------------------------------
-
-    def add(self, member: Member) -> None:
-        """Add a member. The first one becomes the leader, and its protocol type that of the group."""
-        if member.group_instance_id is not None:
-            self.static_members[member.group_instance_id] = member.member_id
-        if not self.members:
-            self.protocol_type = member.protocol_type
-        if self.leader is None:
-            self.leader = member.member_id
-        self.members[member.member_id] = member
-        self._speakers.update(_names(member.protocols))
-        self.pending_joins.pop(member.member_id, None)
-
-    def remove(self, member_id: str) -> None:
-        """Remove a member, or a pending member id. If it was the leader, another member becomes the leader."""
-        member = self.members.pop(member_id, None)
-        if member is not None:
-            self._speakers.subtract(_names(member.protocols))
-            if member.group_instance_id is not None:
-                del self.static_members[member.group_instance_id]
-        if self.leader == member_id:
-            self.leader = next(iter(self.members), None)
-        self.pending_joins.pop(member_id, None)
-        self.pending_syncs.discard(member_id)
-
-    def replace(self, old_id: str, new: Member) -> Member:
-        """Replace a static member by `new`, and return the old one."""
-        old = self.members[old_id]
-        self.members = {
-            member.member_id: member for member in (new if known is old else known for known in self.members.values())
-        }
-        self._speakers.subtract(_names(old.protocols))
-        self._speakers.update(_names(new.protocols))
-        assert new.group_instance_id is not None
-        self.static_members[new.group_instance_id] = new.member_id
-        if self.leader == old_id:
-            self.leader = new.member_id
-        if old_id in self.pending_syncs:
-            self.pending_syncs.remove(old_id)
-            self.pending_syncs.add(new.member_id)
-        return old
-
-    def update(self, member: Member, protocols: tuple[tuple[str, bytes], ...], joining: Any) -> None:
-        """Store the protocols and the token of a member that joins again."""
-        self._speakers.subtract(_names(member.protocols))
-        member.protocols = protocols
-        self._speakers.update(_names(protocols))
-        member.joining = joining
-
-    def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
-        """Return the member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has replaced it."""
-        if group_instance_id is not None:
-            current = self.static_members.get(group_instance_id)
-            if current is None:
-                message = f"group {self.group_id!r} has no static member {group_instance_id!r}"
-                raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, message)
-            if current != member_id:
-                message = f"{current!r} has replaced {member_id!r} as static member {group_instance_id!r}"
-                raise ProtocolError(ErrorCode.FENCED_INSTANCE_ID, message)
-        member = self.members.get(member_id)
-        if member is None:
-            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id!r} has no member {member_id!r}")
-        return member
-
-    def check_generation(self, generation: int) -> None:
-        """Raise ILLEGAL_GENERATION unless it is the group's current generation."""
-        if generation != self.generation:
-            message = f"group {self.group_id!r} is in generation {self.generation}, but the request has {generation}"
-            raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, message)
-
-    @property
-    def waiting_joins(self) -> int:
-        """Return how many members wait for the end of the join phase."""
-        return sum(member.joining is not None for member in self.members.values())
-
-    @property
-    def all_joined(self) -> bool:
-        """Return whether all members have joined, and all pending member ids as well."""
-        return not self.pending_joins and all(member.joining is not None for member in self.members.values())
-
-    def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is a member that has joined. Return False if no member has."""
-        if self.leader is None:
-            return False
-        leader = self.members.get(self.leader)
-        if leader is not None and leader.joining is not None:
-            return True
-        for member in self.members.values():
-            if member.joining is not None:
-                self.leader = member.member_id
-                return True
-        return False
-
-    def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance timeout of the members."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
-
-    # -- protocols ----------------------------------------------------------------------------------------------
-
-    def supports(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]]) -> bool:
-        """Return whether a client with these protocols can join the current members."""
-        if self.state is GroupState.EMPTY:
-            return bool(protocol_type) and any(True for _ in protocols)
-        return self.protocol_type == protocol_type and any(
-            self._speakers[name] == len(self.members) for name in _names(protocols)
-        )
-
-    def select_protocol(self, *, instead: tuple[str, Member] | None = None) -> str:
-        """Return the protocol that all members support and most of them prefer.
-
-        `instead`: the id of a member, and the member to count in its place.
-        """
-        members = [
-            instead[1] if instead is not None and member.member_id == instead[0] else member
-            for member in self.members.values()
-        ]
-        speakers = Counter(name for member in members for name in _names(member.protocols))
-        candidates = {name for name, count in speakers.items() if count == len(members)}
-        votes = Counter(member.vote(candidates) for member in members)
-        return max(votes, key=votes.__getitem__)  # if several have equally many votes, the first one voted for
-
-    def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics in the members' subscriptions, or None if they are not consumers or cannot be decoded."""
-        if self.protocol_type != CONSUMER_PROTOCOL:
-            return None
-        if not self.members:
-            return frozenset()
-        if self.protocol is None:
-            return None
-        topics: set[str] = set()
-        try:
-            for data in {member.metadata(self.protocol) for member in self.members.values()}:  # most are equal
-                # Version 0 is a prefix of all later versions.
-                subscription, _ = ConsumerProtocolSubscription.decode_from(data[2:], 0, 0)
-                topics.update(subscription.topics)
-        except DecodeError:
-            return None
-        return frozenset(topics)
+    def check_offset_deletion(self) -> None:
+        """Raise ProtocolError unless clients may delete offsets of topics that no member reads."""
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member reads the topic. Consumers with an unknown subscription may read any topic."""
-        if self.subscribed_topics is None:
-            return self.protocol_type == CONSUMER_PROTOCOL
-        return topic in self.subscribed_topics
+        """Return whether a member reads the topic, or may read it. Its offsets are kept."""
+
+    def expires_since(self, commit_ms: int) -> int | None:
+        """Return when the retention of an offset began that was committed at `commit_ms`. None: it does not expire."""
+
+    def listed(self) -> ListedGroup:
+        """Return the group as ListGroups shows it."""
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """Return the records that delete the group. Those of its offsets come before."""
 
 
-def _member(data: MemberMetadata) -> Member:
-    return Member(data.member_id, None, "", "", 0, 0, "", ())
+class GroupKind(Protocol):
+    """One kind of groups in one coordinator. A parameter `group` is always a group of this kind."""
 
+    name: str
+    """The type of the groups in ListGroups, spelled as in Kafka's coordinator (`Group.GroupType`)."""
+    keys: tuple[type[Message], ...]
+    """The types of the keys of its records."""
 
-def _names(protocols: Iterable[tuple[str, bytes]]) -> set[str]:
-    return {name for name, _ in protocols}
+    def replay(self, key: Any, value: Any) -> None:
+        """Apply a record of this kind. `value` is None for a tombstone, which deletes only groups of this kind."""
+
+    def loaded(self, group: Any, effects: Effects, now: Now) -> None:
+        """Start the timers of a group that was loaded. Topics may have changed meanwhile."""
+
+    def tick(self, group: Any, effects: Effects, now: Now) -> None:
+        """Process all deadlines of a group that have passed, and set its next one (`Registry.wake`)."""
+
+    def committed_by(self, group: Any, member_id: str, now: Now) -> None:
+        """Note that a client commits offsets, which may be a member. Its commit has passed `check_commit`."""
+
+    def topics_changed(self, topics: frozenset[str], effects: Effects, now: Now) -> None:
+        """React to topics that were created or deleted, or that have more partitions than before."""

@@ -1,26 +1,26 @@
-"""Groups and offsets as records of `__consumer_offsets`, in the versions that Kafka 4.3 writes.
+"""Offsets as records of `__consumer_offsets`, in the versions that Kafka 4.3 writes, and the layouts of all records.
 
-OffsetCommitValue is written as v4, or as v1 if the client sent a retention time. GroupMetadataValue is written as v3,
-although v4 exists and can be read. Source: Kafka's `GroupCoordinatorRecordHelpers`.
+OffsetCommitValue is written as v4, or as v1 if the client sent a retention time. Source: Kafka's
+`GroupCoordinatorRecordHelpers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
-from oncelog.coordinator.groups.group import Group, Member
-from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from oncelog.coordinator.groups.classic import group as classic
+from oncelog.coordinator.groups.group import Layouts
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
-from oncelog.protocol.schema import NO_UUID, Message, read_version
+from oncelog.protocol.schema import NO_UUID, read_version
 
 OFFSET_KEY_VERSION = 1
-GROUP_KEY_VERSION = 2
-GROUP_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION = 4
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
+
+_OFFSET = OffsetCommitKey, OffsetCommitValue
+LAYOUTS: Layouts = {0: _OFFSET, OFFSET_KEY_VERSION: _OFFSET, **classic.LAYOUTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,68 +69,13 @@ def committed_offset(value: OffsetCommitValue, sequence: int) -> CommittedOffset
     )
 
 
-def group_record(
-    group: Group,
-    assignments: Mapping[str, bytes],
-    *,
-    members: Iterable[Member] | None = None,
-    leader: str | None = None,
-) -> CoordinatorRecord:
-    """Return the record of a group's generation. `members` and `leader` replace those of the group."""
-    protocol = group.protocol
-    return _group_record(
-        group.group_id,
-        GroupMetadataValue(
-            protocol_type=group.protocol_type or "",
-            generation=group.generation,
-            protocol=protocol,
-            leader=leader or group.leader,
-            current_state_timestamp=group.state_timestamp_ms,
-            members=[
-                MemberMetadata(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout=member.rebalance_timeout_ms,
-                    session_timeout=member.session_timeout_ms,
-                    subscription=member.metadata(protocol) if protocol is not None else b"",
-                    assignment=assignments[member.member_id],
-                )
-                for member in (group.members.values() if members is None else members)
-            ],
-        ),
-    )
-
-
-def new_group_record(group: Group) -> CoordinatorRecord:
-    """Return the record of a group that has had no generation."""
-    value = GroupMetadataValue(
-        protocol_type="",
-        generation=0,
-        protocol=None,
-        leader=None,
-        current_state_timestamp=group.state_timestamp_ms,
-    )
-    return _group_record(group.group_id, value)
-
-
-def group_tombstone(group_id: str) -> CoordinatorRecord:
-    """Return the record that deletes a group."""
-    return CoordinatorRecord(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION, None)
-
-
-def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+def decode_record(key: bytes, value: bytes | None, layouts: Layouts = LAYOUTS) -> CoordinatorRecord | None:
     """Decode a record of the topic. Return None for unknown versions (KIP-848 groups, newer brokers)."""
     key_version = read_version(key)
-    if key_version == GROUP_KEY_VERSION:
-        decoded_key: Message = GroupMetadataKey.decode(key[2:], key_version)
-        value_type: type[Message] = GroupMetadataValue
-    elif key_version in (0, OFFSET_KEY_VERSION):
-        decoded_key = OffsetCommitKey.decode(key[2:], key_version)
-        value_type = OffsetCommitValue
-    else:
+    if key_version not in layouts:
         return None
+    key_type, value_type = layouts[key_version]
+    decoded_key = key_type.decode(key[2:], key_version)
     if value is None:
         return CoordinatorRecord(decoded_key, key_version, None)
     version = read_version(value)
@@ -141,7 +86,3 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
 
 def _offset_key(group_id: str, topic: str, partition: int) -> OffsetCommitKey:
     return OffsetCommitKey(group=group_id, topic=topic, partition=partition)
-
-
-def _group_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
-    return CoordinatorRecord(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION, value, GROUP_VALUE_VERSION)

@@ -1,15 +1,16 @@
-"""The classic groups of one coordinator, their deadlines, and the coordinator's settings."""
+"""The groups of one coordinator, of all kinds, their deadlines, and the coordinator's settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from oncelog.coordinator.groups.group import NO_TIMESTAMP, Group, GroupState, Member
-from oncelog.coordinator.timers import Deadlines, Now
+from oncelog.coordinator.groups.group import Group, GroupKind
+from oncelog.coordinator.timers import Deadlines
+from oncelog.protocol.schema import Message
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long a member that has never been in a generation may wait before it has to join again (KAFKA-7610)."""
+G = TypeVar("G", bound=Group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,7 @@ class GroupConfig:
 
 
 class Registry:
-    """The groups by their ids, and their next deadlines.
-
-    The members of a generation that is not finished are soft state: the log holds only finished generations.
-    """
+    """The groups by their ids, and their next deadlines. A group id has one group, of one kind."""
 
     def __init__(self, config: GroupConfig, new_uuid: Callable[[], str]) -> None:
         """`new_uuid` makes the random part of a member id."""
@@ -40,26 +38,45 @@ class Registry:
         self.new_uuid = new_uuid
         self.groups: dict[str, Group] = {}
         self.deadlines = Deadlines()
+        self.kinds: dict[str, GroupKind] = {}
+        self._kind_of_key: dict[type[Message], GroupKind] = {}
 
-    def get_or_create(self, group_id: str, wall_ms: int = NO_TIMESTAMP) -> Group:
-        """Return the group. If it does not exist, create it as EMPTY since `wall_ms`."""
+    # -- kinds --------------------------------------------------------------------------------------------------
+
+    def register(self, kind: GroupKind) -> None:
+        """Add a kind of groups."""
+        self.kinds[kind.name] = kind
+        self._kind_of_key.update(dict.fromkeys(kind.keys, kind))
+
+    def kind_of(self, group: Group) -> GroupKind:
+        """Return the kind of a group."""
+        return self.kinds[group.KIND]
+
+    def kind_of_key(self, key: Message) -> GroupKind:
+        """Return the kind of groups whose records have keys of this type."""
+        return self._kind_of_key[type(key)]
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def find(self, group_id: str, of: type[G]) -> G | None:
+        """Return the group if there is one of this kind."""
         group = self.groups.get(group_id)
-        if group is None:
-            group = self.groups[group_id] = Group(group_id, wall_ms)
+        return group if isinstance(group, of) else None
+
+    def add(self, group: G) -> G:
+        """Add a group. It replaces one of the same id and another kind, because the newest record counts."""
+        self.deadlines.forget(group.group_id)
+        self.groups[group.group_id] = group
         return group
 
-    def drop(self, group_id: str, wall_ms: int) -> None:
-        """Delete a group."""
-        group = self.groups.pop(group_id, None)
-        self.deadlines.forget(group_id)
+    def drop(self, group_id: str, of: type[G]) -> G | None:
+        """Delete the group if it is one of this kind, and return it."""
+        group = self.find(group_id, of)
         if group is not None:
-            group.transition_to(GroupState.DEAD, wall_ms)
+            del self.groups[group_id]
+            self.deadlines.forget(group_id)
+        return group
 
-    def wake(self, group: Group, due_ms: int) -> None:
+    def wake(self, group_id: str, due_ms: int) -> None:
         """Make sure that the coordinator's tick processes the group at `due_ms` or earlier."""
-        self.deadlines.at_latest(group.group_id, due_ms)
-
-    def touch_session(self, group: Group, member: Member, now: Now, timeout_ms: int | None = None) -> None:
-        """Restart a member's session, with `timeout_ms` instead of its own timeout if it is given."""
-        member.due_ms = now.steady_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
-        self.wake(group, member.due_ms)
+        self.deadlines.at_latest(group_id, due_ms)

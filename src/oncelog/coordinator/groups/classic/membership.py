@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncelog.coordinator.effects import Reply
-from oncelog.coordinator.groups.group import Group, GroupState, Member, Protocols
-from oncelog.coordinator.groups.operation import GroupOperation, join_response, joined_members, sync_response
-from oncelog.coordinator.groups.records import group_record
+from oncelog.coordinator.groups.classic.group import ClassicGroup, GroupState
+from oncelog.coordinator.groups.classic.member import Member, Protocols
+from oncelog.coordinator.groups.classic.operation import GroupOperation, join_response, joined_members, sync_response
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -90,7 +90,7 @@ def join(operation: GroupOperation, joining: Joining) -> None:
         _join_known(operation, joining)
 
 
-def _has_capacity(group: Group, member_id: str, max_size: int) -> bool:
+def _has_capacity(group: ClassicGroup, member_id: str, max_size: int) -> bool:
     member = group.members.get(member_id)
     if group.state is GroupState.EMPTY:
         return True
@@ -149,7 +149,7 @@ def _join_known(operation: GroupOperation, joining: Joining) -> None:
         replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
 
 
-def _starts_rebalance(group: Group, member: Member, joining: Joining) -> bool:
+def _starts_rebalance(group: ClassicGroup, member: Member, joining: Joining) -> bool:
     """Return whether a member's JoinGroup changes its subscription, or the leader requests a new assignment."""
     changed = member.protocols != joining.protocols
     return {
@@ -199,7 +199,7 @@ def _replace_in_stable(operation: GroupOperation, joining: Joining, old_id: str,
     assignments = {member.member_id: member.assignment for member in group.members.values()}
     assignments[new.member_id] = assignments.pop(old_id)
     leader = new.member_id if leads else None
-    operation.write(group_record(group, assignments, members=members, leader=leader))
+    operation.write(group.record(assignments, members=members, leader=leader))
 
 
 # -- SyncGroup ------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def sync(operation: GroupOperation, request: SyncGroupRequest, token: Any) -> No
         _assign(operation, {entry.member_id: bytes(entry.assignment) for entry in request.assignments})
 
 
-def _check_sync(group: Group, request: SyncGroupRequest) -> Member:
+def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> Member:
     """Return the member. Raises ProtocolError if the request is not one of the current generation."""
     if group.state is GroupState.EMPTY:
         raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id!r} has no members")
@@ -247,7 +247,7 @@ def _assign(operation: GroupOperation, assigned: dict[str, bytes]) -> None:
     assignments = {member_id: assigned.get(member_id, b"") for member_id in group.members}
     for member in group.members.values():
         operation.answer_sync(member, assignments[member.member_id])
-    operation.write(group_record(group, assignments))
+    operation.write(group.record(assignments))
 
 
 # -- Heartbeat ------------------------------------------------------------------------------------------------------

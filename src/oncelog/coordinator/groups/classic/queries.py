@@ -1,44 +1,19 @@
-"""ListGroups and DescribeGroups (KIP-518, 848, 1043)."""
+"""DescribeGroups of classic groups (KIP-848, 1043)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
-from oncelog.coordinator.groups.group import Group, GroupState, Member
+from oncelog.coordinator.groups.classic.group import ClassicGroup, GroupState
+from oncelog.coordinator.groups.classic.member import Member
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
-from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 
-GROUP_TYPE = "classic"
-"""The only type of group here, spelled as in Kafka's coordinator (`Group.GroupType`)."""
-STATE_NAMES = frozenset(state.value.lower() for state in GroupState)
-"""The valid states of a filter, in lower case."""
 _KNOWS_GROUP_NOT_FOUND = 6
 
 
-def list_groups(groups: Iterable[Group], request: ListGroupsRequest) -> list[ListedGroup]:
-    """Return the groups that pass the filters, which ignore case. An empty filter lets all groups pass."""
-    states = {state.strip().lower() for state in request.states_filter}
-    types = {kind.strip().lower() for kind in request.types_filter}
-    if types and GROUP_TYPE.lower() not in types:
-        return []
-    return [
-        ListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
-            group_type=GROUP_TYPE,
-        )
-        for group in groups
-        if not states or group.state.value.lower() in states
-    ]
-
-
-def describe_group(groups: Mapping[str, Group], group_id: str, version: int) -> DescribedGroup:
+def described(group: ClassicGroup) -> DescribedGroup:
     """Return the description of a group. A stable group shows its members' metadata and assignments."""
-    group = groups.get(group_id)
-    if group is None:
-        return unknown(group_id, version)
     stable = group.state is GroupState.STABLE
     describe: Callable[[Member], DescribedGroupMember] = _without_metadata
     if stable and group.protocol is not None:
@@ -56,12 +31,12 @@ def describe_group(groups: Mapping[str, Group], group_id: str, version: int) -> 
     )
 
 
-def unknown(group_id: str, version: int) -> DescribedGroup:
+def unknown(group_id: str, version: int, reason: str = "not found") -> DescribedGroup:
     """Return the description of a group that does not exist: state Dead, and an error since version 6."""
     group = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
     if version >= _KNOWS_GROUP_NOT_FOUND:
         group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        group.error_message = f"Group {group_id} not found."
+        group.error_message = f"Group {group_id} {reason}."
     return group
 
 

@@ -9,13 +9,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
-from oncelog.coordinator.groups.group import Group, GroupState, InitialDelay, Member
-from oncelog.coordinator.groups.records import group_record
-from oncelog.coordinator.groups.registry import NEW_MEMBER_JOIN_TIMEOUT_MS, Registry
+from oncelog.coordinator.groups.classic.group import ClassicGroup, GroupState, InitialDelay
+from oncelog.coordinator.groups.classic.member import Member
+from oncelog.coordinator.groups.registry import Registry
 from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from oncelog.protocol.messages.sync_group import SyncGroupResponse
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+"""How long a member that has never been in a generation may wait before it has to join again (KAFKA-7610)."""
 
 
 class GroupOperation:
@@ -25,7 +28,7 @@ class GroupOperation:
     soft state at once. Its durable state changes when the coordinator replays the records (`write`).
     """
 
-    def __init__(self, registry: Registry, group: Group, effects: Effects, now: Now) -> None:
+    def __init__(self, registry: Registry, group: ClassicGroup, effects: Effects, now: Now) -> None:
         """`effects` may be shared by the operations of one tick."""
         self.registry = registry
         self.group = group
@@ -39,18 +42,19 @@ class GroupOperation:
         self.effects.replies.append(Reply(token, response))
 
     def write(self, record: CoordinatorRecord) -> None:
-        """Write a record of the group, which `Group.apply` applies when it is in the log."""
+        """Write a record of the group, which `ClassicGroup.apply` applies when it is in the log."""
         self.effects.records.append(record)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     def wake(self, due_ms: int) -> None:
         """Make sure that `tick` of the group runs at `due_ms` or earlier."""
-        self.registry.wake(self.group, due_ms)
+        self.registry.wake(self.group.group_id, due_ms)
 
     def touch_session(self, member: Member, timeout_ms: int | None = None) -> None:
         """Restart a member's session, with `timeout_ms` instead of its own timeout if it is given."""
-        self.registry.touch_session(self.group, member, self.now, timeout_ms)
+        member.due_ms = self.now.steady_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
+        self.wake(member.due_ms)
 
     def tick(self) -> None:
         """Process all deadlines of the group that have passed."""
@@ -176,7 +180,7 @@ class GroupOperation:
             return
         group.next_generation(self.now.wall_ms)
         if not group.members:
-            self.write(group_record(group, {}))
+            self.write(group.record({}))
             return
         for member in group.members.values():
             group.pending_syncs.add(member.member_id)
@@ -218,7 +222,7 @@ class GroupOperation:
             self.touch_session(member)
 
 
-def join_response(group: Group, member_id: str, *, with_members: bool | None = None) -> JoinGroupResponse:
+def join_response(group: ClassicGroup, member_id: str, *, with_members: bool | None = None) -> JoinGroupResponse:
     """Return the response to a member of the current generation. By default, only the leader gets the members."""
     if with_members is None:
         with_members = group.leader == member_id
@@ -232,7 +236,7 @@ def join_response(group: Group, member_id: str, *, with_members: bool | None = N
     )
 
 
-def joined_members(group: Group, members: Iterable[Member]) -> list[JoinGroupResponseMember]:
+def joined_members(group: ClassicGroup, members: Iterable[Member]) -> list[JoinGroupResponseMember]:
     """Return `members` as the leader gets them."""
     assert group.protocol is not None
     return [
@@ -245,6 +249,6 @@ def joined_members(group: Group, members: Iterable[Member]) -> list[JoinGroupRes
     ]
 
 
-def sync_response(group: Group, assignment: bytes) -> SyncGroupResponse:
+def sync_response(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
     """Return the response with a member's assignment."""
     return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment)
