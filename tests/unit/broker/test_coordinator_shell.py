@@ -346,7 +346,7 @@ def test_end_of_a_term_rejects_its_requests() -> None:
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.terms.load()
         marked: list[Any] = []
-        shell.on_markers = marked.extend
+        shell.markers_due.subscribe(marked.extend)
         former = stub.replica
 
         def write(shard: Remembering, token: Any) -> Effects:

@@ -75,7 +75,7 @@ def test_markers_wait_longer_than_their_request() -> None:
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.terms.load()
         marked: list[Any] = []
-        shell.on_markers = marked.extend
+        shell.markers_due.subscribe(marked.extend)
 
         def decide(_shard: Remembering, token: Any) -> Effects:
             return Effects([record("t", 7)], [Reply(token, "decided")], ["marker"])  # type: ignore[list-item]

@@ -1,7 +1,12 @@
-"""The broker deletes the committed offsets of a topic together with the topic, also during a long commit."""
+"""What changes of topics do to groups.
+
+The broker deletes the committed offsets of a topic together with the topic, also during a long commit. It tells the
+group coordinators which topics have changed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +17,9 @@ from oncelog.broker.handlers.offset_commit import bind as offset_commit
 from oncelog.broker.handlers.txn_offset_commit import bind as txn_offset_commit
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.topics import TopicInfo
+from oncelog.coordinator.effects import Effects
+from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.timers import Now
 from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.offset_commit import (
@@ -25,6 +33,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 from support.broker_fixtures import BrokerStorage
 
 
@@ -108,3 +117,30 @@ def test_offsets_of_groups_are_deleted_with_the_topic(storage: BrokerStorage) ->
         assert await committed_offset(broker) == -1
 
     storage.run_broker(life)
+
+
+def test_loaded_coordinators_learn_which_topics_have_other_partitions(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[GroupCoordinator, frozenset[str]]] = []
+
+    def topics_changed(shard: GroupCoordinator, topics: frozenset[str], now: Now) -> Effects:
+        told.append((shard, topics))
+        return Effects()
+
+    async def life(broker: Broker) -> None:
+        await broker.topics.ensure_internal(CONSUMER_OFFSETS)
+        while len(shards := dict(broker.groups.shell.terms.shards())) < 2:
+            await asyncio.sleep(0.005)
+        monkeypatch.setattr(GroupCoordinator, "topics_changed", topics_changed)
+        each = [(shard, frozenset({"t"})) for shard in shards.values()]
+        topic = await broker.topics.create("t", partitions=1)
+        assert told == each
+        await broker.settings.alter_topic("t", lambda _: {"retention.ms": "77"}, validate_only=False)
+        assert told == each
+        await broker.topics.add_partitions(topic, [(broker.node_id,)])
+        assert told == 2 * each
+        await broker.topics.delete(topic)
+        assert told == 3 * each
+
+    storage.run_broker(life, offsets_topic_num_partitions="2")

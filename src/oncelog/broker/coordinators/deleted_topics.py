@@ -47,7 +47,7 @@ class DeletedTopics:
         self._store = store
         self._workers = runtime.workers
         self._logger = runtime.logger
-        shell.on_loaded = self._loaded
+        shell.loaded.subscribe(self._loaded)
 
     def begin(self, topics: Iterable[TopicInfo]) -> list[Deletion]:
         """Begin to delete the offsets of deleted topics. `delete` does the work.

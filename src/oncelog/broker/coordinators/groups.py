@@ -135,10 +135,14 @@ class GroupService:
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.
 
-        This method begins all deletions before it returns: see `DeletedTopics.begin`.
+        This method begins all deletions before it returns: see `DeletedTopics.begin`. Loaded coordinators learn which
+        topics have changed.
         """
         load = self.shell.terms.metadata_changed(delta)
         deletions = self._deleted_topics.begin(delta.deleted_topics)
+        topics = _changed_topics(delta)
+        if topics:
+            self.shell.apply_to_all(lambda shard: shard.topics_changed(topics, self.shell.now()))
         return partial(self._apply, deletions, load) if deletions else load
 
     async def _apply(self, deletions: list[Deletion], load: Callable[[], Awaitable[None]] | None) -> None:
@@ -401,6 +405,13 @@ class GroupService:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
         return self.shell.partition_for(group_id)
+
+
+def _changed_topics(delta: MetadataDelta) -> frozenset[str]:
+    """Return the topics that were created or deleted, or that have more partitions than before."""
+    before = delta.before.topics_by_name
+    grown = (topic for topic in delta.changed_topics if topic.partition_count > before[topic.name].partition_count)
+    return frozenset(topic.name for topic in (*delta.created_topics, *delta.deleted_topics, *grown))
 
 
 def _leave(

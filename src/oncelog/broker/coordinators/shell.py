@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from oncelog.broker.coordinators.record_batches import EndMarker, Shard, encode, replay
 from oncelog.broker.coordinators.term import Term
 from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.events import Event
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
@@ -63,15 +64,16 @@ class CoordinatorShell(Generic[S]):
         """
         self.terms = terms
         self.topic = terms.topic
-        self.on_markers: Callable[[list[Markers]], None] | None = None
-        self.on_loaded: Callable[[int, S], None] | None = None
-        """Called with each partition that is loaded, and its coordinator."""
+        self.markers_due: Event[[list[Markers]]] = Event()
+        """The decisions of these markers are committed."""
+        self.loaded: Event[[int, S]] = Event()
+        """The coordinator of a partition is loaded."""
         self._cache = cache
         self._now_ms = runtime.now_ms
         self._logger = runtime.logger
         self._steady = steady
         self._commit_timeout_ms = commit_timeout_ms
-        terms.on_loaded = self._loaded
+        terms.loaded.subscribe(self._loaded)
 
     def partition_for(self, key: str) -> int:
         """Return the partition of `topic` for a group or transactional id. Raises COORDINATOR_NOT_AVAILABLE."""
@@ -195,6 +197,28 @@ class CoordinatorShell(Generic[S]):
         if term is not None and term.shard is shard:
             self.apply(partition, effects)
 
+    def apply_to_all(self, operation: Callable[[S], Effects]) -> None:
+        """Apply the effects of an operation on each loaded coordinator. It may also set timers."""
+        for partition, _ in tuple(self.terms.shards()):
+            term = self.terms.get(partition)
+            effects = None if term is None else self._effects(term, operation)
+            if term is None or effects is None:
+                continue
+            if effects.records or effects.replies or effects.markers:
+                self.apply(partition, effects)
+            else:
+                self._arm(term)
+
+    def _effects(self, term: Term[S], operation: Callable[[S], Effects]) -> Effects | None:
+        """Return the effects of an operation. If it fails, load the coordinator again, and return None."""
+        if term.shard is None or not self.terms.is_current(term):
+            return None
+        try:
+            return operation(term.shard)
+        except Exception as error:  # noqa: BLE001 - `load_again` logs it
+            self.terms.load_again(term, error)
+            return None
+
     @staticmethod
     def _refuse(effects: Effects, refusal: Refusal) -> None:
         """Answer with an error instead of the effects' replies, unless they are answered."""
@@ -262,8 +286,8 @@ class CoordinatorShell(Generic[S]):
         for reply in effects.replies:
             if not reply.token.done():
                 reply.token.set_result(reply.response)
-        if effects.markers and self.on_markers is not None:
-            self.on_markers(effects.markers)
+        if effects.markers:
+            self.markers_due(effects.markers)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -274,8 +298,7 @@ class CoordinatorShell(Generic[S]):
 
     def _loaded(self, term: Term[S], shard: S) -> None:
         self.apply(term.partition, shard.loaded(self.now()))
-        if self.on_loaded is not None:
-            self.on_loaded(term.partition, shard)
+        self.loaded(term.partition, shard)
 
     def _steady_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -296,14 +319,9 @@ class CoordinatorShell(Generic[S]):
 
     def _tick(self, term: Term[S]) -> None:
         term.timer = None
-        if term.shard is None or not self.terms.is_current(term):
-            return
-        try:
-            effects = term.shard.tick(self.now())
-        except Exception as error:  # noqa: BLE001 - `load_again` logs it
-            self.terms.load_again(term, error)
-            return
-        self.apply(term.partition, effects)
+        effects = self._effects(term, lambda shard: shard.tick(self.now()))
+        if effects is not None:
+            self.apply(term.partition, effects)
 
 
 async def _while_connected(token: asyncio.Future[Any], session: Session) -> Any:

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from oncelog.broker.coordinators.record_batches import DecodeRecord, Shard, replay_batch
 from oncelog.broker.coordinators.term import Term
+from oncelog.broker.events import Event
 from oncelog.broker.retrying import Backoff
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Runtime
@@ -47,8 +48,8 @@ class Terms(Generic[S]):
         `decode_record` returns None for an unknown key type.
         """
         self.topic = topic
-        self.on_loaded: Callable[[Term[S], S], None]
-        """Called with each term whose shard is loaded. If it raises, the shard is loaded again later."""
+        self.loaded: Event[[Term[S], S]] = Event()
+        """A term's shard is loaded. If a subscriber raises, the shard is loaded again later."""
         self._make_shard = make_shard
         self._decode_record = decode_record
         self._cache = cache
@@ -236,7 +237,7 @@ class Terms(Generic[S]):
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was closed while it was loading")
         term.shard = shard
         term.written = log.log_end_offset - 1  # may not be committed yet, and replies wait for it
-        self.on_loaded(term, shard)
+        self.loaded(term, shard)
 
     def resign(self, partition: int, epoch: int | None = None) -> None:
         """Give up a partition, and answer NOT_COORDINATOR to the requests that wait for its coordinator.

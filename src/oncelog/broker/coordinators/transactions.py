@@ -81,7 +81,7 @@ class TransactionService:
         self._remote = RemoteCoordinators(peers, runtime.workers)
         self.markers = markers
         self._writer = MarkerWriter(self.shell, cache, store, markers, peers, runtime)
-        self.shell.on_markers = self._writer.write
+        self.shell.markers_due.subscribe(self._writer.write)
 
     def _make_shard(self, epoch: int) -> TransactionCoordinator:
         self._settings.transaction_version = self._cache.image.feature_level(TRANSACTION_VERSION)
