@@ -12,17 +12,25 @@ from collections import Counter
 from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from oncelog.cluster.brokers import BrokerInfo
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.store_memory import MemoryStore
+from oncelog.sim.disk import Content
 from oncelog.sim.faults import AnyFault, Copy, Crash, Cut, CutStore, Damage, Die, Kill, Limit, Pause, Restore, Slow
 from oncelog.sim.plan import PlanError, decode
 from support import cluster_mutations, many_partitions, worlds
 from support.cluster_plans import FAULTS, SCENARIO, Commits, Put, Transaction, Trim, expand
+from support.cluster_watch import DiskWatch, StateWatch
 from support.cluster_world import run_plan
 from support.replica_invariants import InvariantError
+from support.wire import batch
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS, SEEDS_A_TEST = 30, 5
@@ -146,26 +154,22 @@ def test_world_finds_a_damaged_replica_that_leads(kind: str, is_ignored: bool, m
 
 
 def test_no_replica_is_damaged_while_the_other_one_died_during_a_write() -> None:
-    """Broker 3, the only eligible replica, has a torn log. So broker 2 must not lose its own (seed 80147, shrunk)."""
-    work = [
-        Transaction(1, [0, 2, 1], False, 0.0, True, 0.289),
-        Transaction(1, [1], True, 0.3816, True, 0.1941),
-        Transaction(1, [2, 1], False, 0.0, True, 0.0799),
-        Transaction(1, [0], False, 0.0, True, 0.2193),
-        Transaction(1, [1, 0], False, 0.0, True, 0.2519),
-        Transaction(1, [2, 1], False, 0.0, False, 0.1757),
-        Transaction(1, [2, 0], True, 0.0, True, 0.2993),
-    ]
-    folder = "data/__transaction_state-1"
-    faults = [
-        Cut(at=2.0972, source="broker-1", target="broker-2", seconds=2.5),
-        Damage(at=2.4872, host="broker-1", folder=folder, torn_at=1.0, seconds=2.5),
-        Die(at=4.5072, host="broker-3", changes=8, seconds=0.5, restarts=(9, 12)),
-        Damage(at=6.0264, host="broker-2", folder=folder, torn_at=None, seconds=0.5),
-    ]
-    workload = [msgspec.to_builtins(each) for each in work]
-    plan = msgspec.structs.replace(expand(80147), seconds=7.0, workload=workload, faults=faults)
-    assert run_plan(plan)[0]["damaged"] == 1
+    """Broker 3, the only eligible replica, has a torn log. So broker 2 must not lose its own (world 80147)."""
+    partition, content = ("t", 0), Content(bytearray(batch([b"x"])))
+    machines = {number: SimpleNamespace(disk=SimpleNamespace(files={}, changes=0)) for number in (2, 3)}
+    disk = machines[3].disk
+    disk.files[f"data/t-0/{0:020}.log"] = content
+    world: Any = SimpleNamespace(store=MemoryStore(lambda: 0), brokers=machines)
+    disks = DiskWatch(world)
+    disks.leaders[partition][-1] = 3
+    watch = StateWatch(world, disks, Mock())
+    watch.states[partition] = PartitionState(2, 1, (2,), elr=(3,))
+    for torn, may in (b"", True), (b"\0", False):
+        content.data += torn
+        content.changed()
+        disk.changes += 1
+        assert watch.may_lose(2, partition, gone=()) is may
+        assert not watch.may_lose(2, partition, gone=(3,))
 
 
 def test_no_session_ends_while_a_crashed_replica_may_lack_records() -> None:

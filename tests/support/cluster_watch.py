@@ -203,7 +203,7 @@ class StateWatch:
         """Return whether others have all committed records of the partitions whose records a broker loses.
 
         A broker that died during a write does not count: at its start, its log ends inside a batch. It cannot know
-        whether that batch was committed, so it leaves ISR and ELR, as after damage (seed 80147).
+        whether that batch was committed, so it leaves ISR and ELR, as after damage (world 80147).
         """
         if self.have_lost or (damaged is not None and damaged not in self.states):
             return False

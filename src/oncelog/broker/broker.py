@@ -75,7 +75,7 @@ class Broker:
         most_clients: int = 2**31 - 1,
         boot_id: str = "",
     ) -> None:
-        """Create a broker that is not yet started.
+        """Create a broker that is not yet started. Needs a running event loop.
 
         `metadata_dir` is the log directory that holds the tree, if any. If that directory fails, the broker stops.
         `most_clients` bounds `max.connections`, so that a connection cannot take the last file descriptor from a log.
@@ -121,7 +121,13 @@ class Broker:
         )
         self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
         self.registration = Registration(
-            self.store, identity, self.directories, self.partitions, self.loader.publishing, runtime
+            self.store,
+            identity,
+            self.directories,
+            self.partitions,
+            self.loader.publishing,
+            self.membership,
+            runtime,
         )
         self.entry = ClusterEntry(self.store, self.membership, self.directories, config, self.disk, runtime)
         self.controller = Controller(self.store, self.metadata, self.loader, self.membership, self.config, runtime)
@@ -155,12 +161,13 @@ class Broker:
         self.peers = Peers(self.metadata, self.node_id, listener, self._runtime)
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self.workers, self.log)
         shell = group_shell(config, self.metadata, self.partitions, self._runtime)
+        self._markers = PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms)
         self.transactions = TransactionService(
             self.metadata,
             self.store,
             self.partitions,
             self.peers,
-            PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms),
+            self._markers,
             self.producer_ids,
             config,
             self._runtime,
@@ -196,6 +203,7 @@ class Broker:
             new_logs=self.new_logs,
             groups=self.groups,
             transactions=self.transactions,
+            markers=self._markers,
             fetch_sessions=self.fetch_sessions,
             unsent=unsent,
             runtime=self._runtime,
@@ -211,7 +219,7 @@ class Broker:
         self.replication = Replication(
             self.partitions, self.peers, self.config, starts, self.server.abort_all, self._runtime
         )
-        self.in_sync = InSyncReplicas(self.store, self.partitions, self.config, self._runtime)
+        self.in_sync = InSyncReplicas(self.store, self.partitions, self.membership, self.config, self._runtime)
 
     def _subscribe(self) -> None:
         """Connect each event to what it causes in later parts, in this order."""

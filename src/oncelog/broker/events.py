@@ -1,4 +1,4 @@
-"""Let one part of a broker tell later parts what happens, without knowing them."""
+"""Let one part of a broker call later parts when something happens, without knowing them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ P = ParamSpec("P")
 
 
 class Event(Generic[P]):
-    """Something that happens. A call of the event calls its subscribers, in the order in which they subscribed."""
+    """Functions to call when something happens, in the order in which they subscribed."""
 
     __slots__ = ("_subscribers",)
 
@@ -17,10 +17,10 @@ class Event(Generic[P]):
         self._subscribers: list[Callable[P, object]] = []
 
     def subscribe(self, *subscribers: Callable[P, object]) -> None:
-        """Call these functions each time it happens. They get the arguments of the event."""
+        """Add functions. They get the arguments of each call of the event."""
         self._subscribers += subscribers
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Say that it happens."""
+        """Call all subscribers."""
         for subscriber in self._subscribers:
             subscriber(*args, **kwargs)

@@ -47,15 +47,15 @@ class Lifecycle(NamedTuple):
         Then load the coordinators, because clients wait for them. Open all other logs at the end.
         """
         await self.logs.open_suspects(suspects)
-        await self.member.registration.opened()
-        import_record_handlers()
+        await self.member.logs_opened()
         await self.coordinators.load()
-        await self.logs.open_all(self.member.cache.image)
+        await self.logs.open_all(self.member.image)
+        import_record_handlers()
 
     async def stop(self, *, together: bool) -> None:
         """Hand over the partitions, answer the requests in progress, and close all logs. See `Broker.stop`."""
         if together:
-            self.member.controller.close()
+            self.member.stop_electing()
             self.in_sync.close()
         elif self.network.is_bound:
             await self.member.hand_over()
@@ -63,4 +63,4 @@ class Lifecycle(NamedTuple):
         await self.workers.close()
         await self.member.leave()
         self.coordinators.close()
-        await self.logs.close(self.member.registration.note_failure)
+        await self.logs.close(self.member.note_failure)

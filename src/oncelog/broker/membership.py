@@ -6,12 +6,12 @@ from oncelog.cluster.brokers import BrokerInfo
 
 
 class Membership:
-    """The session and the registration of this broker, which only `Registration` changes, and the cluster."""
+    """The session and the registration of this broker, which only `Registration` changes, and its cluster."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.cluster_id = ""
-        """Known when the broker has entered the cluster."""
+        """`ClusterEntry` sets it when the broker enters the cluster."""
         self.session = -1
         """The session in the metadata store. Without it, nothing is written."""
         self.info = BrokerInfo(-1)

@@ -7,11 +7,8 @@ from functools import partial
 
 from oncelog.cluster.leader import Term
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.waits import Outcome, Wait
+from oncelog.cluster.waits import WAITS_A_PART, Outcome, Wait
 from oncelog.protocol.errors import ErrorCode
-
-A_PART = 100
-"""Waits that `close` ends before other requests have their turn."""
 
 
 class Commits:
@@ -64,8 +61,8 @@ class Commits:
             self._cancel(later)
 
     def _cancel(self, later: Callable[[Callable[[], None]], object]) -> None:
-        some = self._waits[-A_PART:]
-        del self._waits[-A_PART:]
+        some = self._waits[-WAITS_A_PART:]
+        del self._waits[-WAITS_A_PART:]
         for wait in some:
             if wait is not None:
                 wait.finish(Outcome.CANCELLED)

@@ -27,7 +27,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     """The content of a state node, and the version of the node.
 
     In the JSON of the node, a field has the same name. `leader_broker_epoch` and `elr` are not in Kafka's ZooKeeper
-    tree, and older versions of oncelog do not write them. `version` is there the version of the format.
+    tree, and older versions of oncelog do not write them. There, `version` is the version of the format.
     """
 
     leader: int

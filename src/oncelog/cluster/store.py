@@ -6,7 +6,7 @@ of several changes, or none. An ephemeral node is deleted when its session ends.
 with `/`, and has no empty part. The root always exists.
 
 All methods block. `store_memory.MemoryStore` serves tests and the simulation. `store_sqlite.SqliteStore` serves the
-brokers of one machine; they call it from worker threads. `open_store` opens the store of a broker or a command.
+brokers of one machine; they call it from worker threads.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ CLOSED = 16
 
 
 class Deadline(Enum):
-    """What a client must do until a time, or its connection is closed. The value says what it has not done."""
+    """What a client must do until a time, or its connection is closed. The value is the reason in the log."""
 
     IDLE = "it is idle"
 
@@ -138,4 +138,8 @@ class DisconnectCallback:
 
     def __exit__(self, *error: object) -> None:
         """Remove the callback."""
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the callback. Call it once."""
         self._all.remove(self._callback)

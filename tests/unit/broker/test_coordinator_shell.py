@@ -457,7 +457,7 @@ def test_wait_for_the_commit_is_bounded() -> None:
 COMMIT = EndMarker(True, producer_id=7, producer_epoch=0, coordinator_epoch=0, transaction_version=1)
 
 
-def test_whoever_knows_that_a_marker_is_committed_finds_its_effect() -> None:
+def test_client_that_knows_that_a_marker_is_committed_finds_its_effect() -> None:
     """A read before that waits for the commit, as for any record."""
     stub = BrokerStub(LogConfig(flush_messages=1))
     lagging(stub)

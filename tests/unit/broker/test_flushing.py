@@ -411,7 +411,7 @@ def test_marker_counts_as_written_after_its_sync(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
         disk.gate.clear()
-        replica, offset = broker.transactions.markers.append("t", 0, EndMarker(True, 1, 0, 0, 1))
+        replica, offset = broker.parts.markers.append("t", 0, EndMarker(True, 1, 0, 0, 1))
         outcomes: list[ErrorCode] = []
         replica.when_committed(offset, outcomes.append)
         await asyncio.sleep(0)

@@ -309,7 +309,7 @@ def test_stop_before_all_logs_are_recovered_is_not_clean(storage: CrashStorage) 
     async def killed(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0), producer=7, sequence=0)
-        broker.transactions.markers.append("t", 0, EndMarker(False, 7, 0, 0, 1))
+        broker.parts.markers.append("t", 0, EndMarker(False, 7, 0, 0, 1))
 
     async def stopped_at_once(broker: Broker) -> None:
         assert len(broker.partitions) == 0

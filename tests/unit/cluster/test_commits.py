@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from oncelog.cluster.commits import A_PART, Commits
+from oncelog.cluster.commits import Commits
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.waits import WAITS_A_PART
 from oncelog.protocol.errors import ErrorCode
 from support.logs import NOW, batch, new_log
 
@@ -50,11 +51,11 @@ def test_what_is_given_up_has_timed_out_and_ends_in_parts() -> None:
     replica = appended()
     found: list[list[ErrorCode]] = []
     later: list[Callable[[], None]] = []
-    commits = Commits(A_PART + 1, found.append)
-    for _ in range(A_PART + 1):
+    commits = Commits(WAITS_A_PART + 1, found.append)
+    for _ in range(WAITS_A_PART + 1):
         commits.add(replica, 0)
     commits.give_up()
-    assert found == [[ErrorCode.REQUEST_TIMED_OUT] * (A_PART + 1)]
+    assert found == [[ErrorCode.REQUEST_TIMED_OUT] * (WAITS_A_PART + 1)]
     commits.close(later.append)
     assert replica.term is not None
     (rest,) = later

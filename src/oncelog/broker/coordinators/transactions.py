@@ -79,7 +79,6 @@ class TransactionService:
         self.shell = CoordinatorShell(terms, cache, runtime)
         self._peers = peers
         self._remote = RemoteCoordinators(peers, runtime.workers)
-        self.markers = markers
         self._writer = MarkerWriter(self.shell, cache, store, markers, peers, runtime)
         self.shell.markers_due.subscribe(self._writer.write)
 

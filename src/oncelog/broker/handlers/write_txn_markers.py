@@ -119,4 +119,4 @@ def _write(
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of WriteTxnMarkers."""
-    return partial(handle, parts.transactions.markers, parts.runtime.logger)
+    return partial(handle, parts.markers, parts.runtime.logger)

@@ -14,7 +14,7 @@ from oncelog.broker.metadata.settings import BrokerSettings
 from oncelog.broker.storage.log_dir_registry import Lost
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import Endpoint
-from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.store import StoreError
 
 HANDOVER_POLLS = 100
@@ -33,9 +33,9 @@ class ClusterMember:
     runtime: Runtime
 
     @property
-    def cache(self) -> MetadataCache:
+    def image(self) -> MetadataImage:
         """The newest metadata."""
-        return self.loader.cache
+        return self.loader.cache.image
 
     async def enter(self) -> Lost:
         """Open the session, read the metadata, and open the log directories. Return the logs that are lost.
@@ -48,7 +48,7 @@ class ClusterMember:
         self.registration.start()
         await self.entry.enter()
         await offload(self._load)
-        lost: Lost = await offload(self.entry.open_directories, self.cache.image)
+        lost: Lost = await offload(self.entry.open_directories, self.image)
         self.loader.start()
         return lost
 
@@ -63,29 +63,41 @@ class ClusterMember:
 
         For `lost` and `starting`, see `Registration.register`. Raises StoreError.
         """
-        await self.registration.register(endpoints, self.cache.image, lost, starting=starting)
+        await self.registration.register(endpoints, self.image, lost, starting=starting)
         await self.loader.catch_up()
         await self.controller.start()
+
+    async def logs_opened(self) -> None:
+        """Say that this broker may be elected for all partitions whose replicas it has. Raises StoreError."""
+        await self.registration.opened()
+
+    def stop_electing(self) -> None:
+        """End the work of the controller."""
+        self.controller.close()
 
     async def hand_over(self) -> None:
         """Ask the controller to let others lead, and wait until they do, for a limited time.
 
         Do nothing without other brokers, or without `controlled.shutdown.enable`.
         """
-        config, cache = self.settings.config.static, self.cache
-        if not config.controlled_shutdown_enable or len(cache.image.brokers) <= 1:
+        config = self.settings.config.static
+        if not config.controlled_shutdown_enable or len(self.image.brokers) <= 1:
             return
         try:
             await self.registration.update(shutting_down=True)
             for _ in range(HANDOVER_POLLS):
                 await self.loader.refresh()
-                if not led_elsewhere(cache.image, config.node_id):
+                if not led_elsewhere(self.image, config.node_id):
                     break
                 await asyncio.sleep(SHARED_POLL_S)
         except StoreError as error:
             self.runtime.logger.error("cannot hand over the partitions of this broker: %r", error)
 
+    async def note_failure(self) -> None:
+        """Note a failed log directory for the next start. See `Registration.note_failure`."""
+        await self.registration.note_failure()
+
     async def leave(self) -> None:
-        """End the session, so that others may lead, and follow the metadata no more."""
+        """End the session, so that others may lead, and stop following the metadata."""
         await self.registration.close()
         self.loader.close()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from oncelog.broker.events import Event
+from oncelog.broker.membership import Membership
 from oncelog.broker.retrying import STORE_RETRY_S, Problem
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.data_directory import DataDirectory
@@ -59,11 +60,12 @@ class Registration:
         directories: LogDirectories,
         partitions: Partitions,
         publishing: asyncio.Lock,
+        membership: Membership,
         runtime: Runtime,
     ) -> None:
         """Create a registration that `open` begins. `publishing`: see `MetadataLoader`."""
-        self._own = partitions.roles.membership
-        """Only this class changes it."""
+        self._own = membership
+        """Only this class changes its session and its info."""
         self.session_lost: Event[[]] = Event()
         """The broker has learned that its session has ended, and has not registered again."""
         self._store = store

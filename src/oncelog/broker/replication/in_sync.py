@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.membership import Membership
 from oncelog.broker.retrying import STORE_RETRY_S
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.roles import steady_ms
@@ -54,13 +55,20 @@ class _Proposed(NamedTuple):
 class InSyncReplicas:
     """Propose the changes, and write them in batches, one after the other."""
 
-    def __init__(self, store: MetadataStore, partitions: Partitions, config: DynamicConfig, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        partitions: Partitions,
+        membership: Membership,
+        config: DynamicConfig,
+        runtime: Runtime,
+    ) -> None:
         self._store = store
         self._changes = ChangeLog(store)
         self._partitions = partitions
         self._config = config
         self._workers = runtime.workers
-        self._membership = partitions.roles.membership
+        self._membership = membership
         self._logger = runtime.logger
         self._proposed: deque[_Proposed] = deque()
         self._wake = asyncio.Event()

@@ -60,7 +60,7 @@ class DelayedCommits(Commits):
     def __exit__(self, *error: object) -> None:
         """End the wait."""
         self._timer.cancel()
-        self._disconnect.__exit__()
+        self._disconnect.remove()
         self.close(soon)
 
 

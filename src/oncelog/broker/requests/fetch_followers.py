@@ -1,4 +1,4 @@
-"""Read partitions for followers, tell the leaders' terms what they have, and know which of them are connected."""
+"""Read partitions for followers, report to the leaders' terms what they have, and list which are connected."""
 
 from __future__ import annotations
 

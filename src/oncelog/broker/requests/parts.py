@@ -8,6 +8,7 @@ from typing import Any
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.groups import GroupService
+from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.controller import Controller
@@ -44,6 +45,7 @@ class Parts:
     new_logs: NewLogs
     groups: GroupService
     transactions: TransactionService
+    markers: PartitionMarkers
     fetch_sessions: FetchSessions
     unsent: Unsent
     """The memory of responses that clients have not read yet."""

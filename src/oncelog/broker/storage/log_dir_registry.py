@@ -21,7 +21,7 @@ import msgspec
 
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
-from oncelog.cluster.store import ANY, MetadataStore, NoNodeError, Set, ensure
+from oncelog.cluster.store import ANY, MetadataStore, Node, NoNodeError, Set, ensure, read_children
 from oncelog.cluster.topics import TopicInfo
 
 PATH = "/oncelog/log_dirs"
@@ -109,9 +109,13 @@ def read_given_up(store: MetadataStore, node_id: int) -> frozenset[str]:
 
 def _read(store: MetadataStore, node_id: int) -> _Node:
     try:
-        return msgspec.json.decode(store.get(f"{PATH}/{node_id}").data, type=_Node)
+        return _decode(store.get(f"{PATH}/{node_id}"))
     except NoNodeError:
         return _Node({})
+
+
+def _decode(node: Node) -> _Node:
+    return msgspec.json.decode(node.data, type=_Node)
 
 
 def read_all(store: MetadataStore) -> dict[int, Known]:
@@ -125,7 +129,7 @@ def read_paths(store: MetadataStore) -> frozenset[str]:
     """Return the paths of the log directories that any broker has, or has given up. Blocks."""
     if not store.exists(PATH):
         return frozenset()
-    nodes = [_read(store, int(name)) for name in store.children(PATH)]
+    nodes = [_decode(node) for node in read_children(store, PATH).values()]
     return frozenset(path for node in nodes for path in (*node.log_dirs.values(), *node.given_up))
 
 

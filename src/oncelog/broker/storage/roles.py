@@ -28,7 +28,7 @@ class Roles:
         self._cache = cache
         self._config = config
         self.membership = membership
-        """To lead a partition with several replicas, this broker must be elected in its present epoch."""
+        """What this broker is. It leads a partition with several replicas only if elected in its present epoch."""
         self.node_id = membership.node_id
         self.term_ended: Event[[str, int]] = Event()
         """A term has ended, of a topic and partition, and the log does not follow another leader yet."""

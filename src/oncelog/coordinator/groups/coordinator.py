@@ -138,7 +138,7 @@ class GroupCoordinator:
         return effects
 
     def topics_changed(self, topics: frozenset[str], now: Now) -> Effects:
-        """Tell all kinds which topics were created or deleted, or have more partitions than before."""
+        """Report to all kinds which topics were created or deleted, or have more partitions than before."""
         effects = Effects()
         for kind in self.registry.kinds.values():
             kind.topics_changed(topics, effects, now)

@@ -77,7 +77,7 @@ class GroupKind(Protocol):
         """Process all deadlines of a group that have passed, and set its next one (`Registry.wake`)."""
 
     def committed_by(self, group: Any, member_id: str, now: Now) -> None:
-        """Note that a client commits offsets, which may be a member. Its commit has passed `check_commit`."""
+        """Note that a client commits offsets. It may be a member. Its commit has passed `check_commit`."""
 
     def topics_changed(self, topics: frozenset[str], effects: Effects, now: Now) -> None:
         """React to topics that were created or deleted, or that have more partitions than before."""

@@ -145,7 +145,7 @@ class TransactionRequests:
         """Return the response, or None if the connection ended before one came: see `task.begin_transaction`."""
         cluster = self.cluster.cluster
         until = time.monotonic() + cluster.api_timeout_ms / 1000
-        backoff = cluster.backoff(first_ms=POLL_MS)
+        backoff = Backoff(POLL_MS, MOST_POLL_MS, random.random)
         while True:
             connection = await self._coordinator(transactional_id, until)
             try:
@@ -162,7 +162,7 @@ class TransactionRequests:
     async def _coordinator(self, transactional_id: str, until: float) -> ClientConnection:
         """Return a connection to the id's coordinator; wait for a broker that restarts."""
         cluster = self.cluster.cluster
-        backoff = cluster.backoff(first_ms=POLL_MS)
+        backoff = Backoff(POLL_MS, MOST_POLL_MS, random.random)
         while True:
             try:
                 return await cluster.connection(await cluster.coordinator("transaction", transactional_id))
