@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from oncelog.cluster.store import OutcomeUnknownError, UnavailableError
+from oncelog.cluster.store import Operation, OutcomeUnknownError, UnavailableError
 from oncelog.coordinator.producer_ids import BLOCK_PATH
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -55,15 +55,15 @@ def test_failed_store_request_is_retried(
         ids = setup.broker.producer_ids.ids
         while ids.remaining > 1:
             ids.take()
-        write = setup.world.store.set
+        write = setup.world.store.multi
         failures = [failure] * 3
 
-        def fail(*args: Any) -> int:
-            if failures:
+        def fail(operations: Sequence[Operation], *, session: int | None = None) -> None:
+            if failures and operations[0].path == BLOCK_PATH:
                 raise failures.pop()
-            return write(*args)
+            write(operations, session=session)
 
-        monkeypatch.setattr(setup.world.store, "set", fail)
+        monkeypatch.setattr(setup.world.store, "multi", fail)
         codes = []
         producer_id = -1
         while producer_id < 1000:
