@@ -68,7 +68,7 @@ class _LostNode(msgspec.Struct):
 
 def read(store: MetadataStore, node_id: int) -> Known:
     """Return the log directories of a broker, or an empty dict before its first start. Blocks."""
-    return {UUID(text): path for text, path in _read(store, node_id).log_dirs.items()}
+    return _known(_read(store, node_id))
 
 
 def kept(
@@ -118,11 +118,15 @@ def _decode(node: Node) -> _Node:
     return msgspec.json.decode(node.data, type=_Node)
 
 
+def _known(node: _Node) -> Known:
+    return {UUID(text): path for text, path in node.log_dirs.items()}
+
+
 def read_all(store: MetadataStore) -> dict[int, Known]:
     """Return the log directories of all brokers that have ever run, by broker id. Blocks."""
     if not store.exists(PATH):
         return {}
-    return {int(name): read(store, int(name)) for name in store.children(PATH)}
+    return {int(name): _known(_decode(node)) for name, node in read_children(store, PATH).items()}
 
 
 def read_paths(store: MetadataStore) -> frozenset[str]:

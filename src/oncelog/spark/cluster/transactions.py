@@ -145,7 +145,7 @@ class TransactionRequests:
         """Return the response, or None if the connection ended before one came: see `task.begin_transaction`."""
         cluster = self.cluster.cluster
         until = time.monotonic() + cluster.api_timeout_ms / 1000
-        backoff = Backoff(POLL_MS, MOST_POLL_MS, random.random)
+        backoff = _polls()
         while True:
             connection = await self._coordinator(transactional_id, until)
             try:
@@ -162,7 +162,7 @@ class TransactionRequests:
     async def _coordinator(self, transactional_id: str, until: float) -> ClientConnection:
         """Return a connection to the id's coordinator; wait for a broker that restarts."""
         cluster = self.cluster.cluster
-        backoff = Backoff(POLL_MS, MOST_POLL_MS, random.random)
+        backoff = _polls()
         while True:
             try:
                 return await cluster.connection(await cluster.coordinator("transaction", transactional_id))
@@ -212,7 +212,7 @@ class TransactionRequests:
         ids = tuple(owner.id for owner in o.owners)
         pids = {owner.pid for owner in o.owners}
         until = time.monotonic() + self.end_wait_ms / 1000
-        backoff = Backoff(POLL_MS, MOST_POLL_MS, random.random)
+        backoff = _polls()
         while True:
             ending = tuple(d.id for d in self.describe(op.DescribeTransactions(ids)) if _is_ending(d, pids))
             if not ending:
@@ -226,6 +226,10 @@ class TransactionRequests:
                 )
             ids = ending
             time.sleep(backoff.next_s())
+
+
+def _polls() -> Backoff:
+    return Backoff(POLL_MS, MOST_POLL_MS, random.random)
 
 
 def outcome_of(response: Any, what: str) -> op.RequestOutcome:
