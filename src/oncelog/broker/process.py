@@ -222,9 +222,9 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
         endpoint = broker.endpoint(first.name)
         ready = Ready(first.host, broker.port, f"{bracketed(endpoint.host)}:{endpoint.port}")
         if not stop.is_set():
+            say(f"[KafkaServer id={config.node_id}] started")  # before `oncelog up` prints the address
             if supervisor is not None:
                 supervisor.sendall(msgspec.json.encode(ready) + b"\n")
-            say(f"[KafkaServer id={config.node_id}] started")
         broker.failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
         together = False
