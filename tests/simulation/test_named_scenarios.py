@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oncelog.cluster.brokers import read_registrations
-from oncelog.cluster.leader import Term
+from oncelog.cluster.leader import Leadership
 from oncelog.cluster.partition_state import decode_state, state_path
 from oncelog.net.connection import ClientConnection
 from oncelog.protocol.errors import ErrorCode
@@ -36,7 +36,7 @@ ALL = 1, 2, 3
 LAG_MS = 2000
 
 
-def term_of(cluster: ReplicaCluster, number: int, topic: str = "t") -> Term:
+def term_of(cluster: ReplicaCluster, number: int, topic: str = "t") -> Leadership:
     term = cluster.opened(number, topic).term
     assert term is not None
     return term

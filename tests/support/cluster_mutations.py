@@ -32,7 +32,7 @@ from oncelog.broker.storage.roles import Roles
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.controller import reconcile
 from oncelog.cluster.follower import Following
-from oncelog.cluster.leader import Term
+from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.state_writes import StateWrite
 from oncelog.cluster.store import StoreError
@@ -79,35 +79,35 @@ def joins_at_the_high_watermark(patch: Patching) -> None:
     a follower joins only if it keeps up.
     """
 
-    def may_join(term: Term, follower: Any) -> bool:
+    def may_join(term: Leadership, follower: Any) -> bool:
         return (
             follower.broker not in term.isr
             and term._is_eligible(follower)
             and bool(follower.log_end >= term.high_watermark)
         )
 
-    def advance(term: Term) -> bool:
+    def advance(term: Leadership) -> bool:
         live, term._live = term._live, {}
         try:
             return original(term)
         finally:
             term._live = live
 
-    original = Term._advance
-    patch.setattr(Term, "_may_join", may_join)
-    patch.setattr(Term, "_advance", advance)
+    original = Leadership._advance
+    patch.setattr(Leadership, "_may_join", may_join)
+    patch.setattr(Leadership, "_advance", advance)
 
 
 def joins_without_fetching(patch: Patching) -> None:
-    def may_join(term: Term, follower: Any) -> bool:
+    def may_join(term: Leadership, follower: Any) -> bool:
         before, follower.fetched_ms = follower.fetched_ms, term._now_ms
         try:
             return original(term, follower)
         finally:
             follower.fetched_ms = before
 
-    original = Term._may_join
-    patch.setattr(Term, "_may_join", may_join)
+    original = Leadership._may_join
+    patch.setattr(Leadership, "_may_join", may_join)
 
 
 def lost_data_is_ignored(patch: Patching) -> None:
@@ -213,7 +213,7 @@ def truncation_keeps_producers(patch: Patching) -> None:
 def sequences_start_anew(patch: Patching) -> None:
     """A new leader forgets the producers."""
 
-    def lead(replica: Replica, *arguments: Any, **options: Any) -> Term:
+    def lead(replica: Replica, *arguments: Any, **options: Any) -> Leadership:
         replica.log._state.entries.clear()
         return original(replica, *arguments, **options)
 
@@ -222,7 +222,7 @@ def sequences_start_anew(patch: Patching) -> None:
 
 
 def dead_member_is_kept(patch: Patching) -> None:
-    patch.setattr(Term, "_lags", lambda _self, _member: False)
+    patch.setattr(Leadership, "_lags", lambda _self, _member: False)
 
 
 def offline_leader_stays(patch: Patching) -> None:

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from oncelog.cluster.controller import reconcile
 from oncelog.cluster.follower import Following, Signal, Truncate
-from oncelog.cluster.leader import IsrProposal, Term
+from oncelog.cluster.leader import IsrProposal, Leadership
 from oncelog.cluster.state_writes import StateWrite
 from oncelog.cluster.store import ANY, Set
 from oncelog.cluster.waits import Outcome, Waits
@@ -29,15 +29,15 @@ from support.replica_world import ReplicaWorld
 
 
 def high_watermark_is_log_end(patch: Patching) -> None:
-    def advance(term: Term) -> bool:
+    def advance(term: Leadership) -> bool:
         followers, term._followers = term._followers, {}
         try:
             return original(term)
         finally:
             term._followers = followers
 
-    original = Term._advance
-    patch.setattr(Term, "_advance", advance)
+    original = Leadership._advance
+    patch.setattr(Leadership, "_advance", advance)
 
 
 def answer_before_replication(patch: Patching) -> None:
@@ -56,11 +56,11 @@ def no_truncation(patch: Patching) -> None:
 
 
 def divergence_unchecked(patch: Patching) -> None:
-    def check(term: Term, log: Any, **fetch: int) -> Any:
+    def check(term: Leadership, log: Any, **fetch: int) -> Any:
         return original(term, log, **{**fetch, "last_fetched_epoch": -1})
 
-    original = Term.check_fetch
-    patch.setattr(Term, "check_fetch", check)
+    original = Leadership.check_fetch
+    patch.setattr(Leadership, "check_fetch", check)
 
 
 def truncation_by_high_watermark(patch: Patching) -> None:
@@ -81,19 +81,19 @@ def truncation_to_the_leaders_end(patch: Patching) -> None:
 
 
 def joins_before_the_start_of_the_epoch(patch: Patching) -> None:
-    def may_join(term: Term, follower: Any) -> bool:
+    def may_join(term: Leadership, follower: Any) -> bool:
         start, term.epoch_start = term.epoch_start, 0
         try:
             return original(term, follower)
         finally:
             term.epoch_start = start
 
-    original = Term._may_join
-    patch.setattr(Term, "_may_join", may_join)
+    original = Leadership._may_join
+    patch.setattr(Leadership, "_may_join", may_join)
 
 
 def joining_unchecked(patch: Patching) -> None:
-    def write(world: ReplicaWorld, process: Any, incarnation: int, term: Term, proposal: IsrProposal) -> None:
+    def write(world: ReplicaWorld, process: Any, incarnation: int, term: Leadership, proposal: IsrProposal) -> None:
         original(world, process, incarnation, term, proposal._replace(joining=()))
 
     original = ReplicaWorld.write_isr
@@ -101,18 +101,18 @@ def joining_unchecked(patch: Patching) -> None:
 
 
 def old_isr_does_not_count(patch: Patching) -> None:
-    def count(term: Term) -> None:
+    def count(term: Leadership) -> None:
         term._maximal = term._pending or term.isr
 
-    patch.setattr(Term, "_count", count)
+    patch.setattr(Leadership, "_count", count)
 
 
 def unknown_outcome_is_failure(patch: Patching) -> None:
-    patch.setattr(Term, "unknown", Term.refused)
+    patch.setattr(Leadership, "unknown", Leadership.refused)
 
 
 def diverging_fetch_counts(patch: Patching) -> None:
-    def check(term: Term, log: Any, **fetch: int) -> Any:
+    def check(term: Leadership, log: Any, **fetch: int) -> Any:
         diverging = original(term, log, **fetch)
         if diverging is not None:
             for follower in term._followers.values():
@@ -120,27 +120,27 @@ def diverging_fetch_counts(patch: Patching) -> None:
                     follower.log_end = fetch["offset"]
         return diverging
 
-    original = Term.check_fetch
-    patch.setattr(Term, "check_fetch", check)
+    original = Leadership.check_fetch
+    patch.setattr(Leadership, "check_fetch", check)
 
 
 def fetch_epoch_unchecked(patch: Patching) -> None:
-    patch.setattr(Term, "_check_epoch", lambda _self, _epoch: None)
+    patch.setattr(Leadership, "_check_epoch", lambda _self, _epoch: None)
 
 
 def waits_outlive_their_term(patch: Patching) -> None:
-    def end(term: Term) -> None:
+    def end(term: Leadership) -> None:
         term.over = True
         kept[term.broker] = term.waits
 
-    def init(term: Term, broker: int, *arguments: Any, **options: Any) -> None:
+    def init(term: Leadership, broker: int, *arguments: Any, **options: Any) -> None:
         original(term, broker, *arguments, **options)
         term.waits = kept.pop(broker, term.waits)
 
     kept: dict[int, Waits] = {}
-    original = Term.__init__
-    patch.setattr(Term, "end", end)
-    patch.setattr(Term, "__init__", init)
+    original = Leadership.__init__
+    patch.setattr(Leadership, "end", end)
+    patch.setattr(Leadership, "__init__", init)
 
 
 def any_replica_is_elected(patch: Patching) -> None:
@@ -170,7 +170,7 @@ def lost_data_is_ignored(patch: Patching) -> None:
 
 
 def high_watermark_advances_under_min_isr(patch: Patching) -> None:
-    def advance(term: Term) -> bool:
+    def advance(term: Leadership) -> bool:
         least, state = term.min_insync_replicas, term.state
         term.min_insync_replicas, term.state = 1, structs.replace(state, elr=())
         try:
@@ -178,20 +178,20 @@ def high_watermark_advances_under_min_isr(patch: Patching) -> None:
         finally:
             term.min_insync_replicas, term.state = least, state
 
-    original = Term._advance
-    patch.setattr(Term, "_advance", advance)
+    original = Leadership._advance
+    patch.setattr(Leadership, "_advance", advance)
 
 
 def replaced_process_counts(patch: Patching) -> None:
-    def fetched(term: Term, broker: int, broker_epoch: int, offset: int, **options: int) -> bool:
+    def fetched(term: Leadership, broker: int, broker_epoch: int, offset: int, **options: int) -> bool:
         return original(term, broker, max(broker_epoch, term._live.get(broker, -1)), offset, **options)
 
-    def check_follower(term: Term, broker: int, broker_epoch: int) -> Any:
+    def check_follower(term: Leadership, broker: int, broker_epoch: int) -> Any:
         return check(term, broker, max(broker_epoch, term._live.get(broker, -1)))
 
-    original, check = Term.fetched, Term.check_follower
-    patch.setattr(Term, "fetched", fetched)
-    patch.setattr(Term, "check_follower", check_follower)
+    original, check = Leadership.fetched, Leadership.check_follower
+    patch.setattr(Leadership, "fetched", fetched)
+    patch.setattr(Leadership, "check_follower", check_follower)
 
 
 def epoch_is_not_incremented(patch: Patching) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from oncelog.cluster.follower import Following
-from oncelog.cluster.leader import Term
+from oncelog.cluster.leader import Leadership
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
@@ -28,7 +28,7 @@ class Process:
     checkpoint: tuple[int, int, int] = (0, 0, 0)
     """Recovery point, high watermark and log start offset, as the checkpoint files have them."""
     log: Log | None = None
-    term: Term | None = None
+    term: Leadership | None = None
     following: Following | None = None
     seen: PartitionState | None = None
     writing: bool = False

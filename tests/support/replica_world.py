@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from oncelog.cluster.brokers import BROKER_EPOCHS, BrokerInfo, epoch_path
 from oncelog.cluster.controller.reconcile import ClusterView, Partition, reconcile
 from oncelog.cluster.follower import Append, Fetch, Fetched, Following, Restart, Signal, Truncate
-from oncelog.cluster.leader import IsrProposal, Term
+from oncelog.cluster.leader import IsrProposal, Leadership
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.state_writes import isr_write
 from oncelog.cluster.store import Operation, StoreError, ensure
@@ -186,7 +186,7 @@ class ReplicaWorld:
     def lead(self, process: Process, state: PartitionState, live: dict[int, int]) -> None:
         log = process.open_log
         self.ledger.lead(state.leader_epoch, (process.number, process.incarnation))
-        process.term = Term(
+        process.term = Leadership(
             process.number,
             BROKERS,
             state,
@@ -341,7 +341,7 @@ class ReplicaWorld:
             process.writing = True
             self.send(partial(self.write_isr, process, process.incarnation, term, proposal))
 
-    def write_isr(self, process: Process, incarnation: int, term: Term, proposal: IsrProposal) -> None:
+    def write_isr(self, process: Process, incarnation: int, term: Leadership, proposal: IsrProposal) -> None:
         operations = list(isr_write("t", TOPIC_ID, 0, proposal).operations)
         kind = self.rng.random()
         written = False

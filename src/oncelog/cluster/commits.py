@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from oncelog.cluster.leader import Term
+from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.waits import WAITS_A_PART, Outcome, Wait
 from oncelog.protocol.errors import ErrorCode
@@ -29,7 +29,7 @@ class Commits:
         if not count:
             self.give_up()
 
-    def add(self, replica: Replica, offset: int, term: Term | None = None, *, stored: bool = False) -> None:
+    def add(self, replica: Replica, offset: int, term: Leadership | None = None, *, stored: bool = False) -> None:
         """Wait until the record at `offset` is committed, or with `stored` until it is stored on this broker.
 
         If other code has run since the append, pass its term: see `Replica.when_committed`.

@@ -1,8 +1,8 @@
-"""A term: the time in which one broker leads a partition under one leader epoch. No I/O, no clock.
+"""A leadership: one broker leads one partition for one term, which is one leader epoch. No I/O, no clock.
 
-A `Term` knows the log end offset of each follower. From these offsets and the in-sync replicas (ISR), it computes the
-high watermark, and proposes changes of the ISR. Everything that waits for the high watermark belongs to the term: each
-`Wait` ends with exactly one `Outcome`, and the end of the term ends them all.
+A `Leadership` knows the log end offset of each follower. From these offsets and the in-sync replicas (ISR), it computes
+the high watermark, and proposes changes of the ISR. Everything that waits for the high watermark belongs to the term:
+each `Wait` ends with exactly one `Outcome`, and the end of the term ends them all.
 
 A proposal is written by compare-and-set on the partition's state node. Until its outcome is known, the high watermark
 counts the members of both the old and the new ISR (the maximal ISR). Sources: KIP-101, KIP-497, KIP-903, KIP-966;
@@ -110,8 +110,8 @@ def _ignore(_high_watermark: int) -> None:
     """Do nothing with a new high watermark."""
 
 
-class Term:
-    """The leadership of one partition under one leader epoch."""
+class Leadership:
+    """The leadership of one partition for one term, under one leader epoch."""
 
     __slots__ = (
         "_advanced",
@@ -189,7 +189,9 @@ class Term:
         self._advance()
 
     def __repr__(self) -> str:
-        return f"Term(leader {self.broker}, epoch {self.leader_epoch}, HW {self.high_watermark}, LEO {self.log_end})"
+        return (
+            f"Leadership(leader {self.broker}, epoch {self.leader_epoch}, HW {self.high_watermark}, LEO {self.log_end})"
+        )
 
     @property
     def leader_epoch(self) -> int:

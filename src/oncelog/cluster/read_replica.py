@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oncelog.cluster.leader import Term
+from oncelog.cluster.leader import Leadership
 
 
-def nearest_replica(term: Term, offset: int, rack: str, racks: Mapping[int, str | None]) -> int | None:
+def nearest_replica(term: Leadership, offset: int, rack: str, racks: Mapping[int, str | None]) -> int | None:
     """Return the follower in the client's rack that has the offset and the most records, or None for the leader.
 
     `racks` has the brokers that the client can reach. Only in-sync replicas count: another follower may stop fetching,

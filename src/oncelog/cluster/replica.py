@@ -1,8 +1,8 @@
 """One replica of a partition: its log, when the log must be synced, and the term or the leader that it serves.
 
-A replica leads in a `Term`, follows another broker's, or does neither. The term decides up to which offset the log is
-committed. With `flush.messages`, records count only after they are synced. Delayed responses and fetches register
-callbacks, so this module needs no clock and no event loop.
+A replica leads in a `Leadership`, follows another broker's, or does neither. The term decides up to which offset the
+log is committed. With `flush.messages`, records count only after they are synced. Delayed responses and fetches
+register callbacks, so this module needs no clock and no event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from oncelog.cluster.leader import Term
+from oncelog.cluster.leader import Leadership
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.waits import Outcome, Wait, Waits
 from oncelog.log.log import AppendResult, Log, Origin
@@ -81,7 +81,7 @@ class Replica:
         self.partition = partition
         self.topic_id = topic_id
         self.log = log
-        self.term: Term | None = None
+        self.term: Leadership | None = None
         """The term in which this replica leads, or None."""
         self.leader = -1
         """The broker that this replica follows, or -1."""
@@ -127,12 +127,12 @@ class Replica:
         max_lag_ms: int = 30_000,
         live: Mapping[int, int] | None = None,
         now_ms: int = 0,
-    ) -> Term:
-        """Begin a term as leader under `state`. For the arguments, see `Term`."""
+    ) -> Leadership:
+        """Begin a term as leader under `state`. For the arguments, see `Leadership`."""
         self.end_term()
         log = self.log
         log.void_verifications()  # a request of the former term may have started one after its end
-        term = Term(
+        term = Leadership(
             broker,
             replicas,
             state,
@@ -178,7 +178,7 @@ class Replica:
         self.state_version = state.version
         self.appended()  # recovery may have found records that must be synced
 
-    def leading(self) -> Term:
+    def leading(self) -> Leadership:
         """Return the term. Raises NOT_LEADER_OR_FOLLOWER if this replica does not lead."""
         if self.term is None:
             message = f"this broker does not lead {self.topic}-{self.partition}"
@@ -273,7 +273,7 @@ class Replica:
         self.appended()
         return result
 
-    def _not_enough(self, term: Term) -> ProtocolError:
+    def _not_enough(self, term: Leadership) -> ProtocolError:
         message = f"{len(term.isr)} replica(s) are in sync; min.insync.replicas={term.min_insync_replicas}"
         return ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic}-{self.partition}: {message}")
 
@@ -284,7 +284,7 @@ class Replica:
     # --- waits ---
 
     def when_committed(
-        self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None
+        self, offset: int, callback: Callable[[ErrorCode], None], term: Leadership | None = None
     ) -> Wait | None:
         """Call `callback` with NONE when the high watermark is above `offset`, perhaps before this returns.
 
@@ -305,7 +305,9 @@ class Replica:
             return current.waits.add(offset, partial(Replica._ended, self, callback))
         return None
 
-    def when_stored(self, offset: int, callback: Callable[[ErrorCode], None], term: Term | None = None) -> Wait | None:
+    def when_stored(
+        self, offset: int, callback: Callable[[ErrorCode], None], term: Leadership | None = None
+    ) -> Wait | None:
         """Call `callback` with NONE when the record at `offset` is stored here as `flush.messages` requires.
 
         The followers need not have it. `term`, the errors and the result are those of `when_committed`.

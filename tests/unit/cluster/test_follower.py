@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.cluster.follower import Append, Fetch, Fetched, Following, Restart, Signal, Truncate
-from oncelog.cluster.leader import DivergingEpoch, Term
+from oncelog.cluster.leader import DivergingEpoch, Leadership
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode
@@ -106,7 +106,7 @@ def test_logs_agree_in_the_end_and_the_common_records_stay(
     shared: list[int], leaders: list[int], own: list[int]
 ) -> None:
     leader, follower = log_of(epochs_of(shared, leaders)), log_of(epochs_of(shared, own))
-    term = Term(
+    term = Leadership(
         1, (1, 2), PartitionState(1, 99, (1, 2), 0), log_start=0, log_end=leader.log_end_offset, high_watermark=0
     )
     append(leader, batch(), leader_epoch=99)

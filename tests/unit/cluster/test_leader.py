@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from oncelog.cluster.leader import DivergingEpoch, Term, end_offset_for_epoch
+from oncelog.cluster.leader import DivergingEpoch, Leadership, end_offset_for_epoch
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.waits import Outcome
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -19,8 +19,10 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 LAG = 100
 
 
-def new_term(isr: tuple[int, ...] = (1, 2, 3), log_end: int = 10, high_watermark: int = 0, **options: Any) -> Term:
-    return Term(
+def new_term(
+    isr: tuple[int, ...] = (1, 2, 3), log_end: int = 10, high_watermark: int = 0, **options: Any
+) -> Leadership:
+    return Leadership(
         1,
         options.pop("replicas", (1, 2, 3)),
         PartitionState(1, 5, isr, 7),
@@ -36,7 +38,7 @@ def new_term(isr: tuple[int, ...] = (1, 2, 3), log_end: int = 10, high_watermark
     )
 
 
-def fetched(term: Term, broker: int, offset: int, now_ms: int = 0, epoch: int = 0) -> bool:
+def fetched(term: Leadership, broker: int, offset: int, now_ms: int = 0, epoch: int = 0) -> bool:
     return term.fetched(broker, epoch, offset, log_start=0, now_ms=now_ms)
 
 
@@ -72,7 +74,7 @@ def test_restart_uses_the_checkpoint_up_to_the_log_end(checkpoint: int, expected
     assert new_term(high_watermark=checkpoint).high_watermark == expected
 
 
-def changed(term: Term) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def changed(term: Leadership) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Write the state that the term proposes. Return its ISR and ELR."""
     proposal = term.proposal()
     assert proposal is not None

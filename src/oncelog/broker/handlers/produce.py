@@ -32,7 +32,7 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Turns, in_turns
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.leader import Term
+from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.log.config import LogConfig
@@ -68,7 +68,7 @@ _WITHOUT_LOG_START = frozenset(
 )
 
 Answer = ProduceResponse | Deferred | None
-_Late = tuple[Target, Replica, Term | None, PartitionProduceResponse]
+_Late = tuple[Target, Replica, Leadership | None, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet, and the term of the append."""
 
 

@@ -15,7 +15,7 @@ from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.turns import Turns
-from oncelog.cluster.leader import Term
+from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
@@ -34,7 +34,7 @@ COMMIT_TIMEOUT_MS = 10_000
 Partition = tuple[str, int]
 Errors = dict[int, dict[Partition, ErrorCode]]
 """The error of each marker, by producer and partition."""
-Appended = tuple[Replica, int, Term | None]
+Appended = tuple[Replica, int, Leadership | None]
 """The replica that got a marker, the marker's offset, and the term of the append."""
 
 

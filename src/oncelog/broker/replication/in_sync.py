@@ -24,7 +24,7 @@ from oncelog.broker.storage.roles import steady_ms
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.controller.isr_log import IsrChange, isr_summary
-from oncelog.cluster.leader import IsrProposal, Term
+from oncelog.cluster.leader import IsrProposal, Leadership
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.state_writes import BATCH, REJECTED, StateWrite, isr_write, write_states
@@ -38,7 +38,7 @@ LOG_AFTER_S = 1.0
 
 class _Proposed(NamedTuple):
     replica: Replica
-    term: Term
+    term: Leadership
     proposal: IsrProposal
 
     @property

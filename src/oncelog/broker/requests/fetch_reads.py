@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncelog.broker.requests.fetch_sessions import FetchPosition
-from oncelog.cluster.leader import DivergingEpoch, Term
+from oncelog.cluster.leader import DivergingEpoch, Leadership
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchRequest
@@ -38,7 +38,7 @@ class PartitionRead:
     def __init__(self, position: FetchPosition) -> None:
         self.position = position
         self.replica: Replica | None = None
-        self.role: tuple[Term | None, int] = None, -1
+        self.role: tuple[Leadership | None, int] = None, -1
         """The term and the leader epoch of the replica."""
         self.error = ErrorCode.NONE
         self.data: memoryview | bytes = b""
@@ -107,7 +107,7 @@ class DelayedFetch:
         """How many bytes must be appended before the next read."""
         self._appended: dict[Replica, int] = {}
         self._ends: dict[Replica, int] = {}
-        self._roles: dict[Replica, tuple[Term | None, int]] = {}
+        self._roles: dict[Replica, tuple[Leadership | None, int]] = {}
         self._unread: set[Replica] = set()
         """The replicas whose logs had records after the readable end."""
         self.read_again(reads)
