@@ -20,7 +20,7 @@ from oncelog.broker.coordinators import marker_outbox
 from oncelog.broker.coordinators import terms as coordinator_terms
 from oncelog.broker.coordinators.record_batches import replay_batch
 from oncelog.broker.coordinators.shell import CoordinatorShell
-from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.handlers import delete_records
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.replication import in_sync
@@ -174,8 +174,8 @@ def verifications_outlive_their_term(patch: Patching) -> None:
 
 
 def coordinator_outlives_its_term(patch: Patching) -> None:
-    patch.setattr(Terms, "resign", lambda _self, _partition, _epoch=None: None)
-    patch.setattr(Terms, "replica", _any_replica)
+    patch.setattr(CoordinatorTerms, "resign", lambda _self, _partition, _epoch=None: None)
+    patch.setattr(CoordinatorTerms, "replica", _any_replica)
 
 
 def _any_replica(terms: Any, term: Any) -> Any:

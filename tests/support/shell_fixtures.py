@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from oncelog.broker.coordinators.shell import CoordinatorShell
-from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.replica import Replica
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
@@ -113,7 +113,7 @@ class BrokerStub:
                 get=self.get, open_in_turns=self.open_in_turns, leads=lambda topic, partition: self.leading
             )
             runtime = Runtime(workers, lambda: NOW, random.getrandbits, logging.getLogger("test"))
-            terms = Terms(TOPIC, self.make, decode, cache, partitions, runtime)
+            terms = CoordinatorTerms(TOPIC, self.make, decode, cache, partitions, runtime)
             shell = CoordinatorShell(terms, cache, runtime, commit_timeout_ms=self.commit_timeout_ms)
             try:
                 await life(shell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oncelog.broker.coordinators.groups import GroupService
-from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
@@ -18,7 +18,9 @@ class Coordinators:
         self._transactions = transactions
         self._groups = groups
         self._workers = workers
-        self._terms: dict[str, Terms[Any]] = {shell.topic: shell.terms for shell in (groups.shell, transactions.shell)}
+        self._terms: dict[str, CoordinatorTerms[Any]] = {
+            shell.topic: shell.terms for shell in (groups.shell, transactions.shell)
+        }
 
     async def load(self) -> None:
         """Load the coordinators of the partitions that this broker leads."""

@@ -15,7 +15,7 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.deleted_topics import DeletedTopics, Deletion
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, parts_of
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
-from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns, counted
 from oncelog.broker.workers import Runtime
@@ -104,7 +104,7 @@ def group_shell(
     def make_shard(_epoch: int) -> GroupCoordinator:
         return GroupCoordinator(settings, new_uuid)
 
-    terms = Terms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, runtime)
+    terms = CoordinatorTerms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, runtime)
     commit_timeout_ms = config.offsets_commit_timeout_ms
     return CoordinatorShell(terms, cache, runtime, steady=True, commit_timeout_ms=commit_timeout_ms)
 

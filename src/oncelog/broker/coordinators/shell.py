@@ -1,7 +1,7 @@
 """The shell around coordinators: append the records that they return, replay them, and reply after the commit.
 
-One `CoordinatorShell` serves one internal topic. Its `Terms` have the coordinators ("shards"). A shard gets records
-only through `replay`, both while its partition is loaded and while it serves requests. Source: Kafka's
+One `CoordinatorShell` serves one internal topic. Its `CoordinatorTerms` have the coordinators ("shards"). A shard gets
+records only through `replay`, both while its partition is loaded and while it serves requests. Source: Kafka's
 `CoordinatorRuntime`.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from oncelog.broker.coordinators.record_batches import EndMarker, Shard, encode, replay
-from oncelog.broker.coordinators.term import Term
-from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.coordinators.term import CoordinatorTerm
+from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.events import Event
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
@@ -48,7 +48,7 @@ class CoordinatorShell(Generic[S]):
 
     def __init__(
         self,
-        terms: Terms[S],
+        terms: CoordinatorTerms[S],
         cache: MetadataCache,
         runtime: Runtime,
         *,
@@ -209,7 +209,7 @@ class CoordinatorShell(Generic[S]):
             else:
                 self._arm(term)
 
-    def _effects(self, term: Term[S], operation: Callable[[S], Effects]) -> Effects | None:
+    def _effects(self, term: CoordinatorTerm[S], operation: Callable[[S], Effects]) -> Effects | None:
         """Return the effects of an operation. If it fails, load the coordinator again, and return None."""
         if term.shard is None or not self.terms.is_current(term):
             return None
@@ -232,7 +232,7 @@ class CoordinatorShell(Generic[S]):
         result = replica.append(memoryview(batches), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
         return result.last_offset
 
-    def _deliver_later(self, replica: Replica, term: Term[S], effects: Effects) -> None:
+    def _deliver_later(self, replica: Replica, term: CoordinatorTerm[S], effects: Effects) -> None:
         """Deliver effects after all records until now are committed. A reply without records may show earlier ones."""
         waiting = Effects(replies=effects.replies, markers=effects.markers)  # the wait may be long: free the records
 
@@ -251,7 +251,7 @@ class CoordinatorShell(Generic[S]):
         too_late = asyncio.get_running_loop().call_later(delay_s, lambda: self._too_late(replica, term, waiting, wait))
         wait = replica.when_committed(term.written, committed)
 
-    def _too_late(self, replica: Replica, term: Term[S], effects: Effects, wait: Wait | None) -> None:
+    def _too_late(self, replica: Replica, term: CoordinatorTerm[S], effects: Effects, wait: Wait | None) -> None:
         """Refuse the replies. Markers still wait: they must follow the decision whenever it is committed."""
         message = f"records of {self.topic}-{term.partition} were not committed within {self._commit_timeout_ms} ms"
         self._refuse(effects, Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
@@ -260,7 +260,7 @@ class CoordinatorShell(Generic[S]):
             self._guard(replica, term)
             wait.finish(Outcome.TIMED_OUT)
 
-    def _guard(self, replica: Replica, term: Term[S]) -> None:
+    def _guard(self, replica: Replica, term: CoordinatorTerm[S]) -> None:
         """Notice the loss of the records until now, with one wait for all requests that have timed out."""
         if term.guarded or not self.terms.is_current(term):
             return
@@ -277,7 +277,7 @@ class CoordinatorShell(Generic[S]):
 
         replica.when_committed(term.written, ended)
 
-    def _lost(self, term: Term[S], error: ErrorCode) -> None:
+    def _lost(self, term: CoordinatorTerm[S], error: ErrorCode) -> None:
         """Resign, because the coordinator has replayed records that are lost."""
         self._logger.info("records of %s-%d are lost: %s", self.topic, term.partition, error.name)
         self.terms.resign(term.partition)
@@ -296,14 +296,14 @@ class CoordinatorShell(Generic[S]):
         wall_ms = self._now_ms()
         return Now(wall_ms, self._steady_ms()) if self._steady else wall_ms
 
-    def _loaded(self, term: Term[S], shard: S) -> None:
+    def _loaded(self, term: CoordinatorTerm[S], shard: S) -> None:
         self.apply(term.partition, shard.loaded(self.now()))
         self.loaded(term.partition, shard)
 
     def _steady_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
-    def _arm(self, term: Term[S]) -> None:
+    def _arm(self, term: CoordinatorTerm[S]) -> None:
         if term.shard is None or not self.terms.is_current(term):
             return
         deadline = term.shard.deadline()
@@ -317,7 +317,7 @@ class CoordinatorShell(Generic[S]):
             delay = max(0, deadline - now_ms) / 1000
             term.timer = deadline, asyncio.get_running_loop().call_later(delay, self._tick, term)
 
-    def _tick(self, term: Term[S]) -> None:
+    def _tick(self, term: CoordinatorTerm[S]) -> None:
         term.timer = None
         effects = self._effects(term, lambda shard: shard.tick(self.now()))
         if effects is not None:

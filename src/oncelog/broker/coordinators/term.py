@@ -11,7 +11,7 @@ from oncelog.protocol.errors import Refusal
 S = TypeVar("S")
 
 
-class Term(Generic[S]):
+class CoordinatorTerm(Generic[S]):
     """The coordinator of a partition under a leader epoch, with the requests that wait for it."""
 
     __slots__ = ("backoff", "epoch", "guarded", "loading", "partition", "retry", "shard", "timer", "waiting", "written")

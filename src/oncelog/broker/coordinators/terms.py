@@ -1,8 +1,8 @@
 """The terms of one coordinators' topic: which partitions this broker coordinates, and under which leader epoch.
 
-Each partition that this broker leads has a `Term` with a coordinator ("shard"). A new leader epoch is a new term, with
-a new shard: the old one may have replayed records that were never committed. A shard is loaded from the partition's
-log, in the background and in parts. Source: Kafka's `CoordinatorRuntime` and `CoordinatorLoaderImpl`.
+Each partition that this broker leads has a `CoordinatorTerm` with a coordinator ("shard"). A new leader epoch is a new
+term, with a new shard: the old one may have replayed records that were never committed. A shard is loaded from the
+partition's log, in the background and in parts. Source: Kafka's `CoordinatorRuntime` and `CoordinatorLoaderImpl`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, TypeVar
 
 from oncelog.broker.coordinators.record_batches import DecodeRecord, Shard, replay_batch
-from oncelog.broker.coordinators.term import Term
+from oncelog.broker.coordinators.term import CoordinatorTerm
 from oncelog.broker.events import Event
 from oncelog.broker.retrying import Backoff
 from oncelog.broker.storage.partitions import Partitions
@@ -31,7 +31,7 @@ RETRY_MS = 1000, 60_000
 S = TypeVar("S", bound=Shard)
 
 
-class Terms(Generic[S]):
+class CoordinatorTerms(Generic[S]):
     """Begin, load and end the terms of `topic` on this broker."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Terms(Generic[S]):
         `decode_record` returns None for an unknown key type.
         """
         self.topic = topic
-        self.loaded: Event[[Term[S], S]] = Event()
+        self.loaded: Event[[CoordinatorTerm[S], S]] = Event()
         """A term's shard is loaded. If a subscriber raises, the shard is loaded again later."""
         self._make_shard = make_shard
         self._decode_record = decode_record
@@ -56,7 +56,7 @@ class Terms(Generic[S]):
         self._partitions = partitions
         self._workers = runtime.workers
         self._logger = runtime.logger
-        self._terms: dict[int, Term[S]] = {}
+        self._terms: dict[int, CoordinatorTerm[S]] = {}
 
     # -- which shard ------------------------------------------------------------------------------------------------
 
@@ -93,15 +93,15 @@ class Terms(Generic[S]):
             if not ready and self._partitions.leads(self.topic, partition):
                 raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is not loaded")
 
-    def get(self, partition: int) -> Term[S] | None:
+    def get(self, partition: int) -> CoordinatorTerm[S] | None:
         """Return the present term of a partition, whether its shard is loaded or not."""
         return self._terms.get(partition)
 
-    def is_current(self, term: Term[S]) -> bool:
+    def is_current(self, term: CoordinatorTerm[S]) -> bool:
         """Return whether a term has not ended."""
         return self._terms.get(term.partition) is term
 
-    def replica(self, term: Term[S]) -> Replica | None:
+    def replica(self, term: CoordinatorTerm[S]) -> Replica | None:
         """Return the replica if this broker leads the partition under the term's epoch."""
         try:
             replica = self._partitions.get(self.topic, term.partition)
@@ -157,7 +157,7 @@ class Terms(Generic[S]):
         if epoch is None:
             return
         if term is None:
-            term = self._terms[partition] = Term(partition, epoch, Backoff(*RETRY_MS))
+            term = self._terms[partition] = CoordinatorTerm(partition, epoch, Backoff(*RETRY_MS))
         if term.retry is None:
             await self._try_to_load(term)
 
@@ -169,7 +169,7 @@ class Terms(Generic[S]):
         if term.shard is None and term.retry is None and not term.loading:
             self._load_in_background(term)
 
-    async def _try_to_load(self, term: Term[S]) -> None:
+    async def _try_to_load(self, term: CoordinatorTerm[S]) -> None:
         term.retry = None
         if term.shard is not None or term.loading or not self.is_current(term):
             return
@@ -190,25 +190,25 @@ class Terms(Generic[S]):
         finally:
             term.loading = False
 
-    def _load_later(self, term: Term[S]) -> float:
+    def _load_later(self, term: CoordinatorTerm[S]) -> float:
         """Load a coordinator after a delay. Return its seconds."""
         wait_s = term.backoff.next_s()
         term.retry = asyncio.get_running_loop().call_later(wait_s, self._load_in_background, term)
         return wait_s
 
-    def _load_in_background(self, term: Term[S]) -> None:
+    def _load_in_background(self, term: CoordinatorTerm[S]) -> None:
         self._workers.spawn(self._try_to_load(term), f"load the coordinator of {self.topic}-{term.partition}")
 
-    def load_again(self, term: Term[S], error: Exception | None) -> None:
+    def load_again(self, term: CoordinatorTerm[S], error: Exception | None) -> None:
         """Load a coordinator again from its log. With `error`, its `replay` or `tick` has failed."""
         if error is not None:
             name = f"{self.topic}-{term.partition}"
             self._logger.error("the coordinator of %s failed; loading it again", name, exc_info=error)
         self.resign(term.partition)
-        again = self._terms[term.partition] = Term(term.partition, term.epoch, Backoff(*RETRY_MS))
+        again = self._terms[term.partition] = CoordinatorTerm(term.partition, term.epoch, Backoff(*RETRY_MS))
         self._load_later(again)
 
-    async def _load(self, term: Term[S]) -> None:
+    async def _load(self, term: CoordinatorTerm[S]) -> None:
         """Rebuild a shard from its partition.
 
         The shard reads the log in parts. Other requests have their turn between two parts, and the log may grow. If the

@@ -10,7 +10,7 @@ from oncelog.broker.coordinators.markers import MarkerWriter
 from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
-from oncelog.broker.coordinators.terms import Terms
+from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.coordinators.verification import RemoteCoordinators
 from oncelog.broker.peers import Peers
 from oncelog.broker.storage.partitions import Partitions
@@ -75,7 +75,7 @@ class TransactionService:
             id_expiration_ms=config.transactional_id_expiration_ms,
             two_phase_commit=config.transaction_two_phase_commit_enable,
         )
-        terms = Terms(TRANSACTION_STATE, self._make_shard, decode_record, cache, partitions, runtime)
+        terms = CoordinatorTerms(TRANSACTION_STATE, self._make_shard, decode_record, cache, partitions, runtime)
         self.shell = CoordinatorShell(terms, cache, runtime)
         self._peers = peers
         self._remote = RemoteCoordinators(peers, runtime.workers)
