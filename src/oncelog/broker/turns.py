@@ -21,10 +21,10 @@ NEW_LOG_ITEMS = 20
 """The weight of an append that creates the files of a log: it takes as long as this many other items."""
 
 
-class Turns:
+class Yielder:
     """Count the items of one request, and pause after a fixed number of them.
 
-    Turns count items instead of time, so that a simulated run is the same each time.
+    It counts items instead of time, so that a simulated run is the same each time.
     """
 
     __slots__ = ("_items", "_left")
@@ -59,10 +59,10 @@ async def in_turns(work: Steps[T], items: int = ITEMS_A_TURN) -> T:
 
 async def mapped(items: Iterable[T], make: Callable[[T], R]) -> list[R]:
     """Return `make(item)` of each item of a request, and let the loop serve other requests in between."""
-    turns = Turns()
+    yielder = Yielder()
     made = []
     for item in items:
-        await turns.next()
+        await yielder.next()
         made.append(make(item))
     return made
 
@@ -74,19 +74,19 @@ async def listed(items: Iterable[T]) -> list[T]:
 
 async def counted(keys: Iterable[K]) -> Counter[K]:
     """Count how often each key occurs in a request, and let the loop serve other requests in between."""
-    turns = Turns(KEYS_A_TURN)
+    yielder = Yielder(KEYS_A_TURN)
     named: Counter[K] = Counter()
     for key in keys:
-        await turns.next()
+        await yielder.next()
         named[key] += 1
     return named
 
 
 async def by_key(items: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
     """Return the last item of each key of a request, and let the loop serve other requests in between."""
-    turns = Turns(KEYS_A_TURN)
+    yielder = Yielder(KEYS_A_TURN)
     found: dict[K, T] = {}
     for item in items:
-        await turns.next()
+        await yielder.next()
         found[key(item)] = item
     return found

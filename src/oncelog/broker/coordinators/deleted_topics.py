@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART
 from oncelog.broker.coordinators.shell import CoordinatorShell
-from oncelog.broker.turns import KEYS_A_TURN, Turns
+from oncelog.broker.turns import KEYS_A_TURN, Yielder
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.image_nodes import created_ms
@@ -62,11 +62,11 @@ class DeletedTopics:
 
     async def delete(self, deletions: Iterable[Deletion]) -> None:
         """Delete the offsets in parts. The loop serves other requests in between."""
-        turns = Turns(KEYS_A_TURN)
+        yielder = Yielder(KEYS_A_TURN)
         for deletion in deletions:
             effects = Effects()
             for record in deletion.tombstones:
-                await turns.next()
+                await yielder.next()
                 if record is not None:
                     effects.records.append(record)
                 if len(effects.records) == ITEMS_A_PART:
@@ -102,9 +102,9 @@ class DeletedTopics:
 
     async def _unknown_topics(self, shard: GroupCoordinator) -> list[str]:
         topics: set[str] = set()
-        turns = Turns(KEYS_A_TURN)
+        yielder = Yielder(KEYS_A_TURN)
         for topic in shard.topics_with_offsets():
-            await turns.next()
+            await yielder.next()
             topics.add(topic)
         return sorted(topic for topic in topics if self._cache.image.topic(topic) is None)
 

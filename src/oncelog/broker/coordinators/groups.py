@@ -17,7 +17,7 @@ from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, part
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns, counted
+from oncelog.broker.turns import Yielder, counted
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.coordinator.effects import Effects
@@ -328,9 +328,9 @@ class GroupService:
         """
         by_partition: dict[int, list[str]] = {}
         results: list[DeletableGroupResult] = []
-        turns = Turns()
+        yielder = Yielder()
         for group_id in group_ids:
-            await turns.next()
+            await yielder.next()
             try:
                 by_partition.setdefault(self.shell.partition_for(group_id), []).append(group_id)
             except ProtocolError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.protocol.records import (
     HEADER_SIZE,
@@ -107,9 +107,9 @@ async def replay_batch(shard: Shard, decode_record: DecodeRecord, header: BatchH
             shard.replay_end_transaction(header.producer_id, header.producer_epoch, commit)
         return
     producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
-    turns = Turns()
+    yielder = Yielder()
     for record in decode_records(view):
-        await turns.next()
+        await yielder.next()
         if record.key is None:
             continue
         decoded = decode_record(record.key, record.value)

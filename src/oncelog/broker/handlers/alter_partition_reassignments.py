@@ -13,7 +13,7 @@ from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.alter_partition_reassignments import (
@@ -48,12 +48,12 @@ async def handle(
         late = error.code, str(error)
         answer.error_code, answer.error_message = late
     registered = {} if late else await topics.registered()
-    turns = Turns()
+    yielder = Yielder()
     for topic in request.topics:
-        await turns.next()
+        await yielder.next()
         results = []
         for wanted in topic.partitions:
-            await turns.next()
+            await yielder.next()
             result = ReassignablePartitionResponse(partition_index=wanted.partition_index)
             refused = late or _refusal(cache.image, registered, topic.name, wanted)
             if refused is not None:

@@ -12,7 +12,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -43,9 +43,9 @@ def heartbeat(
 async def describe(request: ConsumerGroupDescribeRequest, _ctx: RequestContext) -> ConsumerGroupDescribeResponse:
     """Return UNSUPPORTED_VERSION for each group (`KafkaApis.handleConsumerGroupDescribe`)."""
     response = ConsumerGroupDescribeResponse()
-    turns = Turns()
+    yielder = Yielder()
     for group_id in request.group_ids:
-        await turns.next()
+        await yielder.next()
         response.groups.append(DescribedGroup(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION))
     return response
 

@@ -14,7 +14,7 @@ from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns, by_key, counted, mapped
+from oncelog.broker.turns import Yielder, by_key, counted, mapped
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -39,10 +39,10 @@ async def handle(
             return await _refused(request, error)
     results = []
     allowed = MAX_NEW_PARTITIONS
-    turns = Turns()
+    yielder = Yielder()
     for topic in (await by_key(request.topics, attrgetter("name"))).values():
         result = CreatePartitionsTopicResult(name=topic.name)
-        await turns.next()
+        await yielder.next()
         try:
             if named[topic.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

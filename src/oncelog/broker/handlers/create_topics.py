@@ -14,7 +14,7 @@ from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext, may_create
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns, counted, mapped
+from oncelog.broker.turns import Yielder, counted, mapped
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -65,9 +65,9 @@ class CreateTopics:
         timed_out = ""
         """The message of the first topic whose creation timed out. The other topics would wait as long."""
         described: Described = {}
-        turns = Turns(TOPICS_A_TURN)
+        yielder = Yielder(TOPICS_A_TURN)
         for topic in request.topics:
-            await turns.next()
+            await yielder.next()
             if named[topic.name] == 0:
                 continue
             try:

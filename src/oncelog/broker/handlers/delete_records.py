@@ -14,7 +14,7 @@ from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import INTERNAL_TOPICS
@@ -53,9 +53,9 @@ async def handle(
     gone = asyncio.Event()
     with ctx.session.on_disconnect(gone.set):  # the client may disconnect before the wait begins
         response, deleted = await _delete_all(cache, partitions, directories, logger, request, ctx)
-        turns = Turns()
+        yielder = Yielder()
         for replica, answer in deleted:
-            await turns.next()
+            await yielder.next()
             left_ms = 0 if gone.is_set() else max(0, int((end_s - loop.time()) * 1000))
             await _replicated(replica, answer, left_ms, ctx)
     return response
@@ -76,12 +76,12 @@ async def _delete_all(
     """
     response = DeleteRecordsResponse()
     deleted: list[tuple[Replica, DeleteRecordsPartitionResult, DataDirectory | None]] = []
-    turns = Turns()
+    yielder = Yielder()
     refused = RefusedItems()
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
         for wanted in topic.partitions:
-            await turns.next()
+            await yielder.next()
             answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             try:
                 ctx.authorize(Operation.DELETE, Resource.TOPIC, topic.name)
@@ -102,7 +102,7 @@ async def _delete_all(
     done: _Deleted = []
     unwritten = RefusedItems()
     for replica, answer, log_dir in deleted:
-        await turns.next()
+        await yielder.next()
         if log_dir not in written:
             unwritten.add("%s-%d", replica.topic, answer.partition_index)
             answer.error_code, answer.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, _NONE

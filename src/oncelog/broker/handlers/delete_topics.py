@@ -11,7 +11,7 @@ from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns, counted, mapped
+from oncelog.broker.turns import Yielder, counted, mapped
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -51,11 +51,11 @@ async def handle(
     found: dict[int, TopicInfo] = {}
     ids: set[UUID] = set()
     results = []
-    turns = Turns()
+    yielder = Yielder()
     for (name, topic_id), times in named.items():
         result = DeletableTopicResult(name=name, topic_id=topic_id)
         results.append(result)
-        await turns.next()
+        await yielder.next()
         try:
             if not config.current.delete_topic_enable:
                 old = ctx.api_version < _WITH_OWN_ERROR

@@ -18,7 +18,7 @@ from oncelog.broker.metadata.alterations import this_broker, unserved
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, configured
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns, by_key
+from oncelog.broker.turns import Yielder, by_key
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -53,9 +53,9 @@ async def handle(
         request.resources,
         lambda resource: (resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())),
     )
-    turns = Turns(RESOURCES_A_TURN)
+    yielder = Yielder(RESOURCES_A_TURN)
     for resource in asked.values():
-        await turns.next()
+        await yielder.next()
         result = DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )

@@ -8,7 +8,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -23,13 +23,13 @@ async def handle(
     partitions: Partitions, request: DescribeProducersRequest, ctx: RequestContext
 ) -> DescribeProducersResponse:
     """Return the producers of each partition that this broker leads, or the partition's error."""
-    turns = Turns()
+    yielder = Yielder()
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _partition(partitions, topic.name, index, ctx, turns) for index in topic.partition_indexes
+                    await _partition(partitions, topic.name, index, ctx, yielder) for index in topic.partition_indexes
                 ],
             )
             for topic in request.topics
@@ -38,9 +38,9 @@ async def handle(
 
 
 async def _partition(
-    partitions: Partitions, topic: str, index: int, ctx: RequestContext, turns: Turns
+    partitions: Partitions, topic: str, index: int, ctx: RequestContext, yielder: Yielder
 ) -> PartitionResponse:
-    await turns.next()
+    await yielder.next()
     try:
         ctx.authorize(Operation.READ, Resource.TOPIC, topic)
         log = partitions.find(topic, index).log
@@ -48,7 +48,7 @@ async def _partition(
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error))
     producers = []
     for producer in log.producers():
-        await turns.next()
+        await yielder.next()
         producers.append(
             ProducerState(
                 producer_id=producer.producer_id,

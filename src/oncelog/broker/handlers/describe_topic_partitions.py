@@ -13,7 +13,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.nodes import Nodes, PartitionView
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import INTERNAL_TOPICS, PartitionInfo, TopicInfo, check_topic_name
 from oncelog.net.server_options import Listener
@@ -47,10 +47,10 @@ async def handle(
         return _refused(request)
     response = DescribeTopicPartitionsResponse()
     left = max(1, min(request.response_partition_limit, config.current.max_request_partition_size_limit))
-    turns = Turns()
+    yielder = Yielder()
     hidden: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
-        await turns.next()
+        await yielder.next()
         if not ctx.may(Operation.DESCRIBE, Resource.TOPIC, name):
             if asked:
                 hidden.append(_hidden(name))

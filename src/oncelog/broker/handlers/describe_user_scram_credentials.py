@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -19,10 +19,10 @@ async def handle(
 ) -> DescribeUserScramCredentialsResponse:
     """Return RESOURCE_NOT_FOUND for each user that the request names, DUPLICATE_RESOURCE if it names one twice."""
     ctx.authorize(Operation.DESCRIBE, *CLUSTER)
-    turns = Turns()
+    yielder = Yielder()
     results: dict[str, DescribeUserScramCredentialsResult] = {}
     for named in request.users or ():
-        await turns.next()
+        await yielder.next()
         user = named.name
         if user not in results:
             code = ErrorCode.RESOURCE_NOT_FOUND

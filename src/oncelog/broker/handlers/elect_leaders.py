@@ -14,7 +14,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import NO_LEADER
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -54,7 +54,7 @@ class ElectLeaders:
         named, election_type = request.topic_partitions, request.election_type
         if named is not None and not named:
             return ElectLeadersResponse()
-        turns = Turns()
+        yielder = Yielder()
         wanted: Iterable[tuple[str, Sequence[int]]]
         if named is None:
             wanted = [(topic.name, range(topic.partition_count)) for topic in self.cache.image.topics()]
@@ -67,7 +67,7 @@ class ElectLeaders:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
             for topic, indexes in wanted:
                 for index in indexes:
-                    await turns.next()
+                    await yielder.next()
                     if self._obstacle(topic, index, election_type) is None:
                         needed.add((topic, index))
             if needed:
@@ -75,7 +75,7 @@ class ElectLeaders:
         except ProtocolError as error:
             code, message = error.code, str(error)
             refused = [
-                await _results(topic.topic, topic.partitions, lambda _, __: (code, message), turns)
+                await _results(topic.topic, topic.partitions, lambda _, __: (code, message), yielder)
                 for topic in named or ()
             ]
             return ElectLeadersResponse(error_code=code, replica_election_results=refused)
@@ -84,7 +84,7 @@ class ElectLeaders:
             result = self._elected(topic, index, election_type, tried=(topic, index) in needed)
             return None if named is None and result[0] == ErrorCode.ELECTION_NOT_NEEDED else result
 
-        results = [await _results(topic, indexes, elected, turns) for topic, indexes in wanted]
+        results = [await _results(topic, indexes, elected, yielder) for topic, indexes in wanted]
         return ElectLeadersResponse(replica_election_results=results)
 
     def _obstacle(self, topic: str, index: int, election_type: int) -> Elected | None:
@@ -110,13 +110,13 @@ class ElectLeaders:
 
 
 async def _results(
-    topic: str, indexes: Iterable[int], elect: Callable[[str, int], Elected | None], turns: Turns
+    topic: str, indexes: Iterable[int], elect: Callable[[str, int], Elected | None], yielder: Yielder
 ) -> ReplicaElectionResult:
     """Return the results of a topic. Omit the partitions for which `elect` returns None."""
-    await turns.next()
+    await yielder.next()
     result = ReplicaElectionResult(topic=topic, partition_result=[])
     for index in indexes:
-        await turns.next()
+        await yielder.next()
         elected = elect(topic, index)
         if elected is not None:
             code, message = elected

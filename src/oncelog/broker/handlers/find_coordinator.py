@@ -12,7 +12,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.topics import TopicInfo
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -39,9 +39,9 @@ async def handle(
     batched = ctx.api_version >= _BATCHED_SINCE
     keys = request.coordinator_keys if batched else [request.key]
     found = []
-    turns = Turns()
+    yielder = Yielder()
     for key in keys:
-        await turns.next()
+        await yielder.next()
         found.append(await _find(topics, nodes, request.key_type, key, ctx))
     if batched:
         return FindCoordinatorResponse(coordinators=found)

@@ -10,7 +10,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns, counted
+from oncelog.broker.turns import Yielder, counted
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -57,9 +57,9 @@ async def sync(groups: GroupService, request: SyncGroupRequest, ctx: RequestCont
 async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: RequestContext) -> DescribeGroupsResponse:
     """Return the state and the members of each group, or its error, in the order of the request."""
     described = []
-    turns = Turns()
+    yielder = Yielder()
     for group_id in request.groups:
-        await turns.next()
+        await yielder.next()
         try:
             ctx.authorize(Operation.DESCRIBE, Resource.GROUP, group_id)
         except ProtocolError as error:
@@ -76,9 +76,9 @@ async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: Re
 async def delete(groups: GroupService, request: DeleteGroupsRequest, ctx: RequestContext) -> DeleteGroupsResponse:
     """Return an error for each group. A group that the request names twice has one result (KIP-229)."""
     allowed, refused = [], []
-    turns = Turns()
+    yielder = Yielder()
     for group_id in await counted(request.groups_names):
-        await turns.next()
+        await yielder.next()
         try:
             ctx.authorize(Operation.DELETE, Resource.GROUP, group_id)
         except ProtocolError as error:

@@ -8,7 +8,7 @@ from functools import partial
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
@@ -32,10 +32,10 @@ async def handle(
     wanted = {ResourceType.CLIENT_METRICS} if ctx.api_version == 0 else set(request.resource_types) or _TYPES
     if not wanted <= _TYPES:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    turns = Turns()
+    yielder = Yielder()
     found = []
     for resource in _resources(cache.image):
-        await turns.next()
+        await yielder.next()
         if resource.resource_type in wanted:
             found.append(resource)
     return ListConfigResourcesResponse(config_resources=found)

@@ -11,7 +11,7 @@ from oncelog.broker.requests.fetch_consumers import check_leader_epoch
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns, counted
+from oncelog.broker.turns import Yielder, counted
 from oncelog.broker.workers import Workers
 from oncelog.log.log import Log
 from oncelog.log.timestamps import first_since, last_of
@@ -57,11 +57,11 @@ async def handle(
     named = await counted((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
     isolation = request.isolation_level if request.replica_id == _CONSUMER else None
     topics = []
-    turns = Turns()
+    yielder = Yielder()
     for topic in request.topics:
         found_offsets = []
         for asked in topic.partitions:
-            await turns.next()
+            await yielder.next()
             code = ErrorCode.NONE
             found = _NOTHING
             try:

@@ -14,7 +14,7 @@ from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
-from oncelog.broker.turns import ITEMS_A_TURN, Turns, by_key
+from oncelog.broker.turns import ITEMS_A_TURN, Yielder, by_key
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import (
     INTERNAL_TOPICS,
@@ -60,20 +60,20 @@ class Metadata:
         if ctx.api_version < _BY_TOPIC_ID:
             _check_names(request, ctx.api_version)
         if request.topics is None or (ctx.api_version == 0 and not request.topics):
-            turns = Turns()
+            yielder = Yielder()
             topics = [
-                await self._topic(info, ctx, turns)
+                await self._topic(info, ctx, yielder)
                 for info in self.cache.image.topics()
                 if ctx.may(Operation.DESCRIBE, Resource.TOPIC, info.name)
             ]
             return self._response(request, ctx, topics)
-        turns = Turns()
+        yielder = Yielder()
         asked = (await by_key(request.topics, attrgetter("name", "topic_id"))).values()
         creates = request.allow_auto_topic_creation and self.config.current.auto_create_topics_enable
         if creates:
             missing = []
             for topic in asked:
-                await turns.next()
+                await yielder.next()
                 if topic.name and self._refusal(topic.name, ctx, creates) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     missing.append(topic.name)
             if len(missing) * self.config.current.num_partitions > MAX_NEW_PARTITIONS:
@@ -84,14 +84,14 @@ class Metadata:
                 )
             elif missing:
                 await self._create(missing)
-        return self._response(request, ctx, [await self._asked(topic, ctx, turns, creates) for topic in asked])
+        return self._response(request, ctx, [await self._asked(topic, ctx, yielder, creates) for topic in asked])
 
     async def _create(self, missing: list[str]) -> None:
         """Create the requested topics for which this is possible."""
-        turns = Turns()
+        yielder = Yielder()
         refused = RefusedItems()
         for name in missing:
-            await turns.next()
+            await yielder.next()
             try:
                 if name in INTERNAL_TOPICS or _may_be_created(self.cache.image, name):
                     await self.topics.create_missing(name)
@@ -116,9 +116,9 @@ class Metadata:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     async def _asked(
-        self, asked: MetadataRequestTopic, ctx: RequestContext, turns: Turns, creates: bool
+        self, asked: MetadataRequestTopic, ctx: RequestContext, yielder: Yielder, creates: bool
     ) -> MetadataResponseTopic:
-        await turns.next()
+        await yielder.next()
         image = self.cache.image
         if asked.name is None:
             found = image.topic_by_id(asked.topic_id)
@@ -127,13 +127,13 @@ class Metadata:
             if not ctx.may(Operation.DESCRIBE, Resource.TOPIC, found.name):
                 refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
-            return await self._topic(found, ctx, turns)
+            return await self._topic(found, ctx, yielder)
         code = self._refusal(asked.name, ctx, creates)
         if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
         found = image.topic(asked.name)
         if found is not None:
-            return await self._topic(found, ctx, turns)
+            return await self._topic(found, ctx, yielder)
         try:
             check_topic_name(asked.name)
         except ProtocolError as error:
@@ -142,11 +142,11 @@ class Metadata:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION if collides else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
 
-    async def _topic(self, topic: TopicInfo, ctx: RequestContext, turns: Turns) -> MetadataResponseTopic:
+    async def _topic(self, topic: TopicInfo, ctx: RequestContext, yielder: Yielder) -> MetadataResponseTopic:
         partitions: list[MetadataResponsePartition] = []
         for first in range(0, topic.partition_count, ITEMS_A_TURN):
             some = topic.partitions[first : first + ITEMS_A_TURN]
-            await turns.next(len(some))
+            await yielder.next(len(some))
             partitions += [self._partition(topic.name, index, info, ctx) for index, info in enumerate(some, first)]
         return MetadataResponseTopic(
             name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions

@@ -10,7 +10,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns, in_turns
+from oncelog.broker.turns import Yielder, in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.coordinator.groups.offsets import no_offset
 from oncelog.log.steps import Steps
@@ -37,18 +37,18 @@ async def handle(
 ) -> OffsetFetchResponse:
     """Return each group's offsets, or its error."""
     version = ctx.api_version
-    turns = Turns()
+    yielder = Yielder()
     if version >= _WITH_SEVERAL_GROUPS:
         answer = OffsetFetchResponse(groups=[])
         for group in request.groups:
-            await turns.next()
+            await yielder.next()
             answer.groups.append(await _fetch(cache, groups, group, request.require_stable, ctx))
         return answer
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
     if request.topics is not None:
         asked.topics = []
         for topic in request.topics:
-            await turns.next()
+            await yielder.next()
             asked.topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
     return await in_turns(_single(await _fetch(cache, groups, asked, request.require_stable, ctx)))
 

@@ -9,7 +9,7 @@ from oncelog.broker.requests.fetch_consumers import check_leader_epoch
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.leader import end_offset_for_epoch
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.offset_for_leader_epoch import (
@@ -29,12 +29,12 @@ async def handle(
     If there is no such epoch, both are -1.
     """
     response = OffsetForLeaderEpochResponse()
-    turns = Turns()
+    yielder = Yielder()
     for topic in request.topics:
         result = OffsetForLeaderTopicResult(topic=topic.topic)
         response.topics.append(result)
         for asked in topic.partitions:
-            await turns.next()
+            await yielder.next()
             result.partitions.append(_find(partitions, topic.topic, asked, ctx))
     return response
 

@@ -29,7 +29,7 @@ from oncelog.broker.requests.produce_checks import (
 )
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Turns, in_turns
+from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Yielder, in_turns
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.leader import Leadership
@@ -288,15 +288,15 @@ class ProduceHandler:
         (KIP-966). NOT_ENOUGH_REPLICAS_AFTER_APPEND does not occur. If the client disconnects, the wait ends.
         """
         stored = request.acks != ALL
-        turns = Turns()
+        yielder = Yielder()
         with DelayedCommits(len(late), max(request.timeout_ms, 0), ctx.session) as commits:
             for target, replica, term, _ in late:
-                await turns.next()
+                await yielder.next()
                 commits.add(replica, target.last_offset, term, stored=stored)
             await commits.ended
         for code, (target, _, _, partition) in zip(commits.errors, late, strict=True):
             if code is not ErrorCode.NONE:
-                await turns.next()
+                await yielder.next()
                 partition.error_code = code
                 partition.error_message = f"{target.topic}-{partition.index}: {code.text}"
                 if code is not ErrorCode.REQUEST_TIMED_OUT:

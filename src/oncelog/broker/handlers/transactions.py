@@ -15,7 +15,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.coordinator.transactions.coordinator import init_error
 from oncelog.coordinator.transactions.queries import no_description
@@ -71,9 +71,9 @@ async def describe(
 ) -> DescribeTransactionsResponse:
     """Return the state, producer and partitions of each transactional id, or its error."""
     states = []
-    turns = Turns()
+    yielder = Yielder()
     for name in request.transactional_ids:
-        await turns.next()
+        await yielder.next()
         try:
             ctx.authorize(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
         except ProtocolError as error:

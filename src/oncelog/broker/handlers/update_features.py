@@ -8,7 +8,7 @@ from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.features import Change
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.update_features import (
@@ -29,9 +29,9 @@ async def handle(
     """
     ctx.authorize(Operation.ALTER, *CLUSTER)
     changes: dict[str, Change] = {}
-    turns = Turns()
+    yielder = Yielder()
     for update in request.feature_updates:
-        await turns.next()
+        await yielder.next()
         changes[update.feature] = Change(update.feature, update.max_version_level, update.upgrade_type)
     try:
         await settings.update_features(list(changes.values()), validate_only=request.validate_only)
@@ -41,7 +41,7 @@ async def handle(
     response = UpdateFeaturesResponse()
     if ctx.api_version <= _LAST_WITH_RESULTS:
         for update in request.feature_updates:
-            await turns.next()
+            await yielder.next()
             result = UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)
             response.results.append(result)
     return response

@@ -14,7 +14,7 @@ from oncelog.broker.requests.delayed import DelayedCommits
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -52,9 +52,9 @@ async def handle(
     errors: Errors = {}
     appended: dict[Partition, Appended] = {}
     refused = RefusedItems()
-    turns = Turns(MARKERS_A_TURN)
+    yielder = Yielder(MARKERS_A_TURN)
     for marker in request.markers:
-        await turns.next()
+        await yielder.next()
         of_producer = errors.setdefault(marker.producer_id, {})
         end = EndMarker(
             marker.transaction_result,
@@ -64,37 +64,37 @@ async def handle(
             marker.transaction_version,
         )
         for topic in marker.topics:
-            await turns.next()
+            await yielder.next()
             for index in topic.partition_indexes:
-                await turns.next()
+                await yielder.next()
                 of_producer[topic.name, index] = _write(appender, end, topic.name, index, refused, appended)
     refused.log(logger, "WriteTxnMarkers cannot append a marker")
     lost: dict[Partition, ErrorCode] = {}
     with DelayedCommits(len(appended), COMMIT_TIMEOUT_MS, ctx.session) as commits:
         for replica, offset, term in appended.values():
-            await turns.next()
+            await yielder.next()
             commits.add(replica, offset, term)
         await commits.ended
     for where, error in zip(appended, commits.errors, strict=True):
-        await turns.next()
+        await yielder.next()
         lost[where] = error
     return await _response(errors, lost)
 
 
 async def _response(errors: Errors, lost: Mapping[Partition, ErrorCode]) -> WriteTxnMarkersResponse:
-    turns = Turns()
+    yielder = Yielder()
     markers = []
     for producer_id, of_producer in errors.items():
         by_topic: dict[str, WritableTxnMarkerTopicResult] = {}
         for (name, index), error in of_producer.items():
-            await turns.next()
+            await yielder.next()
             topic = by_topic.get(name)
             if topic is None:
                 topic = by_topic[name] = WritableTxnMarkerTopicResult(name=name, partitions=[])
             code = error or lost.get((name, index), error)
             topic.partitions.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
         markers.append(WritableTxnMarkerResult(producer_id=producer_id, topics=list(by_topic.values())))
-        await turns.next()
+        await yielder.next()
     return WriteTxnMarkersResponse(markers=markers)
 
 

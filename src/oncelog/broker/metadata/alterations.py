@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from oncelog.broker.config import loggers
 from oncelog.broker.config.changes import NOT_SERVED, Change, Key, broker_key, topic_key
 from oncelog.broker.metadata.settings import SettingsAdministration
-from oncelog.broker.turns import Turns, counted
+from oncelog.broker.turns import Yielder, counted
 from oncelog.cluster.topics import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
@@ -43,9 +43,9 @@ async def alter_each(
     """Change each resource and return its error and message. A resource that is named twice is not changed."""
     named = await counted((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes = []
-    turns = Turns()
+    yielder = Yielder()
     for resource in resources:
-        await turns.next()
+        await yielder.next()
         code, message = ErrorCode.NONE, None
         try:
             if named[resource.resource_type, resource.resource_name] > 1:

@@ -23,7 +23,7 @@ from oncelog.broker.storage.log_offsets import LogOffsetReader
 from oncelog.broker.storage.log_opener import LogOpener
 from oncelog.broker.storage.roles import Roles
 from oncelog.broker.storage.unlinker import Unlinker
-from oncelog.broker.turns import Turns, in_turns
+from oncelog.broker.turns import Yielder, in_turns
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
@@ -288,15 +288,15 @@ class Partitions:
     ) -> None:
         for topic, steps in dropping:
             await self._delete(topic, steps)
-        turns = Turns()
+        yielder = Yielder()
         for name in configured:
-            await turns.next()
+            await yielder.next()
             newest = self._cache.image.topic(name)
             if newest is not None:
                 self._reconfigure(newest)
         followed = []
         for key in ((name, partition) for name, partitions in changed.items() for partition in partitions):
-            await turns.next()
+            await yielder.next()
             self.incomplete.release(key)
             replica = self._replicas.get(key)
             if replica is not None:
@@ -317,9 +317,9 @@ class Partitions:
 
     async def apply_roles(self) -> None:
         """Lead and follow as the newest image and the registration of this broker say."""
-        turns = Turns()
+        yielder = Yielder()
         for replica in tuple(self._replicas.values()):
-            await turns.next()
+            await yielder.next()
             self._apply_role(replica)
             self.roles.brokers_changed(replica)
 
