@@ -26,7 +26,7 @@ DRIVERS = (
     *("blocking", "calls", "guards", "http", "statistics", "table_kernels", "connections/pool"),
     *(f"discovery/{name}" for name in ("cluster", "metadata", "retries", "slow_answers")),
     *("requests/broker_fanout", "requests/offsets"),
-    *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "turns", "buffer", "sender")),
+    *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "sender_loop", "buffer", "sender")),
     *(
         f"producer/{name}"
         for name in ("in_order", "coordinator_driver", "routes", "delivery", "tables", "markers", "resumed")

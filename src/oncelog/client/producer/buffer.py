@@ -19,8 +19,8 @@ from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.completion import Completion
 from oncelog.client.producer.delivery import Delivery, RecordFuture
 from oncelog.client.producer.partitioner import Partitioner
+from oncelog.client.producer.sender_loop import SenderLoop
 from oncelog.client.producer.transaction_manager import TransactionManager
-from oncelog.client.producer.turns import Turns
 from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS, checked
 from oncelog.client.types import Headers, TopicPartition
 
@@ -63,7 +63,7 @@ class RecordBuffer:
         manager: TransactionManager | None,
         completion: Completion,
         guard: Guard,
-        turns: Turns,
+        sender_loop: SenderLoop,
         *,
         partitioner: Partitioner,
         counts: dict[str, int],
@@ -80,7 +80,7 @@ class RecordBuffer:
         self._owned = guard.owned
         self._deferred: deque[_Deferred] = deque()
         """Records of sends inside a send of the same thread. They follow it."""
-        self._turns = turns
+        self._sender_loop = sender_loop
         self._memory = threading.Condition(guard.lock)
         self.memory_waiters = 0
         """How many threads wait for memory."""
@@ -125,7 +125,7 @@ class RecordBuffer:
             timestamp = time.time_ns() // 1_000_000
         elif not 0 <= index_of(timestamp) <= LAST_TIMESTAMP:
             raise errors.UsageError(f"timestamp = {timestamp}: {TIMESTAMPS}")
-        turns = self._turns
+        sender_loop = self._sender_loop
         if self._owned():
             return self._defer(topic, value, key, partition, timestamp, headers)
         with self._lock:
@@ -133,7 +133,7 @@ class RecordBuffer:
             if self._manager is not None:
                 self._manager.may_append(tp)
             try:
-                added = self._accumulator.append(tp, key, value, timestamp, headers, turns.now_ms)
+                added = self._accumulator.append(tp, key, value, timestamp, headers, sender_loop.now_ms)
             except (AttributeError, TypeError, ValueError) as error:
                 raise NotAddedError(partition) from error
             releases = self._releases
@@ -143,7 +143,7 @@ class RecordBuffer:
             self._no_room(partition, releases)
         batch, index, wake = added
         if wake:
-            turns.wake()
+            sender_loop.wake()
         return RecordFuture(batch.delivery, index, timestamp)
 
     def _defer(
@@ -159,7 +159,7 @@ class RecordBuffer:
         data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
         delivery = self._accumulator.new_delivery((topic, partition))
         self._deferred.append(_Deferred((topic, partition), name, data, timestamp, pairs, delivery))
-        self._turns.wake()  # if an exception ends the interrupted call, the next turn adds the record
+        self._sender_loop.wake()  # if an exception ends the interrupted call, the next turn adds the record
         return RecordFuture(delivery, 0, timestamp)
 
     def _add_deferred(self) -> None:
@@ -169,7 +169,7 @@ class RecordBuffer:
                 outcomes = self._place_deferred()
             for outcome in outcomes:
                 outcome()
-            self._turns.wake()
+            self._sender_loop.wake()
 
     def _place_deferred(self) -> list[Callable[[], None]]:
         outcomes: list[Callable[[], None]] = []
@@ -180,7 +180,7 @@ class RecordBuffer:
                 self.check_open()
                 if self._manager is not None:
                     self._manager.may_append(tp)
-                added = self._accumulator.append(tp, key, value, timestamp, headers, self._turns.now_ms)
+                added = self._accumulator.append(tp, key, value, timestamp, headers, self._sender_loop.now_ms)
                 if added is None:
                     raise errors.TimedOutError(
                         f"the record buffer is full, and a send() in {INTERRUPTS} that interrupts another call cannot "
@@ -198,15 +198,15 @@ class RecordBuffer:
             self.check_open()
             if self._manager is not None:
                 self._manager.may_append(tp)
-            batch = self._accumulator.add_encoded(tp, data, self._turns.now_ms())
+            batch = self._accumulator.add_encoded(tp, data, self._sender_loop.now_ms())
             releases = self._releases
         if batch is None:
             self._no_room(tp[1], releases)
-        self._turns.wake()
+        self._sender_loop.wake()
         return batch
 
     def _no_room(self, partition: int, releases: int) -> NoReturn:
-        self._turns.wake()  # full memory is a reason to send
+        self._sender_loop.wake()  # full memory is a reason to send
         raise NoRoomError(partition, releases)
 
     def check_open(self) -> None:
@@ -230,7 +230,7 @@ class RecordBuffer:
 
     async def memory_freed(self, timeout: float) -> bool:
         """Wait for the next change: the loop itself frees memory. Return False after `timeout` seconds."""
-        return bool((await asyncio.wait([self._turns.next_change()], timeout=timeout))[0])
+        return bool((await asyncio.wait([self._sender_loop.next_change()], timeout=timeout))[0])
 
     @contextmanager
     def settling(self) -> Iterator[Completion]:
@@ -245,7 +245,7 @@ class RecordBuffer:
         for outcome in outcomes:
             outcome()
         if outcomes:
-            self._turns.changed()
+            self._sender_loop.changed()
 
     def _freed(self) -> None:
         self._releases += 1
@@ -260,4 +260,4 @@ class RecordBuffer:
             self._freed()
         for outcome in outcomes:
             outcome()
-        self._turns.changed()
+        self._sender_loop.changed()

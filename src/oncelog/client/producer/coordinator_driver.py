@@ -14,8 +14,8 @@ from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.discovery.slow_answers import noticed
 from oncelog.client.guards import Guard
 from oncelog.client.producer import coordinator_requests as coordination
+from oncelog.client.producer.sender_loop import SenderLoop
 from oncelog.client.producer.transaction_manager import TransactionManager
-from oncelog.client.producer.turns import Turns
 from oncelog.client.troubles import Troubles
 from oncelog.net.connection import NoCommonVersionError
 from oncelog.net.failures import ConnectionLostError
@@ -31,7 +31,7 @@ CONCURRENT_BACKOFF_MS = 20
 
 
 class CoordinatorDriver:
-    """Send the requests of one transaction manager, which `lock` guards, on the event loop of `turns`.
+    """Send the requests of one transaction manager, which `lock` guards, on the event loop of `sender_loop`.
 
     `all_settled()` says whether every batch has its outcome.
     """
@@ -41,7 +41,7 @@ class CoordinatorDriver:
         cluster: ClusterClient,
         manager: TransactionManager,
         lock: Guard,
-        turns: Turns,
+        sender_loop: SenderLoop,
         *,
         all_settled: Callable[[], bool],
         troubles: Troubles,
@@ -49,7 +49,7 @@ class CoordinatorDriver:
         self._cluster = cluster
         self._manager = manager
         self._lock = lock
-        self._turns = turns
+        self._sender_loop = sender_loop
         self._all_settled = all_settled
         self._going_on = False
         self._troubles = troubles
@@ -60,7 +60,7 @@ class CoordinatorDriver:
         """Send the next requests, unless a task is already doing so."""
         if not self._going_on and self._next_request() is not None:
             self._going_on = True
-            self._turns.spawn(self._send_requests())
+            self._sender_loop.spawn(self._send_requests())
 
     def _next_request(self) -> coordination.CoordinatorRequest | None:
         with self._lock:
@@ -68,15 +68,15 @@ class CoordinatorDriver:
             asked = coordination.next_request(self._manager, drained=self._all_settled())
             changed = self._manager.state is not before
         if changed:
-            self._turns.changed()
+            self._sender_loop.changed()
         return asked
 
     async def _send_requests(self) -> None:
         backoff = self._cluster.backoff(first_ms=CONCURRENT_BACKOFF_MS)
         try:
-            while not self._turns.closed and (asked := self._next_request()) is not None:
+            while not self._sender_loop.closed and (asked := self._next_request()) is not None:
                 failure = await self._ask(asked)
-                self._turns.changed()
+                self._sender_loop.changed()
                 if failure is None:
                     self._troubles.over(_COORDINATOR)
                     backoff.reset()
@@ -97,10 +97,10 @@ class CoordinatorDriver:
                 self._manager.fatal(
                     errors.FatalError(f"the producer's requests to the coordinator failed unexpectedly: {error!r}")
                 )
-            self._turns.changed()
+            self._sender_loop.changed()
         finally:
             self._going_on = False
-            self._turns.wake()
+            self._sender_loop.wake()
 
     async def _ask(self, asked: coordination.CoordinatorRequest) -> tuple[ErrorCode, str] | None:
         """Send a request once. If it has to be sent again, return the error code and the reason."""

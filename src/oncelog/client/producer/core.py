@@ -33,8 +33,8 @@ from oncelog.client.producer.partitioner import make_partitioner
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.routes import Routes
 from oncelog.client.producer.sender import Sender
+from oncelog.client.producer.sender_loop import SenderLoop
 from oncelog.client.producer.transaction_manager import ManagerState, TransactionEnd, TransactionManager
-from oncelog.client.producer.turns import Turns
 from oncelog.client.serialization.functions import Serializers
 from oncelog.client.statistics import start_statistics
 from oncelog.client.troubles import Troubles
@@ -95,10 +95,10 @@ class ProducerCore:
         self._troubles = self.cluster.troubles(log)
         self._full_buffer = Troubles(log, time.monotonic)
         self.accumulator = _make_accumulator(options, self._failures, loop)
-        self._turns = Turns(loop, clock)
+        self._sender_loop = SenderLoop(loop, clock)
         self.sends = Sends(self.cluster.requests)
         self._routes = Routes(
-            self.cluster, options, self.accumulator, self.lock, self._turns, self.sends, self._troubles
+            self.cluster, options, self.accumulator, self.lock, self._sender_loop, self.sends, self._troubles
         )
         self.counts = self._routes.counts
         self.learn_topic = self._routes.learn_topic
@@ -108,7 +108,7 @@ class ProducerCore:
             self.manager,
             Completion(options, self.accumulator, self.manager, self._troubles, self.cluster.backoff, self.sends),
             self.lock,
-            self._turns,
+            self._sender_loop,
             partitioner=make_partitioner(options, random.randrange, self._routes.weights),
             counts=self.counts,
         )
@@ -118,7 +118,7 @@ class ProducerCore:
             self.buffer,
             self.accumulator,
             self.manager,
-            self._turns,
+            self._sender_loop,
             routes=self._routes,
             coordinator=self._coordinator,
             sends=self.sends,
@@ -151,7 +151,7 @@ class ProducerCore:
             self.cluster,
             manager,
             self.lock,
-            self._turns,
+            self._sender_loop,
             all_settled=self._all_settled,
             troubles=self._troubles,
         )
@@ -178,7 +178,7 @@ class ProducerCore:
     @property
     def closed(self) -> bool:
         """Whether `close` has ended: nothing is sent any more."""
-        return self._turns.closed
+        return self._sender_loop.closed
 
     def note_full_buffer(self, *, freed: bool) -> None:
         """Log if `send` waits long for memory (any thread)."""
@@ -191,11 +191,11 @@ class ProducerCore:
 
     async def _wait_until(self, condition: Callable[[], bool], timeout_ms: float, what: str) -> None:
         """Wait for a condition. Raises TimedOutError that names `what`."""
-        self._turns.wake()
+        self._sender_loop.wake()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while not condition():
-                    await self._turns.next_change()
+                    await self._sender_loop.next_change()
         except TimeoutError:
             why = self._troubles.why()
             raise errors.TimedOutError(
@@ -249,7 +249,7 @@ class ProducerCore:
         self.buffer.check_open()
         with self.lock:
             self._transactional().add_offsets(group, offsets)
-        self._turns.wake()
+        self._sender_loop.wake()
 
     @ends_when_closed
     async def commit(self, timeout_ms: float | None = None) -> None:
@@ -275,7 +275,7 @@ class ProducerCore:
         """Make the transaction in progress abortable, so that a commit fails (any thread)."""
         with self.lock:
             self._transactional().fail_with(errors.AbortableError(why))
-        self._turns.wake()
+        self._sender_loop.wake()
 
     async def _wait_for(self, end: TransactionEnd, manager: TransactionManager, timeout_ms: float | None) -> None:
         self.accumulator.flushing += 1
@@ -287,7 +287,7 @@ class ProducerCore:
         finally:
             self._ending -= 1
             self.accumulator.flushing -= 1
-            self._turns.changed()  # `close` may wait for this
+            self._sender_loop.changed()  # `close` may wait for this
         if end.error is not None:
             raise end.error.with_traceback(None)
 
@@ -345,12 +345,12 @@ class ProducerCore:
         timeout = self.options["delivery_timeout_ms"] if timeout_ms is None else timeout_ms
         manager = self.manager
         transactional = manager is not None and manager.transactional
-        until = self._turns.now_ms() + timeout
+        until = self._sender_loop.now_ms() + timeout
         try:
             if self._ending:
                 with contextlib.suppress(errors.TimedOutError):  # the call in progress raises the error
                     await self._wait_until(lambda: not self._ending, timeout, "close")
-                timeout = max(0, until - self._turns.now_ms())
+                timeout = max(0, until - self._sender_loop.now_ms())
             if manager is None or not transactional:
                 with contextlib.suppress(errors.TimedOutError):  # the remaining records fail, and close() raises that
                     await self._flush(timeout)

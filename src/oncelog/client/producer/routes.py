@@ -24,7 +24,7 @@ from oncelog.client.guards import Guard
 from oncelog.client.metrics.sends import Sends
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.partitioner import spread
-from oncelog.client.producer.turns import Turns
+from oncelog.client.producer.sender_loop import SenderLoop
 from oncelog.client.records import check_topic
 from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection
@@ -42,7 +42,7 @@ class Routes:
         options: Mapping[str, Any],
         accumulator: Accumulator,
         lock: Guard,
-        turns: Turns,
+        sender_loop: SenderLoop,
         sends: Sends,
         troubles: Troubles,
     ) -> None:
@@ -50,7 +50,7 @@ class Routes:
         self._options = options
         self._accumulator = accumulator
         self._lock = lock
-        self._turns = turns
+        self._sender_loop = sender_loop
         self._sends = sends
         self.rejected: Callable[[errors.AuthenticationError], None] = lambda error: None
         """The sender sets it: called if a broker rejects the login, so that no batch waits for its timeout."""
@@ -71,7 +71,7 @@ class Routes:
         connection = self._cluster.open_connection(node, "produce")
         if connection is None and node not in self._connecting:
             self._connecting.add(node)
-            self._turns.spawn(self._connect(node))
+            self._sender_loop.spawn(self._connect(node))
         return connection
 
     def note(self, node: int, *, ready: bool) -> None:
@@ -79,11 +79,11 @@ class Routes:
         if ready:
             self._stuck.pop(node, None)
         elif node not in self._stuck:
-            self._stuck[node] = self._turns.now_ms()
+            self._stuck[node] = self._sender_loop.now_ms()
 
     def weights(self, topic: str, count: int) -> list[int] | None:
         """Return how often to choose each partition for records without a key (KIP-794); None: equally often."""
-        now = self._turns.now_ms()
+        now = self._sender_loop.now_ms()
         until, known = self._weights.get((topic, count), (0, None))
         if now < until:
             return known
@@ -123,7 +123,7 @@ class Routes:
         self.counts[topic] = len(found.partitions)
         if not self._fresh:
             self._fresh = True
-            self._turns.spawn(self._keep_fresh())
+            self._sender_loop.spawn(self._keep_fresh())
         if partition is not None:
             await self._await_partition(topic, partition, begun + limit / 1000)
 
@@ -156,7 +156,7 @@ class Routes:
     async def _keep_fresh(self) -> None:
         """Refresh the metadata every metadata.max.age.ms, so that new partitions get records without an error first."""
         age = max(self._options["metadata_max_age_ms"], self._options["retry_backoff_max_ms"]) / 1000
-        while not self._turns.closed:
+        while not self._sender_loop.closed:
             await asyncio.sleep(age)
             self._forget_idle()
             with contextlib.suppress(errors.KafkaError):  # no broker is reachable now; the next round retries
@@ -166,7 +166,7 @@ class Routes:
 
     def _forget_idle(self) -> None:
         """Forget the topics that got no record for metadata.max.idle.ms (KIP-526)."""
-        now, limit = self._turns.now_ms(), self._options["metadata_max_idle_ms"]
+        now, limit = self._sender_loop.now_ms(), self._options["metadata_max_idle_ms"]
         with self._lock:
             used = self._accumulator.used_topics | {batch.tp[0] for batch in self._accumulator.incomplete()}
             self._accumulator.used_topics = set()
@@ -184,12 +184,12 @@ class Routes:
             self._troubles.over(node)
         finally:
             self._connecting.discard(node)
-            self._turns.wake()
+            self._sender_loop.wake()
 
     async def _until_connected(self, node: int) -> None:
         """Connect to a broker. Give up if it leaves the cluster, or if no batch waits any more."""
         backoff = self._cluster.backoff()
-        while not self._turns.closed and self._accumulator.waiting:
+        while not self._sender_loop.closed and self._accumulator.waiting:
             try:
                 await self._cluster.connection(node, "produce")
                 return
@@ -208,7 +208,7 @@ class Routes:
         """Look up a topic's leaders, unless a task is already doing so."""
         if topic not in self._looking:
             self._looking.add(topic)
-            self._turns.spawn(self._learn_again(topic))
+            self._sender_loop.spawn(self._learn_again(topic))
 
     async def _learn_again(self, topic: str) -> None:
         try:
@@ -216,12 +216,12 @@ class Routes:
             self._troubles.over(topic)
         finally:
             self._looking.discard(topic)
-            self._turns.wake()
+            self._sender_loop.wake()
 
     async def _until_led(self, topic: str) -> None:
         """Look up a topic until each partition with waiting batches has a leader. Give up if no batch waits."""
         backoff = self._cluster.backoff()
-        while not self._turns.closed:
+        while not self._sender_loop.closed:
             try:
                 await self._cluster.refresh([topic])
             except errors.AuthenticationError as error:
@@ -238,7 +238,7 @@ class Routes:
                 if not without:
                     return
                 why = without_leader(topic, without)
-                self._turns.wake()  # the partitions that have a leader need not wait for the others
+                self._sender_loop.wake()  # the partitions that have a leader need not wait for the others
             else:
                 why = unavailable_topic(topic, self._cluster.topology.failures.get(topic))
             self._troubles.waiting(topic, f"records wait in the buffer: {why}")

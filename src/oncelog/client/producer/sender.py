@@ -22,8 +22,8 @@ from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.buffer import RecordBuffer
 from oncelog.client.producer.coordinator_driver import CoordinatorDriver
 from oncelog.client.producer.routes import Routes
+from oncelog.client.producer.sender_loop import SenderLoop
 from oncelog.client.producer.transaction_manager import TransactionManager
-from oncelog.client.producer.turns import Turns
 from oncelog.client.troubles import SILENT_SECONDS, Troubles
 from oncelog.net.connection import NoCommonVersionError
 from oncelog.net.failures import ConnectionLostError
@@ -33,7 +33,7 @@ log = logging.getLogger("oncelog.client.producer")
 
 
 class Sender:
-    """Send batches, on the event loop of `turns` (Kafka's Sender)."""
+    """Send batches, on the event loop of `sender_loop` (Kafka's Sender)."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Sender:
         buffer: RecordBuffer,
         accumulator: Accumulator,
         manager: TransactionManager | None,
-        turns: Turns,
+        sender_loop: SenderLoop,
         *,
         routes: Routes,
         coordinator: CoordinatorDriver | None,
@@ -54,7 +54,7 @@ class Sender:
         self._buffer = buffer
         self._accumulator = accumulator
         self._manager = manager
-        self._turns = turns
+        self._sender_loop = sender_loop
         self._routes = routes
         self._coordinator = coordinator
         self._sends = sends
@@ -69,7 +69,7 @@ class Sender:
         """Brokers whose missing response is recorded in `troubles`."""
         self._on_wire: dict[Batch, None] = {}
         routes.rejected = self._reject
-        turns.start(self._turn)
+        sender_loop.start(self._turn)
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
@@ -84,17 +84,17 @@ class Sender:
         why = f"the producer has failed unexpectedly, and these records may or may not be in the log: {fault!r}"
         with self._buffer.settling() as completion:
             completion.fail_all(errors.FatalError(why))
-        self._turns.changed()
+        self._sender_loop.changed()
 
     def _reject(self, error: errors.AuthenticationError) -> None:
         """Fail all batches, because a broker rejects the login, and will reject it again."""
         why = f"{error.message}; records that were sent before may or may not be in the log"
         with self._buffer.settling() as completion:
             completion.fail_all(errors.AuthenticationError(why, error.code))
-        self._turns.changed()
+        self._sender_loop.changed()
 
     def _take_turn(self) -> None:
-        now = self._turns.now_ms()
+        now = self._sender_loop.now_ms()
         manager = self._manager
         with self._buffer.settling() as completion:
             completion.expire(now, self._on_wire)
@@ -111,7 +111,7 @@ class Sender:
         for node, batches in drained.by_node.items():
             self._send(node, batches)
         if more:
-            self._turns.wake()  # at most one batch a partition went: more may be under way at once
+            self._sender_loop.wake()  # at most one batch a partition went: more may be under way at once
         for topic in drained.unknown:
             self._routes.find_leaders(topic)
         if self._coordinator is not None:
@@ -119,7 +119,7 @@ class Sender:
         expiry = self._accumulator.next_expiry_ms()
         times = [at for at in (drained.next_ms, expiry, self._notice_slow(now)) if at is not None]
         if times:
-            self._turns.wake_at(max(min(times), now), now)
+            self._sender_loop.wake_at(max(min(times), now), now)
 
     def _notice_slow(self, now: int) -> int | None:
         """Record the brokers that do not answer a request for seconds. Return when to look again (ms), or None."""
@@ -145,7 +145,7 @@ class Sender:
             connection = self._routes.to(node)
         ready = connection is not None and not connection.congested
         if connection is not None and not ready:
-            connection.on_writable(self._turns.wake)
+            connection.on_writable(self._sender_loop.wake)
         self._routes.note(node, ready=ready)
         return ready
 
@@ -186,12 +186,12 @@ class Sender:
             return
         self._count(encoded)
         self.in_flight[node] = self.in_flight.get(node, 0) + 1
-        self._asked_ms.setdefault(node, deque()).append(self._turns.now_ms())
+        self._asked_ms.setdefault(node, deque()).append(self._sender_loop.now_ms())
         self._on_wire.update(dict.fromkeys(sent))
         future.add_done_callback(lambda done: self._answered(node, sent, done))
 
     def _count(self, encoded: list[tuple[Batch, bytearray]]) -> None:
-        self._sends.sent(encoded, self._turns.now_ms())
+        self._sends.sent(encoded, self._sender_loop.now_ms())
 
     def _answered(self, node: int, sent: list[Batch], future: asyncio.Future[Any]) -> None:
         try:
@@ -220,28 +220,28 @@ class Sender:
     def _settle(self, answers: Iterable[produce.Answer]) -> None:
         """Process the results in a response: some batches are done, others are sent again."""
         with self._buffer.settling() as completion:
-            stale = completion.answers(self._turns.now_ms(), answers)
+            stale = completion.answers(self._sender_loop.now_ms(), answers)
         for topic in stale:
             self._cluster.topology.forget(topic)
-        self._turns.wake()
+        self._sender_loop.wake()
 
     def purge(self, *, in_queue: bool, in_flight: bool) -> int:
         """Drop the batches that wait, those in flight, or both. Return the number of their records."""
         with self._buffer.settling() as completion:
             dropped = completion.purge(self._on_wire, in_queue=in_queue, in_flight=in_flight)
-        self._turns.wake()
+        self._sender_loop.wake()
         return dropped
 
     async def close(self) -> None:
         """Send nothing any more, close the connections, and give every batch its outcome."""
-        self._turns.close()
+        self._sender_loop.close()
         on_wire = dict(self._on_wire)  # closing the connections ends the requests in flight
         try:
             await self._cluster.close()
         finally:
             with self._buffer.settling() as completion:
                 completion.drop_all(on_wire)
-            self._turns.changed()
+            self._sender_loop.changed()
 
 
 def _unnumbered(batch: Batch) -> None:

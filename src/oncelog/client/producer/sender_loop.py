@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 
 
-class Turns:
+class SenderLoop:
     """Schedule turns on `loop`, run tasks beside them, and wake up the calls that wait for a change.
 
     A turn is a call of the function that `start` sets. Turns are callbacks, not a task: one runs when a batch fills, an
