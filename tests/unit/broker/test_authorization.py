@@ -16,7 +16,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.dispatch import BadRequestError, Dispatcher
-from oncelog.broker.requests.operations import Operation, Resource
+from oncelog.broker.requests.operations import AclOperation, Resource
 from oncelog.net.server import Deferred
 from oncelog.net.session import ANONYMOUS, Session
 from oncelog.protocol.apis import ApiKey, messages
@@ -165,7 +165,7 @@ class RefuseResources:
     def __init__(self, *refused: Resource) -> None:
         self._refused = refused
 
-    def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+    def allows(self, principal: str, operation: AclOperation, resource: Resource, name: str) -> bool:
         assert principal == ANONYMOUS
         return resource not in self._refused
 
@@ -304,8 +304,8 @@ def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
 
 def test_rejection_names_the_principal_and_the_resource() -> None:
     context = RequestContext(0, 0, 1, "test", Session(), authorizer=RefuseResources(Resource.GROUP))
-    context.authorize(Operation.READ, Resource.TOPIC, TOPIC)
+    context.authorize(AclOperation.READ, Resource.TOPIC, TOPIC)
     with pytest.raises(ProtocolError) as refused:
-        context.authorize(Operation.READ, Resource.GROUP, GROUP)
+        context.authorize(AclOperation.READ, Resource.GROUP, GROUP)
     assert refused.value.code is E.GROUP_AUTHORIZATION_FAILED
     assert str(refused.value) == "User:ANONYMOUS has no permission for READ on GROUP 'g'"

@@ -22,7 +22,7 @@ NOT_SERVED: dict[int, str] = {
 """Kafka's kinds of resources that have no settings here, with the reason."""
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """`AlterConfigOp.OpType`."""
 
     SET = 0
@@ -58,11 +58,11 @@ def check_changes(changes: Sequence[Change]) -> None:
     """Raise INVALID_REQUEST for a repeated name, a missing value or an unknown operation."""
     if len({change.name for change in changes}) < len(changes):
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    without = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+    without = [change.name for change in changes if change.value is None and change.operation != ConfigOperation.DELETE]
     if without:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(without)}")
     for change in changes:
-        if change.operation not in Operation.__members__.values():
+        if change.operation not in ConfigOperation.__members__.values():
             message = f"unknown operation {change.operation} on {change.name}"
             raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
 
@@ -74,11 +74,11 @@ def incremental(before: Mapping[str, str], changes: Sequence[Change], key: Key) 
     """
     after = dict(before)
     for change in changes:
-        if change.operation == Operation.DELETE:
+        if change.operation == ConfigOperation.DELETE:
             after.pop(change.name, None)
             continue
         assert change.value is not None
-        if change.operation == Operation.SET:
+        if change.operation == ConfigOperation.SET:
             after[change.name] = change.value
         else:
             after[change.name] = _with_list(after.get(change.name), change, key)
@@ -96,12 +96,12 @@ def _with_list(before: str | None, change: Change, key: Key) -> str:
     found = key(change.name)
     spec = keys()[found] if found is not None else None
     if spec is None or type_of(spec) is not ConfigType.LIST:
-        operation = Operation(change.operation).name
+        operation = ConfigOperation(change.operation).name
         message = f"Can't {operation} to key {change.name} because its type is not LIST."
         raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
     parts = [part for part in (plain_text(spec.default) if before is None else before).split(",") if part]
     given = dict.fromkeys((change.value or "").split(","))
-    if change.operation == Operation.APPEND:
+    if change.operation == ConfigOperation.APPEND:
         known = set(parts)
         parts += [part for part in given if part not in known]
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from oncelog.broker.config.changes import Change, Operation
+from oncelog.broker.config.changes import Change, ConfigOperation
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 ROOT = "root"
@@ -35,12 +35,14 @@ def check(changes: Sequence[Change]) -> None:
     """Check the changes. Raises INVALID_CONFIG for an unknown logger or level, INVALID_REQUEST for other errors."""
     present = levels()
     for change in changes:
-        if change.operation in (Operation.APPEND, Operation.SUBTRACT):
-            message = f"{Operation(change.operation).name} operation is not allowed for the BROKER_LOGGER resource"
+        if change.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+            message = (
+                f"{ConfigOperation(change.operation).name} operation is not allowed for the BROKER_LOGGER resource"
+            )
             raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
         if change.name not in present:
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
-        if change.operation == Operation.DELETE:
+        if change.operation == ConfigOperation.DELETE:
             if change.name == ROOT:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "the level of the root logger cannot be removed")
         elif change.value not in LEVELS:
@@ -55,7 +57,7 @@ def apply(changes: Sequence[Change]) -> list[str]:
     """Apply changes that are already checked. Return a sentence for each, for the log."""
     said = []
     for change in changes:
-        level = LEVELS[change.value or ""] if change.operation == Operation.SET else logging.NOTSET
+        level = LEVELS[change.value or ""] if change.operation == ConfigOperation.SET else logging.NOTSET
         _logger(change.name).setLevel(level)
         said.append(f"the log level of {change.name} is now {_named(_logger(change.name).getEffectiveLevel())}")
     return said

@@ -6,7 +6,7 @@ The responses are those of Kafka's `AclApis` without an authorizer.
 from __future__ import annotations
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
@@ -16,14 +16,14 @@ from oncelog.protocol.messages.describe_acls import DescribeAclsRequest, Describ
 
 def handle_create(request: CreateAclsRequest, ctx: RequestContext) -> CreateAclsResponse:
     """Return SECURITY_DISABLED for each entry."""
-    ctx.authorize(Operation.ALTER, *CLUSTER)
+    ctx.authorize(AclOperation.ALTER, *CLUSTER)
     refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured.")
     return CreateAclsResponse(results=[refused] * len(request.creations))
 
 
 def handle_delete(request: DeleteAclsRequest, ctx: RequestContext) -> DeleteAclsResponse:
     """Return SECURITY_DISABLED for each filter."""
-    ctx.authorize(Operation.ALTER, *CLUSTER)
+    ctx.authorize(AclOperation.ALTER, *CLUSTER)
     refused = DeleteAclsFilterResult(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
     )
@@ -32,7 +32,7 @@ def handle_delete(request: DeleteAclsRequest, ctx: RequestContext) -> DeleteAcls
 
 def handle_describe(_request: DescribeAclsRequest, ctx: RequestContext) -> DescribeAclsResponse:
     """Return SECURITY_DISABLED."""
-    ctx.authorize(Operation.DESCRIBE, *CLUSTER)
+    ctx.authorize(AclOperation.DESCRIBE, *CLUSTER)
     return DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
     )

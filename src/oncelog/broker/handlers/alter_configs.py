@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from oncelog.broker.config.changes import Change, Operation, check_changes, incremental
+from oncelog.broker.config.changes import Change, ConfigOperation, check_changes, incremental
 from oncelog.broker.metadata.alterations import alter, alter_each, alter_loggers, answered
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests import operations
@@ -43,8 +43,8 @@ async def _replace(
     validate_only: bool,
 ) -> None:
     owner = operations.configured(resource.resource_type, resource.resource_name)
-    ctx.authorize(operations.Operation.ALTER_CONFIGS, *owner)
-    changes = [Change(entry.name, Operation.SET, entry.value) for entry in resource.configs]
+    ctx.authorize(operations.AclOperation.ALTER_CONFIGS, *owner)
+    changes = [Change(entry.name, ConfigOperation.SET, entry.value) for entry in resource.configs]
     check_changes(changes)
     await alter(
         settings,
@@ -74,7 +74,7 @@ async def _alter(
     validate_only: bool,
 ) -> None:
     owner = operations.configured(resource.resource_type, resource.resource_name)
-    ctx.authorize(operations.Operation.ALTER_CONFIGS, *owner)
+    ctx.authorize(operations.AclOperation.ALTER_CONFIGS, *owner)
     changes = [Change(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
     check_changes(changes)
     kind, name = resource.resource_type, resource.resource_name

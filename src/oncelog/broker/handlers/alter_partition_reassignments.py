@@ -11,7 +11,7 @@ from functools import partial
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
@@ -35,7 +35,7 @@ async def handle(
 
     Raises ProtocolError if the metadata cannot be read.
     """
-    ctx.authorize(Operation.ALTER, *CLUSTER)
+    ctx.authorize(AclOperation.ALTER, *CLUSTER)
     if not request.topics:
         return AlterPartitionReassignmentsResponse()
     answer = AlterPartitionReassignmentsResponse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_client_quotas import (
@@ -22,7 +22,7 @@ _EXACT, _DEFAULT, _SPECIFIED = range(3)
 
 def handle(request: DescribeClientQuotasRequest, ctx: RequestContext) -> DescribeClientQuotasResponse:
     """Return no entries, or the error of a filter that Kafka would reject."""
-    ctx.authorize(Operation.DESCRIBE_CONFIGS, *CLUSTER)
+    ctx.authorize(AclOperation.DESCRIBE_CONFIGS, *CLUSTER)
     try:
         _check(request.components)
     except ProtocolError as error:

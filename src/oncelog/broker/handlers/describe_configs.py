@@ -16,7 +16,7 @@ from oncelog.broker.config.entries import (
 )
 from oncelog.broker.metadata.alterations import this_broker, unserved
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import Operation, configured
+from oncelog.broker.requests.operations import AclOperation, configured
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder, by_key
 from oncelog.cluster.image import MetadataCache, MetadataImage
@@ -61,7 +61,7 @@ async def handle(
         )
         try:
             owner = configured(resource.resource_type, resource.resource_name)
-            ctx.authorize(Operation.DESCRIBE_CONFIGS, *owner)
+            ctx.authorize(AclOperation.DESCRIBE_CONFIGS, *owner)
             entries = _entries(config, cache.image, node_id, resource)
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)

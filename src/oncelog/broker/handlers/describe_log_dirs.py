@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.data_directory import DataDirectory
@@ -51,7 +51,7 @@ class DescribeLogDirs:
 
         `offset_lag` is the high watermark minus the log end offset, at least 0, as in Kafka.
         """
-        ctx.authorize(Operation.DESCRIBE, *CLUSTER)
+        ctx.authorize(AclOperation.DESCRIBE, *CLUSTER)
         found = await self._by_directory(await counted(_wanted(self.cache.image, request)))
         results = [await self._directory(each, found.get(each, {})) for each in self.directories]
         return DescribeLogDirsResponse(results=results)

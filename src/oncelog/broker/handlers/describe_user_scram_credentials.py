@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.protocol.errors import ErrorCode
@@ -18,7 +18,7 @@ async def handle(
     request: DescribeUserScramCredentialsRequest, ctx: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
     """Return RESOURCE_NOT_FOUND for each user that the request names, DUPLICATE_RESOURCE if it names one twice."""
-    ctx.authorize(Operation.DESCRIBE, *CLUSTER)
+    ctx.authorize(AclOperation.DESCRIBE, *CLUSTER)
     yielder = Yielder()
     results: dict[str, DescribeUserScramCredentialsResult] = {}
     for named in request.users or ():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
@@ -50,7 +50,7 @@ class ElectLeaders:
         A request without topics means every partition. The response then omits partitions that need no election, as in
         Kafka. Only the controller elects. Other brokers return NOT_CONTROLLER if an election is needed.
         """
-        ctx.authorize(Operation.ALTER, *CLUSTER)
+        ctx.authorize(AclOperation.ALTER, *CLUSTER)
         named, election_type = request.topic_partitions, request.election_type
         if named is not None and not named:
             return ElectLeadersResponse()

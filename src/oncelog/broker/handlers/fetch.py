@@ -33,7 +33,7 @@ from oncelog.broker.requests.fetch_sessions import (
     Key,
     partition_key,
 )
-from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
+from oncelog.broker.requests.operations import CLUSTER, AclOperation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, by_key, in_turns, listed
@@ -58,7 +58,7 @@ from oncelog.protocol.schema import Message
 _WITH_RACKS = 11
 """From this version on, consumers may read from followers."""
 _WITH_TOPIC_IDS = 13
-_READ, _TOPIC = Operation.READ, Resource.TOPIC
+_READ, _TOPIC = AclOperation.READ, Resource.TOPIC
 """Constants, because looking up two enum members for each topic would take longer than the check."""
 
 
@@ -197,7 +197,7 @@ class FetchHandler:
             forgotten,
             uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
             now_ms=self._now_ms(),
-            privileged=follower_of(request) is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER),
+            privileged=follower_of(request) is not None and ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER),
         )
 
     async def _in_turns(self, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
@@ -251,7 +251,7 @@ class FetchHandler:
         """
         follower = follower_of(request)
         read_committed = request.isolation_level == READ_COMMITTED
-        may_follow = follower is not None and ctx.may(Operation.CLUSTER_ACTION, *CLUSTER)
+        may_follow = follower is not None and ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER)
         if follower is not None and may_follow and not again and follower[0] in self._cache.image.brokers:
             self._connected.add(follower[0], ctx.session)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)

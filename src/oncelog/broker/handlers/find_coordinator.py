@@ -10,7 +10,7 @@ from functools import partial
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.nodes import Nodes
-from oncelog.broker.requests.operations import Operation, Resource
+from oncelog.broker.requests.operations import AclOperation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.topics import TopicInfo
@@ -60,7 +60,7 @@ async def _find(topics: TopicAdministration, nodes: Nodes, key_type: int, key: s
         topic_name = _TOPICS.get(key_type)
         if topic_name is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}")
-        ctx.authorize(Operation.DESCRIBE, _RESOURCES[key_type], key)
+        ctx.authorize(AclOperation.DESCRIBE, _RESOURCES[key_type], key)
         topic = await _topic(topics, topic_name)
         coordinator_partition = partition_for(key, topic.partition_count)
         info = topic.partitions[coordinator_partition]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
@@ -28,7 +28,7 @@ async def handle(
 
     No client metrics and no groups have settings here. Version 0 lists client metrics only.
     """
-    ctx.authorize(Operation.DESCRIBE_CONFIGS, *CLUSTER)
+    ctx.authorize(AclOperation.DESCRIBE_CONFIGS, *CLUSTER)
     wanted = {ResourceType.CLIENT_METRICS} if ctx.api_version == 0 else set(request.resource_types) or _TYPES
     if not wanted <= _TYPES:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -13,7 +13,7 @@ from oncelog.protocol.messages.list_partition_reassignments import (
 
 def handle(_request: ListPartitionReassignmentsRequest, ctx: RequestContext) -> ListPartitionReassignmentsResponse:
     """Return no topics: Kafka omits unknown topics and partitions that are not reassigned."""
-    ctx.authorize(Operation.DESCRIBE, *CLUSTER)
+    ctx.authorize(AclOperation.DESCRIBE, *CLUSTER)
     return ListPartitionReassignmentsResponse()
 
 

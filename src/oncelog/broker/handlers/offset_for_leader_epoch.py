@@ -6,7 +6,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.fetch_consumers import check_leader_epoch
-from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
+from oncelog.broker.requests.operations import CLUSTER, AclOperation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
@@ -42,8 +42,8 @@ async def handle(
 def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition, ctx: RequestContext) -> EpochEndOffset:
     found = EpochEndOffset(partition=asked.partition)
     try:
-        if not ctx.may(Operation.CLUSTER_ACTION, *CLUSTER):
-            ctx.authorize(Operation.DESCRIBE, Resource.TOPIC, topic)
+        if not ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER):
+            ctx.authorize(AclOperation.DESCRIBE, Resource.TOPIC, topic)
         replica = partitions.find(topic, asked.partition)
         check_leader_epoch(replica, asked.current_leader_epoch)
     except ProtocolError as error:

@@ -13,7 +13,7 @@ from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
-from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
+from oncelog.broker.requests.operations import CLUSTER, AclOperation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.coordinator.partitioning import partition_for
@@ -44,8 +44,8 @@ async def add_offsets(
 
     Clients send this request with transaction.version 0 and 1. With version 2, TxnOffsetCommit adds the partition.
     """
-    ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
-    ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    ctx.authorize(AclOperation.READ, Resource.GROUP, request.group_id)
     try:
         topic = await topics.ensure_internal(CONSUMER_OFFSETS)
     except ProtocolError as error:
@@ -75,12 +75,12 @@ async def describe(
     for name in request.transactional_ids:
         await yielder.next()
         try:
-            ctx.authorize(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
+            ctx.authorize(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
         except ProtocolError as error:
             states.append(no_description(name, error.code))
             continue
         state = await transactions.describe(name)
-        state.topics = [topic for topic in state.topics if ctx.may(Operation.DESCRIBE, Resource.TOPIC, topic.topic)]
+        state.topics = [topic for topic in state.topics if ctx.may(AclOperation.DESCRIBE, Resource.TOPIC, topic.topic)]
         states.append(state)
     return DescribeTransactionsResponse(transaction_states=states)
 
@@ -95,11 +95,11 @@ async def init_producer_id(
     name = request.transactional_id
     try:
         if name is None:
-            ctx.authorize(Operation.IDEMPOTENT_WRITE, *CLUSTER)
+            ctx.authorize(AclOperation.IDEMPOTENT_WRITE, *CLUSTER)
         else:
-            ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
+            ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, name)
             if request.enable2_pc:
-                ctx.authorize(Operation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, name)
+                ctx.authorize(AclOperation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, name)
     except ProtocolError as error:
         return init_error(error.code, ctx.api_version)
     return await transactions.init_producer_id(request, ctx.api_version)
@@ -107,7 +107,7 @@ async def init_producer_id(
 
 async def end(transactions: TransactionService, request: EndTxnRequest, ctx: RequestContext) -> EndTxnResponse:
     """Answer after the decision is committed, and before the markers are written."""
-    ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
     return await transactions.end_txn(request, ctx.api_version)
 
 
@@ -119,7 +119,7 @@ async def list_transactions(
     response.transaction_states = [
         state
         for state in response.transaction_states
-        if ctx.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, state.transactional_id)
+        if ctx.may(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, state.transactional_id)
     ]
     return response
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.features import Change
@@ -27,7 +27,7 @@ async def handle(
 
     If a request names a feature twice, only its last change is made.
     """
-    ctx.authorize(Operation.ALTER, *CLUSTER)
+    ctx.authorize(AclOperation.ALTER, *CLUSTER)
     changes: dict[str, Change] = {}
     yielder = Yielder()
     for update in request.feature_updates:

@@ -11,7 +11,7 @@ from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import DelayedCommits
-from oncelog.broker.requests.operations import CLUSTER, Operation
+from oncelog.broker.requests.operations import CLUSTER, AclOperation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.turns import Yielder
@@ -47,8 +47,8 @@ async def handle(
     includes the sync. If a marker is never committed, its error is KAFKA_STORAGE_ERROR, or UNKNOWN_TOPIC_OR_PARTITION
     if the topic is deleted meanwhile. If it is not committed in time, its error is REQUEST_TIMED_OUT.
     """
-    if not ctx.may(Operation.ALTER, *CLUSTER):
-        ctx.authorize(Operation.CLUSTER_ACTION, *CLUSTER)
+    if not ctx.may(AclOperation.ALTER, *CLUSTER):
+        ctx.authorize(AclOperation.CLUSTER_ACTION, *CLUSTER)
     errors: Errors = {}
     appended: dict[Partition, Appended] = {}
     refused = RefusedItems()

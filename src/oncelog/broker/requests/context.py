@@ -11,8 +11,8 @@ from oncelog.broker.requests.operations import (
     NOT_ASKED,
     OF_CLUSTER,
     REFUSED_AS,
+    AclOperation,
     Authorizer,
-    Operation,
     Resource,
 )
 from oncelog.net.session import Session
@@ -38,20 +38,20 @@ class RequestContext:
     it.
     """
 
-    def authorize(self, operation: Operation, resource: Resource, name: str) -> None:
+    def authorize(self, operation: AclOperation, resource: Resource, name: str) -> None:
         """Raise the resource's AUTHORIZATION_FAILED error if the client may not do the operation."""
         if not self.may(operation, resource, name):
             message = f"{self.session.principal} has no permission for {operation.name} on {resource.name} {name!r}"
             raise ProtocolError(REFUSED_AS[resource], message)
 
-    def may(self, operation: Operation, resource: Resource, name: str) -> bool:
+    def may(self, operation: AclOperation, resource: Resource, name: str) -> bool:
         """Return whether the client may do the operation, for a list that omits other items."""
         return self.authorizer.allows(self.session.principal, operation, resource, name)
 
 
 def may_create(ctx: RequestContext, topic: str) -> bool:
     """Return whether the client may create this topic, because it may create any topic or this one."""
-    return ctx.may(Operation.CREATE, *CLUSTER) or ctx.may(Operation.CREATE, Resource.TOPIC, topic)
+    return ctx.may(AclOperation.CREATE, *CLUSTER) or ctx.may(AclOperation.CREATE, Resource.TOPIC, topic)
 
 
 def cluster_operations(ctx: RequestContext, *, asked: bool) -> int:
@@ -61,4 +61,4 @@ def cluster_operations(ctx: RequestContext, *, asked: bool) -> int:
     """
     if not asked:
         return NOT_ASKED
-    return OF_CLUSTER if ctx.may(Operation.DESCRIBE, *CLUSTER) else 0
+    return OF_CLUSTER if ctx.may(AclOperation.DESCRIBE, *CLUSTER) else 0

@@ -12,7 +12,7 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
 
 
-class Operation(IntEnum):
+class AclOperation(IntEnum):
     """The `AclOperation` codes of the resources below."""
 
     READ = 3
@@ -54,7 +54,7 @@ _CONFIGURED = {ResourceType.TOPIC: Resource.TOPIC, ResourceType.GROUP: Resource.
 class Authorizer(Protocol):
     """Decide which principals may do which operations."""
 
-    def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+    def allows(self, principal: str, operation: AclOperation, resource: Resource, name: str) -> bool:
         """Return whether the principal may do the operation on the resource of this name."""
 
 
@@ -63,7 +63,7 @@ class AllowEverything:
 
     __slots__ = ()
 
-    def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+    def allows(self, principal: str, operation: AclOperation, resource: Resource, name: str) -> bool:
         """Return True."""
         return True
 
@@ -80,17 +80,21 @@ def configured(kind: int, name: str) -> tuple[Resource, str]:
     return CLUSTER if resource is None else (resource, name)
 
 
-def _bits(*operations: Operation) -> int:
+def _bits(*operations: AclOperation) -> int:
     return sum(1 << operation for operation in operations)
 
 
-_OF_ALL = _bits(Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+_OF_ALL = _bits(AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
 
-OF_TOPIC = _OF_ALL | _bits(Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER)
+OF_TOPIC = _OF_ALL | _bits(
+    AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER
+)
 """All operations on a topic."""
-OF_GROUP = _OF_ALL | _bits(Operation.READ, Operation.DELETE)
+OF_GROUP = _OF_ALL | _bits(AclOperation.READ, AclOperation.DELETE)
 """All operations on a group."""
-OF_CLUSTER = _OF_ALL | _bits(Operation.CREATE, Operation.ALTER, Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE)
+OF_CLUSTER = _OF_ALL | _bits(
+    AclOperation.CREATE, AclOperation.ALTER, AclOperation.CLUSTER_ACTION, AclOperation.IDEMPOTENT_WRITE
+)
 """All operations on the cluster."""
 NOT_ASKED = -(2**31)
 """The value of a bit field that the client has not requested."""
