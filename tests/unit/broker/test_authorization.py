@@ -16,7 +16,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.dispatch import BadRequestError, Dispatcher
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.net.server import Deferred
 from oncelog.net.session import ANONYMOUS, Session
 from oncelog.protocol.apis import ApiKey, messages
@@ -162,10 +162,10 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
 class RefuseResources:
     """Reject every operation on some types of resources."""
 
-    def __init__(self, *refused: Resource) -> None:
+    def __init__(self, *refused: AclResource) -> None:
         self._refused = refused
 
-    def allows(self, principal: str, operation: AclOperation, resource: Resource, name: str) -> bool:
+    def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
         assert principal == ANONYMOUS
         return resource not in self._refused
 
@@ -247,7 +247,7 @@ def test_authorizer_that_rejects_everything(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         topic_id = await prepare(broker)
         before = await state(broker)
-        refusing = Dispatcher(replace(broker.parts, authorizer=RefuseResources(*Resource)))
+        refusing = Dispatcher(replace(broker.parts, authorizer=RefuseResources(*AclResource)))
         for case in cases(topic_id):
             response = await ask(refusing, case)
             assert errors(response) == case.errors, (case, response)
@@ -273,7 +273,7 @@ def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         topic_id = await prepare(broker)
         before = await state(broker)
-        refusing = Dispatcher(replace(broker.parts, authorizer=RefuseResources(Resource.TOPIC)))
+        refusing = Dispatcher(replace(broker.parts, authorizer=RefuseResources(AclResource.TOPIC)))
         read = {"group_id": GROUP, "topics": [{"topic_id": topic_id, "name": TOPIC, "partitions": [{}]}]}
         by_name = {"group_id": GROUP, **topic(partitions=[{}])}
         added = {
@@ -303,9 +303,9 @@ def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
 
 
 def test_rejection_names_the_principal_and_the_resource() -> None:
-    context = RequestContext(0, 0, 1, "test", Session(), authorizer=RefuseResources(Resource.GROUP))
-    context.authorize(AclOperation.READ, Resource.TOPIC, TOPIC)
+    context = RequestContext(0, 0, 1, "test", Session(), authorizer=RefuseResources(AclResource.GROUP))
+    context.authorize(AclOperation.READ, AclResource.TOPIC, TOPIC)
     with pytest.raises(ProtocolError) as refused:
-        context.authorize(AclOperation.READ, Resource.GROUP, GROUP)
+        context.authorize(AclOperation.READ, AclResource.GROUP, GROUP)
     assert refused.value.code is E.GROUP_AUTHORIZATION_FAILED
     assert str(refused.value) == "User:ANONYMOUS has no permission for READ on GROUP 'g'"

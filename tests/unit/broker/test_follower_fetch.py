@@ -16,7 +16,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.handlers import delete_records, fetch, list_offsets, offset_for_leader_epoch
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_WAITING
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
@@ -331,7 +331,7 @@ def test_the_end_of_the_term_answers_a_waiting_follower(storage: BrokerStorage) 
 class NoClusterAction:
     """Deny what only brokers may do."""
 
-    def allows(self, principal: str, operation: AclOperation, resource: Resource, name: str) -> bool:
+    def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
         return operation is not AclOperation.CLUSTER_ACTION
 
 
@@ -366,7 +366,7 @@ def test_a_new_leader_hides_its_end_from_consumers_until_its_epoch_has_begun(sto
 
 def test_followers_ask_for_the_end_of_an_epoch_without_permission_for_the_topic(storage: BrokerStorage) -> None:
     class OnlyClusterAction:
-        def allows(self, principal: str, operation: AclOperation, resource: Resource, name: str) -> bool:
+        def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
             return operation is AclOperation.CLUSTER_ACTION
 
     async def life(broker: Broker) -> None:

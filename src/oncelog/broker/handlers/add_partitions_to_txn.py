@@ -11,7 +11,7 @@ from functools import partial
 
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, Resource
+from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
@@ -43,7 +43,7 @@ async def handle(
     """Add all partitions of a transaction, or none of them."""
     version = ctx.api_version
     if version < _BATCHED:
-        ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
+        ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
         only = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
             producer_id=request.v3_and_below_producer_id,
@@ -98,7 +98,7 @@ def _check_partitions(
     for topic in topics:
         info = cache.image.topic(topic.name)
         count = 0 if info is None else info.partition_count
-        refused = ctx.api_version < _BATCHED and not ctx.may(AclOperation.WRITE, Resource.TOPIC, topic.name)
+        refused = ctx.api_version < _BATCHED and not ctx.may(AclOperation.WRITE, AclResource.TOPIC, topic.name)
         for index in topic.partitions:
             yield
             exists = 0 <= index < count

@@ -12,7 +12,7 @@ from oncelog.broker.handlers.create_topics import check_replicas
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder, by_key, counted, mapped
 from oncelog.cluster.image import MetadataCache
@@ -46,7 +46,7 @@ async def handle(
         try:
             if named[topic.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            ctx.authorize(AclOperation.ALTER, Resource.TOPIC, topic.name)
+            ctx.authorize(AclOperation.ALTER, AclResource.TOPIC, topic.name)
             found = cache.image.topic(topic.name)
             if found is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")

@@ -12,7 +12,7 @@ from oncelog.broker.config.topics import check_topic_configs, without_effect
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext, may_create
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder, counted, mapped
 from oncelog.cluster.image import MetadataCache
@@ -75,7 +75,7 @@ class CreateTopics:
                     named[topic.name] = 0
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 if not may_create(ctx, topic.name):
-                    ctx.authorize(AclOperation.CREATE, Resource.TOPIC, topic.name)
+                    ctx.authorize(AclOperation.CREATE, AclResource.TOPIC, topic.name)
                 if too_many:
                     message = (
                         f"a request may create at most {MAX_NEW_PARTITIONS} partitions, counted over all its topics"
@@ -123,7 +123,7 @@ class CreateTopics:
                 topic.name, partitions=len(assignment), configs=configs, assignment=assignment, deadline=deadline
             )
             topic_id = created.topic_id
-        if not ctx.may(AclOperation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):
+        if not ctx.may(AclOperation.DESCRIBE_CONFIGS, AclResource.TOPIC, topic.name):
             hidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return CreatableTopicResult(name=topic.name, topic_id=topic_id, topic_config_error_code=hidden, configs=[])
         return CreatableTopicResult(

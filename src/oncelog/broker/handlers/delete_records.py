@@ -8,7 +8,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import wait_for_event
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.data_directory import DataDirectory
@@ -84,7 +84,7 @@ async def _delete_all(
             await yielder.next()
             answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             try:
-                ctx.authorize(AclOperation.DELETE, Resource.TOPIC, topic.name)
+                ctx.authorize(AclOperation.DELETE, AclResource.TOPIC, topic.name)
                 replica = _delete(cache.image, partitions, topic.name, wanted.partition_index, wanted.offset)
                 answer.low_watermark = replica.log.log_start_offset
                 deleted.append((replica, answer, directories.find(topic.name, wanted.partition_index)))

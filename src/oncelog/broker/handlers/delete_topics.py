@@ -9,7 +9,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder, counted, mapped
 from oncelog.cluster.image import MetadataCache, MetadataImage
@@ -65,10 +65,10 @@ async def handle(
                 what = "name" if topic_id == NO_UUID else "id"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
             if name is not None:  # before the client learns whether the topic exists
-                ctx.authorize(AclOperation.DELETE, Resource.TOPIC, name)
+                ctx.authorize(AclOperation.DELETE, AclResource.TOPIC, name)
             topic = _find(cache.image, DeleteTopicState(name=name, topic_id=topic_id))
             if name is None:
-                ctx.authorize(AclOperation.DELETE, Resource.TOPIC, topic.name)
+                ctx.authorize(AclOperation.DELETE, AclResource.TOPIC, topic.name)
             if topic.topic_id in ids:
                 message = "The provided topic name maps to an ID that was already supplied."
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, message)

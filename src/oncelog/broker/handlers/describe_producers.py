@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
@@ -42,7 +42,7 @@ async def _partition(
 ) -> PartitionResponse:
     await yielder.next()
     try:
-        ctx.authorize(AclOperation.READ, Resource.TOPIC, topic)
+        ctx.authorize(AclOperation.READ, AclResource.TOPIC, topic)
         log = partitions.find(topic, index).log
     except ProtocolError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error))

@@ -11,7 +11,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.nodes import Nodes, PartitionView
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache
@@ -51,7 +51,7 @@ async def handle(
     hidden: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         await yielder.next()
-        if not ctx.may(AclOperation.DESCRIBE, Resource.TOPIC, name):
+        if not ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, name):
             if asked:
                 hidden.append(_hidden(name))
             continue

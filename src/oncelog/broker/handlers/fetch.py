@@ -33,7 +33,7 @@ from oncelog.broker.requests.fetch_sessions import (
     Key,
     partition_key,
 )
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, Resource
+from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, by_key, in_turns, listed
@@ -58,7 +58,7 @@ from oncelog.protocol.schema import Message
 _WITH_RACKS = 11
 """From this version on, consumers may read from followers."""
 _WITH_TOPIC_IDS = 13
-_READ, _TOPIC = AclOperation.READ, Resource.TOPIC
+_READ, _TOPIC = AclOperation.READ, AclResource.TOPIC
 """Constants, because looking up two enum members for each topic would take longer than the check."""
 
 

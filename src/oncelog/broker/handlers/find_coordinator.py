@@ -10,7 +10,7 @@ from functools import partial
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.nodes import Nodes
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.topics import TopicInfo
@@ -26,7 +26,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 _BATCHED_SINCE = 4
 _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 """The internal topic of each key type. Share groups (2) are not served."""
-_RESOURCES = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
+_RESOURCES = {0: AclResource.GROUP, 1: AclResource.TRANSACTIONAL_ID}
 
 
 async def handle(

@@ -8,7 +8,7 @@ from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, Resource
+from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder, counted
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -29,7 +29,7 @@ MOST_PROTOCOLS = 1000
 
 async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
     """Wait until the generation begins, then answer. Return None if the client disconnects before."""
-    ctx.authorize(AclOperation.READ, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.READ, AclResource.GROUP, request.group_id)
     if len(request.protocols) > MOST_PROTOCOLS:
         response: JoinGroupResponse | None = JoinGroupResponse(
             error_code=ErrorCode.INVALID_REQUEST, member_id=request.member_id, protocol_name=None
@@ -48,7 +48,7 @@ async def sync(groups: GroupService, request: SyncGroupRequest, ctx: RequestCont
 
     From version 5 on, the request must name the protocol (KIP-559).
     """
-    ctx.authorize(AclOperation.READ, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.READ, AclResource.GROUP, request.group_id)
     if ctx.api_version >= _NAMES_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return await groups.sync_group(request, ctx.session)
@@ -61,7 +61,7 @@ async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: Re
     for group_id in request.groups:
         await yielder.next()
         try:
-            ctx.authorize(AclOperation.DESCRIBE, Resource.GROUP, group_id)
+            ctx.authorize(AclOperation.DESCRIBE, AclResource.GROUP, group_id)
         except ProtocolError as error:
             described.append(DescribedGroup(group_id=group_id, error_code=error.code))
         else:
@@ -80,7 +80,7 @@ async def delete(groups: GroupService, request: DeleteGroupsRequest, ctx: Reques
     for group_id in await counted(request.groups_names):
         await yielder.next()
         try:
-            ctx.authorize(AclOperation.DELETE, Resource.GROUP, group_id)
+            ctx.authorize(AclOperation.DELETE, AclResource.GROUP, group_id)
         except ProtocolError as error:
             refused.append(DeletableGroupResult(group_id=group_id, error_code=error.code))
         else:
@@ -90,13 +90,13 @@ async def delete(groups: GroupService, request: DeleteGroupsRequest, ctx: Reques
 
 def heartbeat(groups: GroupService, request: HeartbeatRequest, ctx: RequestContext) -> HeartbeatResponse:
     """Return the error that says whether the member has to join again."""
-    ctx.authorize(AclOperation.READ, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.READ, AclResource.GROUP, request.group_id)
     return groups.heartbeat(request)
 
 
 async def leave(groups: GroupService, request: LeaveGroupRequest, ctx: RequestContext) -> LeaveGroupResponse:
     """Return an error for each member."""
-    ctx.authorize(AclOperation.READ, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.READ, AclResource.GROUP, request.group_id)
     return await groups.leave_group(request, ctx.api_version)
 
 
@@ -105,7 +105,7 @@ async def list_groups(groups: GroupService, request: ListGroupsRequest, ctx: Req
     response = await groups.list_groups(request)
     if not ctx.may(AclOperation.DESCRIBE, *CLUSTER):
         response.groups = [
-            group for group in response.groups if ctx.may(AclOperation.DESCRIBE, Resource.GROUP, group.group_id)
+            group for group in response.groups if ctx.may(AclOperation.DESCRIBE, AclResource.GROUP, group.group_id)
         ]
     return response
 

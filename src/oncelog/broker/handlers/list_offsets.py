@@ -8,7 +8,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.fetch_consumers import check_leader_epoch
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, counted
@@ -65,7 +65,7 @@ async def handle(
             code = ErrorCode.NONE
             found = _NOTHING
             try:
-                ctx.authorize(AclOperation.DESCRIBE, Resource.TOPIC, topic.name)
+                ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name)
                 if named[topic.name, asked.partition_index] > 1:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "the request names this partition more than once")
                 found = await _find(partitions, workers, topic.name, asked, ctx.api_version, isolation)

@@ -11,7 +11,7 @@ from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext, cluster_operations, may_create
 from oncelog.broker.requests.nodes import Nodes
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.turns import ITEMS_A_TURN, Yielder, by_key
@@ -64,7 +64,7 @@ class Metadata:
             topics = [
                 await self._topic(info, ctx, yielder)
                 for info in self.cache.image.topics()
-                if ctx.may(AclOperation.DESCRIBE, Resource.TOPIC, info.name)
+                if ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, info.name)
             ]
             return self._response(request, ctx, topics)
         yielder = Yielder()
@@ -107,7 +107,7 @@ class Metadata:
         Return TOPIC_AUTHORIZATION_FAILED if the client may not describe the topic. Return the same error if the request
         `creates` missing topics, and the client may not create this one. Otherwise, return UNKNOWN_TOPIC_OR_PARTITION.
         """
-        if not ctx.may(AclOperation.DESCRIBE, Resource.TOPIC, name):
+        if not ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if self.cache.image.topic(name) is not None:
             return ErrorCode.NONE
@@ -124,7 +124,7 @@ class Metadata:
             found = image.topic_by_id(asked.topic_id)
             if found is None:
                 return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-            if not ctx.may(AclOperation.DESCRIBE, Resource.TOPIC, found.name):
+            if not ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, found.name):
                 refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
             return await self._topic(found, ctx, yielder)

@@ -8,7 +8,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
@@ -29,7 +29,7 @@ async def handle(
     cache: MetadataCache, groups: GroupService, request: OffsetCommitRequest, ctx: RequestContext
 ) -> OffsetCommitResponse:
     """Pass existing partitions to the group's coordinator. Return an error for each of the others."""
-    ctx.authorize(AclOperation.READ, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.READ, AclResource.GROUP, request.group_id)
     by_id = ctx.api_version >= _WITH_TOPIC_IDS
     absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     deleted: list[Refused] = []
@@ -41,7 +41,7 @@ async def handle(
         return info
 
     def may_read(name: str) -> bool:
-        return ctx.may(AclOperation.READ, Resource.TOPIC, name)
+        return ctx.may(AclOperation.READ, AclResource.TOPIC, name)
 
     def existing(topics: list[OffsetCommitRequestTopic]) -> list[OffsetCommitRequestTopic]:
         return still_existing(

@@ -9,7 +9,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.offset_topics import answered, merge, take_existing
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
@@ -26,12 +26,12 @@ async def handle(
     cache: MetadataCache, groups: GroupService, request: OffsetDeleteRequest, ctx: RequestContext
 ) -> OffsetDeleteResponse:
     """Return the error of the group, or an error for each partition."""
-    ctx.authorize(AclOperation.DELETE, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.DELETE, AclResource.GROUP, request.group_id)
     request.topics, refused = await in_turns(
         take_existing(
             request.topics,
             lambda topic: cache.image.topic(topic.name),
-            lambda name: ctx.may(AclOperation.READ, Resource.TOPIC, name),
+            lambda name: ctx.may(AclOperation.READ, AclResource.TOPIC, name),
         )
     )
     try:

@@ -8,7 +8,7 @@ from functools import partial
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder, in_turns
 from oncelog.cluster.image import MetadataCache
@@ -61,13 +61,13 @@ async def _fetch(
     ctx: RequestContext,
 ) -> OffsetFetchResponseGroup:
     def may_describe(name: str) -> bool:
-        return ctx.may(AclOperation.DESCRIBE, Resource.TOPIC, name)
+        return ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, name)
 
     version = ctx.api_version
     by_id = version >= _WITH_TOPIC_IDS
     all_topics = asked.topics is None
     try:
-        ctx.authorize(AclOperation.DESCRIBE, Resource.GROUP, asked.group_id)
+        ctx.authorize(AclOperation.DESCRIBE, AclResource.GROUP, asked.group_id)
         refused = await in_turns(_take_refused(cache, asked, by_id, may_describe))
         response = await groups.fetch_offsets(asked, require_stable)
     except ProtocolError as error:

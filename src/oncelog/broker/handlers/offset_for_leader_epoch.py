@@ -6,7 +6,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.fetch_consumers import check_leader_epoch
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, Resource
+from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
@@ -43,7 +43,7 @@ def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition, c
     found = EpochEndOffset(partition=asked.partition)
     try:
         if not ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER):
-            ctx.authorize(AclOperation.DESCRIBE, Resource.TOPIC, topic)
+            ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, topic)
         replica = partitions.find(topic, asked.partition)
         check_leader_epoch(replica, asked.current_leader_epoch)
     except ProtocolError as error:

@@ -13,7 +13,7 @@ from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import DelayedCommits
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.produce_checks import (
     ALL,
@@ -54,7 +54,7 @@ from oncelog.protocol.records import ATTRIBUTES_LOW, CODEC_MASK
 
 OPENED_A_TURN = 20
 """Partitions whose logs are found before other requests have their turn. Each log may have to be opened."""
-_WRITE, _TOPIC = AclOperation.WRITE, Resource.TOPIC
+_WRITE, _TOPIC = AclOperation.WRITE, AclResource.TOPIC
 """Constants, because looking up two enum members for each topic would take longer than the check."""
 _ADMIN_CLIENT_ID = "__admin_client"
 _WITH_ZSTD = 7
@@ -104,7 +104,7 @@ class ProduceHandler:
         producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
         """
         if request.transactional_id is not None:
-            ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+            ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, request.transactional_id)
         count = 0
         for topic_data in request.topic_data:
             count += len(topic_data.partition_data) or 1

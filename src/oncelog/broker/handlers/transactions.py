@@ -13,7 +13,7 @@ from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, Resource
+from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Yielder
 from oncelog.coordinator.partitioning import partition_for
@@ -44,8 +44,8 @@ async def add_offsets(
 
     Clients send this request with transaction.version 0 and 1. With version 2, TxnOffsetCommit adds the partition.
     """
-    ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
-    ctx.authorize(AclOperation.READ, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, request.transactional_id)
+    ctx.authorize(AclOperation.READ, AclResource.GROUP, request.group_id)
     try:
         topic = await topics.ensure_internal(CONSUMER_OFFSETS)
     except ProtocolError as error:
@@ -75,12 +75,14 @@ async def describe(
     for name in request.transactional_ids:
         await yielder.next()
         try:
-            ctx.authorize(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
+            ctx.authorize(AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, name)
         except ProtocolError as error:
             states.append(no_description(name, error.code))
             continue
         state = await transactions.describe(name)
-        state.topics = [topic for topic in state.topics if ctx.may(AclOperation.DESCRIBE, Resource.TOPIC, topic.topic)]
+        state.topics = [
+            topic for topic in state.topics if ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, topic.topic)
+        ]
         states.append(state)
     return DescribeTransactionsResponse(transaction_states=states)
 
@@ -97,9 +99,9 @@ async def init_producer_id(
         if name is None:
             ctx.authorize(AclOperation.IDEMPOTENT_WRITE, *CLUSTER)
         else:
-            ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, name)
+            ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, name)
             if request.enable2_pc:
-                ctx.authorize(AclOperation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, name)
+                ctx.authorize(AclOperation.TWO_PHASE_COMMIT, AclResource.TRANSACTIONAL_ID, name)
     except ProtocolError as error:
         return init_error(error.code, ctx.api_version)
     return await transactions.init_producer_id(request, ctx.api_version)
@@ -107,7 +109,7 @@ async def init_producer_id(
 
 async def end(transactions: TransactionService, request: EndTxnRequest, ctx: RequestContext) -> EndTxnResponse:
     """Answer after the decision is committed, and before the markers are written."""
-    ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, request.transactional_id)
     return await transactions.end_txn(request, ctx.api_version)
 
 
@@ -119,7 +121,7 @@ async def list_transactions(
     response.transaction_states = [
         state
         for state in response.transaction_states
-        if ctx.may(AclOperation.DESCRIBE, Resource.TRANSACTIONAL_ID, state.transactional_id)
+        if ctx.may(AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, state.transactional_id)
     ]
     return response
 

@@ -10,7 +10,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
-from oncelog.broker.requests.operations import AclOperation, Resource
+from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
@@ -31,8 +31,8 @@ async def handle(
     cache: MetadataCache, groups: GroupService, request: TxnOffsetCommitRequest, ctx: RequestContext
 ) -> TxnOffsetCommitResponse:
     """Pass existing partitions to the group's coordinator. Return an error for each of the others."""
-    ctx.authorize(AclOperation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
-    ctx.authorize(AclOperation.READ, Resource.GROUP, request.group_id)
+    ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, request.transactional_id)
+    ctx.authorize(AclOperation.READ, AclResource.GROUP, request.group_id)
     ids: dict[str, UUID] = {}
     deleted: list[Refused] = []
 
@@ -43,7 +43,7 @@ async def handle(
         return info
 
     def may_read(name: str) -> bool:
-        return ctx.may(AclOperation.READ, Resource.TOPIC, name)
+        return ctx.may(AclOperation.READ, AclResource.TOPIC, name)
 
     def existing(topics: list[TxnOffsetCommitRequestTopic]) -> list[TxnOffsetCommitRequestTopic]:
         return still_existing(

@@ -22,7 +22,7 @@ Wanted = Callable[[Mapping[str, str], Key], dict[str, str]]
 The result is not yet validated. Raises ProtocolError."""
 
 
-class Resource(Protocol):
+class AlteredResource(Protocol):
     """A resource in a request, with the changes of its settings."""
 
     resource_type: int
@@ -33,7 +33,7 @@ class Resource(Protocol):
         """Return the changes of the resource's settings."""
 
 
-R = TypeVar("R", bound=Resource)
+R = TypeVar("R", bound=AlteredResource)
 A = TypeVar("A")
 
 
@@ -61,7 +61,7 @@ async def alter_each(
     return outcomes
 
 
-def answered(answer: Callable[..., A], outcome: tuple[Resource, ErrorCode, str | None]) -> A:
+def answered(answer: Callable[..., A], outcome: tuple[AlteredResource, ErrorCode, str | None]) -> A:
     """Return the result for one resource. `answer` is its class."""
     resource, code, message = outcome
     return answer(

@@ -12,8 +12,8 @@ from oncelog.broker.requests.operations import (
     OF_CLUSTER,
     REFUSED_AS,
     AclOperation,
+    AclResource,
     Authorizer,
-    Resource,
 )
 from oncelog.net.session import Session
 from oncelog.protocol.errors import ProtocolError
@@ -38,20 +38,20 @@ class RequestContext:
     it.
     """
 
-    def authorize(self, operation: AclOperation, resource: Resource, name: str) -> None:
+    def authorize(self, operation: AclOperation, resource: AclResource, name: str) -> None:
         """Raise the resource's AUTHORIZATION_FAILED error if the client may not do the operation."""
         if not self.may(operation, resource, name):
             message = f"{self.session.principal} has no permission for {operation.name} on {resource.name} {name!r}"
             raise ProtocolError(REFUSED_AS[resource], message)
 
-    def may(self, operation: AclOperation, resource: Resource, name: str) -> bool:
+    def may(self, operation: AclOperation, resource: AclResource, name: str) -> bool:
         """Return whether the client may do the operation, for a list that omits other items."""
         return self.authorizer.allows(self.session.principal, operation, resource, name)
 
 
 def may_create(ctx: RequestContext, topic: str) -> bool:
     """Return whether the client may create this topic, because it may create any topic or this one."""
-    return ctx.may(AclOperation.CREATE, *CLUSTER) or ctx.may(AclOperation.CREATE, Resource.TOPIC, topic)
+    return ctx.may(AclOperation.CREATE, *CLUSTER) or ctx.may(AclOperation.CREATE, AclResource.TOPIC, topic)
 
 
 def cluster_operations(ctx: RequestContext, *, asked: bool) -> int:

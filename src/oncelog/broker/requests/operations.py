@@ -28,7 +28,7 @@ class AclOperation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class Resource(IntEnum):
+class AclResource(IntEnum):
     """The kinds of resources that an operation needs permission for (Kafka's `ResourceType` of ACLs)."""
 
     TOPIC = 2
@@ -37,24 +37,24 @@ class Resource(IntEnum):
     TRANSACTIONAL_ID = 5
 
 
-CLUSTER = Resource.CLUSTER, "kafka-cluster"
+CLUSTER = AclResource.CLUSTER, "kafka-cluster"
 """The cluster as a resource: there is only one."""
 
 REFUSED_AS = {
-    Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    Resource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    AclResource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    AclResource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    AclResource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    AclResource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 """The error of a rejected operation, by the kind of its resource."""
 
-_CONFIGURED = {ResourceType.TOPIC: Resource.TOPIC, ResourceType.GROUP: Resource.GROUP}
+_CONFIGURED = {ResourceType.TOPIC: AclResource.TOPIC, ResourceType.GROUP: AclResource.GROUP}
 
 
 class Authorizer(Protocol):
     """Decide which principals may do which operations."""
 
-    def allows(self, principal: str, operation: AclOperation, resource: Resource, name: str) -> bool:
+    def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
         """Return whether the principal may do the operation on the resource of this name."""
 
 
@@ -63,7 +63,7 @@ class AllowEverything:
 
     __slots__ = ()
 
-    def allows(self, principal: str, operation: AclOperation, resource: Resource, name: str) -> bool:
+    def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
         """Return True."""
         return True
 
@@ -71,7 +71,7 @@ class AllowEverything:
 ALLOW_EVERYTHING = AllowEverything()
 
 
-def configured(kind: int, name: str) -> tuple[Resource, str]:
+def configured(kind: int, name: str) -> tuple[AclResource, str]:
     """Return the resource whose permissions protect the settings of a `ConfigResource`.
 
     The cluster protects the settings of brokers, loggers and client metrics.
