@@ -57,7 +57,7 @@ class PasswordLogin:
         return Scram(self.mechanism, self.username, self.password.value, secrets.token_urlsafe(24))
 
 
-class Calls:
+class TokenCalls:
     """The calls of one source of tokens, each in a thread or a task of its own.
 
     A call that hangs cannot be ended. The client abandons its thread or task, and calls the source again.
@@ -121,7 +121,7 @@ class Source(Protocol):
     def name(self) -> str:
         """The name of the option, for errors."""
 
-    async def __call__(self, calls: Calls) -> Token:
+    async def __call__(self, calls: TokenCalls) -> Token:
         """Return a token. Raises LoginRejectedError, and ConnectionLostError if a retry may help."""
 
 
@@ -139,7 +139,7 @@ class TokenLogin:
         self._source = source
         self._extensions = extensions
         self._timeout_ms = timeout_ms
-        self._calls = Calls(timeout_ms / 1000)
+        self._calls = TokenCalls(timeout_ms / 1000)
         self._token = ""
         self._refresh_at = self._late_at = self._expires_at = 0.0
         self._request: asyncio.Task[str] | None = None
@@ -223,7 +223,7 @@ class Callback:
     def __init__(self, provider: Any) -> None:
         self._call = getattr(provider, "token", provider)
 
-    async def __call__(self, calls: Calls) -> Token:
+    async def __call__(self, calls: TokenCalls) -> Token:
         """Return a token. A function runs in a thread, because it may wait."""
         task = asyncio.current_task()
         try:
@@ -259,7 +259,7 @@ class TokenEndpoint:
         """The option, with its value."""
         return f"sasl.oauthbearer.token.endpoint.url = {self.url}"
 
-    async def __call__(self, calls: Calls) -> Token:
+    async def __call__(self, calls: TokenCalls) -> Token:
         """Return a token and its lifetime in seconds. Raises LoginRejectedError and ConnectionLostError."""
         return await calls.run(partial(self._request, calls.timeout_s))
 
