@@ -19,7 +19,7 @@ from oncelog.net.server_options import Listener
 from oncelog.protocol.errors import ErrorCode
 
 
-class Endpoint(NamedTuple):
+class BrokerEndpoint(NamedTuple):
     """A running broker, and its address for the clients of one listener."""
 
     node_id: int
@@ -78,15 +78,15 @@ class Nodes:
     partitions: Partitions
     departed: DepartedBrokers
 
-    def running(self, listener: Listener) -> list[Endpoint]:
+    def running(self, listener: Listener) -> list[BrokerEndpoint]:
         """Return the running brokers that have this listener, sorted by id."""
         return _endpoints(self.cache.image.brokers, listener)
 
-    def recent(self, listener: Listener) -> list[Endpoint]:
+    def recent(self, listener: Listener) -> list[BrokerEndpoint]:
         """Return the brokers that have this listener and run, or have stopped a short time ago, sorted by id."""
         return _endpoints({**self.departed.all(), **self.cache.image.brokers}, listener)
 
-    def find(self, broker: int, listener: Listener) -> Endpoint | None:
+    def find(self, broker: int, listener: Listener) -> BrokerEndpoint | None:
         """Return a broker, or None if it is not running or has no such listener."""
         info = self.cache.image.brokers.get(broker)
         return None if info is None else _endpoint(broker, info, listener)
@@ -128,11 +128,11 @@ class Nodes:
         return ErrorCode.NONE if listener.name in info.endpoints else ErrorCode.LISTENER_NOT_FOUND
 
 
-def _endpoints(brokers: Mapping[int, BrokerInfo], listener: Listener) -> list[Endpoint]:
+def _endpoints(brokers: Mapping[int, BrokerInfo], listener: Listener) -> list[BrokerEndpoint]:
     found = (_endpoint(broker, brokers[broker], listener) for broker in sorted(brokers))
     return [endpoint for endpoint in found if endpoint is not None]
 
 
-def _endpoint(broker: int, info: BrokerInfo, listener: Listener) -> Endpoint | None:
+def _endpoint(broker: int, info: BrokerInfo, listener: Listener) -> BrokerEndpoint | None:
     address = info.endpoints.get(listener.name)
-    return None if address is None else Endpoint(broker, address.host, address.port, info.rack)
+    return None if address is None else BrokerEndpoint(broker, address.host, address.port, info.rack)
