@@ -10,11 +10,12 @@ import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
 from oncelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from oncelog.protocol.topics import TopicPartition
 from support import copying
 from support.apache_kafka import ApacheKafka
 from support.deleted_topics import drop_and_read_again, start_again_at_new_topic
 from support.processes import wait_until
-from support.rebalances import MODERN, QUICK, TopicPartition, Watched, close_after, members, settle
+from support.rebalances import MODERN, QUICK, Watched, close_after, members, settle
 
 
 @pytest.fixture(scope="module")

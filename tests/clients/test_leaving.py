@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from oncelog import Admin
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 from oncelog.protocol.messages.sync_group import SyncGroupRequest
 from oncelog.protocol.schema import Message
+from oncelog.protocol.topics import TopicPartition
 from support.processes import wait_until
 from support.rebalances import CLASSIC, close_after, members, settle
 from support.servers import Server

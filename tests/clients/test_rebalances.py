@@ -10,7 +10,7 @@ import pytest
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.consumer.assignors import ASSIGNORS
 from oncelog.client.group_offsets import GroupMetadata
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 from support.processes import wait_until
 from support.rebalances import CLASSIC, Watched, members, settle
 from support.servers import Server

@@ -14,14 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers
 from oncelog.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
-from oncelog.coordinator.transactions.metadata import MAX_EPOCH, Partition, TransactionMetadata, TransactionState
+from oncelog.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata, TransactionState
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.topics import TopicPartition
 from support.transaction_driver import Driver
 
 S = TransactionState
 NAMES = ("a", "b")
-PARTITIONS: tuple[Partition, ...] = (("x", 0), ("x", 1), ("y", 0))
+PARTITIONS: tuple[TopicPartition, ...] = (("x", 0), ("x", 1), ("y", 0))
 ERRORS = (
     ErrorCode.NONE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -48,8 +49,8 @@ class Ending:
 
     commit: bool
     marker: tuple[int, int]
-    partitions: frozenset[Partition]
-    unwritten: set[Partition] = field(default_factory=set)
+    partitions: frozenset[TopicPartition]
+    unwritten: set[TopicPartition] = field(default_factory=set)
 
 
 class WatchedDriver(Driver):
@@ -108,7 +109,7 @@ class WatchedDriver(Driver):
             assert ending.commit is (new.state is S.COMPLETE_COMMIT), "the outcome changed after the decision"
             assert not ending.unwritten, "completed without a marker"
 
-    def report(self, markers: Markers, results: dict[Partition, ErrorCode]) -> None:
+    def report(self, markers: Markers, results: dict[TopicPartition, ErrorCode]) -> None:
         ending = self.endings.get(markers.transactional_id)
         if ending is not None and ending.marker == (markers.producer_id, markers.producer_epoch):
             ending.unwritten -= {partition for partition, error in results.items() if not error}
@@ -197,7 +198,7 @@ class TransactionMachine(RuleBasedStateMachine):
         partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1),
         client=st.sampled_from([0, 2, 2]),
     )
-    def add(self, pick: int, partitions: set[Partition], client: int) -> None:
+    def add(self, pick: int, partitions: set[TopicPartition], client: int) -> None:
         name, producer = self.who(pick)
         client_version = client  # of a client that may not know the current level
 

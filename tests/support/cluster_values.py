@@ -8,8 +8,9 @@ from typing import Any
 
 from oncelog.log.snapshot import decode_snapshot
 from oncelog.protocol.records import decode_control, decode_records
+from oncelog.protocol.topics import TopicPartition
 from oncelog.sim.world import World
-from support.cluster_watch import COMPACTED, DiskWatch, Partition
+from support.cluster_watch import COMPACTED, DiskWatch
 from support.replica_invariants import InvariantError, key_of
 
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
@@ -28,7 +29,7 @@ class Written:
 
 
 def committed_values(
-    disks: DiskWatch, broker: int, partition: Partition, markers: dict[tuple[int, int], bool]
+    disks: DiskWatch, broker: int, partition: TopicPartition, markers: dict[tuple[int, int], bool]
 ) -> tuple[dict[int, bytes], list[bytes]]:
     """Return all records of a partition by offset, and the values of the committed ones. Invariant 8.
 
@@ -82,7 +83,7 @@ def check_offset(name: str, found: int, history: list[Written], visible: list[li
         raise InvariantError(8, f"the offset of {chosen} is committed, but not its records")
 
 
-def check_replicas(world: World, disks: DiskWatch, partition: Partition, living: list[int]) -> None:
+def check_replicas(world: World, disks: DiskWatch, partition: TopicPartition, living: list[int]) -> None:
     """Compare what replicas have written about producers, after a clean stop. Invariant 6.
 
     Replicas of a compacted topic differ. If records may be deleted, compare only the batches that all must have.
@@ -95,7 +96,7 @@ def check_replicas(world: World, disks: DiskWatch, partition: Partition, living:
         raise InvariantError(6, f"{partition}: {found}")
 
 
-def _producers(world: World, disks: DiskWatch, number: int, partition: Partition, first: int) -> Any:
+def _producers(world: World, disks: DiskWatch, number: int, partition: TopicPartition, first: int) -> Any:
     """Return the log, the aborted transactions and the producers of a replica, as its files have them."""
     keys = [key_of(header) for header, _ in disks.batches(number, partition) if header.base_offset >= first]
     if disks.deletable[partition]:

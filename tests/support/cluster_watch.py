@@ -24,11 +24,10 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control, is_partial, iter_batches, parse_header
+from oncelog.protocol.topics import TopicPartition
 from oncelog.sim.disk import Content
 from oncelog.sim.world import PORT, World
 from support.replica_invariants import InvariantError, Ledger, key_of
-
-Partition = tuple[str, int]
 
 LOG_FILE = re.compile(r"data/(?P<topic>[^/]+)-(?P<partition>\d+)/\d{20}\.log")
 STATE_NODE = re.compile(r"/brokers/topics/(?P<topic>[^/]+)/partitions/(?P<partition>\d+)/state")
@@ -45,7 +44,7 @@ _LATEST = -1
 
 
 @cache
-def _partition_of(path: str) -> Partition | None:
+def _partition_of(path: str) -> TopicPartition | None:
     """Return the partition of a log file, or None for another file."""
     match = LOG_FILE.fullmatch(path)
     return None if match is None else (match["topic"], int(match["partition"]))
@@ -89,12 +88,12 @@ class DiskWatch:
     """What the disks have. All batches that were ever on a disk are in the ledger of their partition."""
 
     def __init__(self, world: World) -> None:
-        self.ledgers: dict[Partition, Ledger] = defaultdict(Ledger)
-        self.leaders: dict[Partition, dict[int, int]] = defaultdict(dict)
+        self.ledgers: dict[TopicPartition, Ledger] = defaultdict(Ledger)
+        self.leaders: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
         """The leader of each epoch, as the tree has shown it."""
-        self.deletable: dict[Partition, int] = defaultdict(int)
+        self.deletable: dict[TopicPartition, int] = defaultdict(int)
         """Records before this offset may be deleted."""
-        self.on_commit: Callable[[Partition, BatchHeader], None] = lambda _partition, _header: None
+        self.on_commit: Callable[[TopicPartition, BatchHeader], None] = lambda _partition, _header: None
         """Called for each batch that is newly known to be committed."""
         self._world = world
         self._files: dict[tuple[int, str], _File] = defaultdict(_File)
@@ -111,7 +110,7 @@ class DiskWatch:
                 if partition is not None and partition[0] != RECREATED:
                     self._read(number, path, partition, content)
 
-    def _read(self, number: int, path: str, partition: Partition, content: Content) -> None:
+    def _read(self, number: int, path: str, partition: TopicPartition, content: Content) -> None:
         file = self._files[number, path]
         new = file.read(content)
         if not new:
@@ -128,7 +127,7 @@ class DiskWatch:
                 epoch = header.partition_leader_epoch
                 raise InvariantError(3, f"broker {number} has a batch of epoch {epoch} of {partition}, without leader")
 
-    def commit(self, partition: Partition, header: BatchHeader) -> None:
+    def commit(self, partition: TopicPartition, header: BatchHeader) -> None:
         """Record that a consumer has read a batch, or that it was acknowledged. Invariant 2."""
         ledger = self.ledgers[partition]
         known = header.base_offset in ledger.committed
@@ -140,24 +139,24 @@ class DiskWatch:
         """Read the disk of a broker again at the next scan, because its content changes in a crash."""
         self._seen.pop(number, None)
 
-    def batches(self, number: int, partition: Partition) -> list[tuple[BatchHeader, bytes]]:
+    def batches(self, number: int, partition: TopicPartition) -> list[tuple[BatchHeader, bytes]]:
         """Return the batches on a disk. Call `scan` before."""
         return [batch for path in self._paths(number, partition) for batch in self._files[number, path].batches]
 
-    def is_torn(self, number: int, partition: Partition) -> bool:
+    def is_torn(self, number: int, partition: TopicPartition) -> bool:
         """Return whether the log on a disk ends inside a batch. Call `scan` before."""
         return any(self._files[number, path].is_torn for path in self._paths(number, partition))
 
-    def first(self, number: int, partition: Partition) -> int:
+    def first(self, number: int, partition: TopicPartition) -> int:
         """Return the base offset of the first segment on a disk."""
         paths = self._paths(number, partition)
         return int(paths[0].rpartition("/")[2][:20]) if paths else 0
 
-    def start(self, number: int, partition: Partition) -> int:
+    def start(self, number: int, partition: TopicPartition) -> int:
         """Return the offset from which a broker must have all records. It has deleted those before, as it may."""
         return min(self.first(number, partition), self.deletable[partition])
 
-    def _paths(self, number: int, partition: Partition) -> list[str]:
+    def _paths(self, number: int, partition: TopicPartition) -> list[str]:
         files = self._world.brokers[number].disk.files
         folder = f"data/{partition[0]}-{partition[1]}/"
         return sorted(path for path in files if path.startswith(folder) and _partition_of(path))
@@ -167,12 +166,12 @@ class StateWatch:
     """The states of all partitions, as the tree has shown them. Invariants 2, 3, 11 and 12."""
 
     def __init__(self, world: World, disks: DiskWatch, report: Callable[[InvariantError], None]) -> None:
-        self.states: dict[Partition, PartitionState] = {}
+        self.states: dict[TopicPartition, PartitionState] = {}
         self.crashes: dict[int, int] = {}
         """The broker epoch of each broker whose machine has crashed."""
-        self._lost: set[tuple[Partition, int]] = set()
+        self._lost: set[tuple[TopicPartition, int]] = set()
         """The members of an ISR or ELR that may lack records, because their machine has crashed or was damaged."""
-        self._writes: dict[Partition, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_WRITES))
+        self._writes: dict[TopicPartition, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_WRITES))
         """When the last states of each partition were written."""
         self._world = world
         self._disks = disks
@@ -181,7 +180,7 @@ class StateWatch:
         self._multi = world.store.multi
         world.store.multi = self._write  # type: ignore[method-assign]
 
-    def _committed(self, partition: Partition, header: BatchHeader) -> None:
+    def _committed(self, partition: TopicPartition, header: BatchHeader) -> None:
         """Check that each in-sync replica has a batch before the leader says that it is committed."""
         for number in self.states[partition].isr:
             if (partition, number) not in self._lost and header.base_offset >= self._disks.start(number, partition):
@@ -192,14 +191,14 @@ class StateWatch:
                         2, f"{partition}: {key_of(header)} is committed; broker {number} of the ISR has {at}"
                     )
 
-    def crashed(self, broker: int, damaged: Partition | None = None) -> None:
+    def crashed(self, broker: int, damaged: TopicPartition | None = None) -> None:
         """Record that a machine may have lost records of all partitions, or of one."""
         self.crashes[broker] = self._world.store.get(epoch_path(broker)).version
         lost = self.states if damaged is None else (damaged,)
         self._lost |= {(each, broker) for each in lost if broker in self.states[each].complete}
         self._disks.forget(broker)
 
-    def may_lose(self, broker: int, damaged: Partition | None, gone: Container[int]) -> bool:
+    def may_lose(self, broker: int, damaged: TopicPartition | None, gone: Container[int]) -> bool:
         """Return whether others have all committed records of the partitions whose records a broker loses.
 
         A broker that died during a write does not count: at its start, its log ends inside a batch. It cannot know
@@ -243,7 +242,7 @@ class StateWatch:
 
     def _check_writer(
         self,
-        partition: Partition,
+        partition: TopicPartition,
         before: PartitionState,
         state: PartitionState,
         operations: Sequence[Operation],
@@ -265,7 +264,7 @@ class StateWatch:
             if not {broker_path(joining), epoch_path(joining)} <= checked:
                 raise InvariantError(11, f"broker {joining} joins {partition} unchecked")
 
-    def _check(self, partition: Partition, before: PartitionState | None, state: PartitionState) -> None:
+    def _check(self, partition: TopicPartition, before: PartitionState | None, state: PartitionState) -> None:
         writes, now = self._writes[partition], self._world.loop.now
         writes.append(now)
         if len(writes) == MOST_WRITES and now - writes[0] < 1:
@@ -316,7 +315,7 @@ class Consumers:
         self._disks = disks
         self._topics = topics
         self._names = {topic_id: name for name, topic_id in topics.items()}
-        self.readers: dict[Partition, _Reader] = defaultdict(_Reader)
+        self.readers: dict[TopicPartition, _Reader] = defaultdict(_Reader)
 
     async def read(self, number: int) -> None:
         """Fetch from one broker, and list its end offsets in between, until `over`. Invariants 2, 4 and 7."""
@@ -351,7 +350,7 @@ class Consumers:
                     else:
                         self._fetched(partition, data)
 
-    def _epochs(self, number: int) -> dict[Partition, int]:
+    def _epochs(self, number: int) -> dict[TopicPartition, int]:
         """Return the last epoch in which a broker led, for each partition."""
         led = {
             partition: [epoch for epoch, leader in leaders.items() if leader == number]
@@ -359,7 +358,7 @@ class Consumers:
         }
         return {partition: max(epochs) for partition, epochs in led.items() if epochs and partition[0] in self._topics}
 
-    def _fetch(self, epochs: dict[Partition, int]) -> FetchRequest:
+    def _fetch(self, epochs: dict[TopicPartition, int]) -> FetchRequest:
         topics = {name: FetchTopic(topic_id=topic_id, partitions=[]) for name, topic_id in self._topics.items()}
         for partition, epoch in epochs.items():
             topics[partition[0]].partitions.append(
@@ -372,14 +371,14 @@ class Consumers:
             )
         return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=list(topics.values()))
 
-    def _list_ends(self, epochs: dict[Partition, int]) -> ListOffsetsRequest:
+    def _list_ends(self, epochs: dict[TopicPartition, int]) -> ListOffsetsRequest:
         topics = {name: ListOffsetsTopic(name=name, partitions=[]) for name in self._topics}
         for partition, epoch in epochs.items():
             asked = ListOffsetsPartition(partition_index=partition[1], current_leader_epoch=epoch, timestamp=_LATEST)
             topics[partition[0]].partitions.append(asked)
         return ListOffsetsRequest(replica_id=-1, topics=list(topics.values()))
 
-    def _fetched(self, partition: Partition, data: Any) -> None:
+    def _fetched(self, partition: TopicPartition, data: Any) -> None:
         reader = self.readers[partition]
         if not data.last_stable_offset <= data.high_watermark:
             raise InvariantError(7, f"{partition}: LSO {data.last_stable_offset}, HW {data.high_watermark}")

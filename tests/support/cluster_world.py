@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from oncelog.protocol.records import decode_records
+from oncelog.protocol.topics import TopicPartition
 from oncelog.sim.faults import (
     AnyFault,
     Crash,
@@ -59,7 +60,7 @@ from support.cluster_values import (
     check_transaction,
     committed_values,
 )
-from support.cluster_watch import CHECK_S, COMPACTED, Consumers, DiskWatch, Partition, StateWatch
+from support.cluster_watch import CHECK_S, COMPACTED, Consumers, DiskWatch, StateWatch
 from support.raw_client import RefusedError
 from support.replica_invariants import InvariantError
 
@@ -199,7 +200,7 @@ class ClusterWorld:
         an earlier generation than the store.
         """
         machine, number = machine_of(self.world, fault.host), int(fault.host.rpartition("-")[2])
-        damaged: Partition | None = None
+        damaged: TopicPartition | None = None
         if isinstance(fault, Damage):
             topic, _, index = fault.folder.rpartition("/")[2].rpartition("-")
             damaged = topic, int(index)
@@ -266,7 +267,7 @@ class ClusterWorld:
         self._check_acknowledged((TOPIC, producer.partition), offset, value)
         self.outcomes["numbers"] += 1
 
-    def _check_acknowledged(self, partition: Partition, offset: int, value: bytes) -> None:
+    def _check_acknowledged(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         """Find an acknowledged record on the disks. If several epochs have it there, that of the leader is committed.
 
         A former leader may have appended a retry of the record at the same offset. If a consumer has read the record

@@ -12,9 +12,8 @@ import pytest
 from oncelog import Consumer, aio
 from oncelog.net.connection import ClientConnection
 from oncelog.protocol.schema import Message
+from oncelog.protocol.topics import TopicPartition
 from support.processes import wait_until
-
-TopicPartition = tuple[str, int]
 
 QUICK = {"auto_offset_reset": "earliest", "metadata_max_age_ms": 500}
 CLASSIC = QUICK | {"heartbeat_interval_ms": 100, "session_timeout_ms": 6_000}

@@ -10,16 +10,13 @@ from typing import Any
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers
 from oncelog.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
-from oncelog.coordinator.transactions.metadata import (
-    Partition,
-    TransactionMetadata,
-    TransactionState,
-)
+from oncelog.coordinator.transactions.metadata import TransactionMetadata, TransactionState
 from oncelog.coordinator.transactions.records import decode_record, transaction_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from oncelog.protocol.schema import encode_versioned
+from oncelog.protocol.topics import TopicPartition
 
 START_MS = 1_000_000
 
@@ -125,7 +122,9 @@ class Driver:
         assert response.error_code == ErrorCode.NONE, response
         return response.producer_id, response.producer_epoch
 
-    def add(self, name: str, producer: tuple[int, int], *partitions: Partition, client_version: int = 2) -> ErrorCode:
+    def add(
+        self, name: str, producer: tuple[int, int], *partitions: TopicPartition, client_version: int = 2
+    ) -> ErrorCode:
         token = object()
         effects = self.coordinator.add_partitions(name, *producer, partitions, client_version, token, self.now_ms)
         error: ErrorCode = self.apply(effects, token)
@@ -142,7 +141,7 @@ class Driver:
     # -- markers and time ----------------------------------------------------------------------------------------------
 
     def write_markers(
-        self, errors: dict[Partition, ErrorCode] | None = None, deleted: set[Partition] | None = None
+        self, errors: dict[TopicPartition, ErrorCode] | None = None, deleted: set[TopicPartition] | None = None
     ) -> None:
         """Write the markers. Each partition answers NONE, or as in `errors`; the other markers stay pending."""
         under_way, self.markers = self.markers, []

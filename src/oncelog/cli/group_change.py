@@ -13,7 +13,7 @@ from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
     from oncelog import Admin
-    from oncelog.client.types import TopicPartition
+    from oncelog.protocol.topics import TopicPartition
 
 COLUMNS = ("topic", "partition", "committed", "target")
 

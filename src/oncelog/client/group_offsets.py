@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from oncelog import errors
 from oncelog.client.records import check_offsets
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 NO_GENERATION = -1
 

@@ -8,8 +8,9 @@ from numbers import Real
 from operator import index
 from typing import SupportsIndex
 
-from oncelog.client.types import Headers, TopicPartition
+from oncelog.client.types import Headers
 from oncelog.errors import UsageError
+from oncelog.protocol.topics import TopicPartition
 
 Text = str | bytes | bytearray | memoryview | None
 HeaderData = Sequence[tuple[str, Text]] | Mapping[str, Text] | None

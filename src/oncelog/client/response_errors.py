@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 from oncelog import errors
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.schema import Message
+from oncelog.protocol.topics import TopicPartition
 
 
 @cache

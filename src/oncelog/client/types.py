@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-TopicPartition = tuple[str, int]
+from oncelog.protocol.topics import TopicPartition
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 

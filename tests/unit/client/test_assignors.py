@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oncelog.client.consumer.assignors import ASSIGNORS, Claim
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 STICKY = ("sticky", "cooperative-sticky")
 TOPICS = ("a", "b", "c", "unknown")

@@ -10,10 +10,11 @@ import pytest
 
 from oncelog.client.producer import markers
 from oncelog.client.requests.offsets import Listed
-from oncelog.client.types import Marker, Place, TopicPartition
+from oncelog.client.types import Marker, Place
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import Record, build_batch, build_control_batch
+from oncelog.protocol.topics import TopicPartition
 
 OUT = ("out", 0)
 PID = 7

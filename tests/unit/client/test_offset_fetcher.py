@@ -14,7 +14,7 @@ from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.offsets import Listed
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 from support import virtual_time
 
 FOUND, LOST = ("t", 0), ("t", 1)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from oncelog.coordinator.effects import CoordinatorRecord, Markers
-from oncelog.coordinator.transactions.metadata import Partition
 from oncelog.coordinator.transactions.records import transaction_of
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.topics import TopicPartition
 from support.transaction_driver import START_MS, Driver
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
@@ -87,7 +87,7 @@ def producer_of(text: str) -> tuple[int, int]:
     return int(producer_id), int(epoch)
 
 
-def partition_of(text: str) -> Partition:
+def partition_of(text: str) -> TopicPartition:
     topic, _, index = text.rpartition("-")
     return topic, int(index)
 

@@ -20,14 +20,14 @@ from oncelog.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from oncelog.protocol.topics import TopicPartition
 
 MARKERS_A_REQUEST = 1000
 """The number of markers from which on a request takes no more transactions."""
 TIMEOUT_MS = 30_000
 """The maximum time for a request (Kafka's `request.timeout.ms`)."""
 
-Partition = tuple[str, int]
-Done = Callable[[dict[Partition, ErrorCode]], None]
+Done = Callable[[dict[TopicPartition, ErrorCode]], None]
 
 
 class MarkerOutbox:
@@ -87,7 +87,7 @@ def _marker(markers: Markers) -> WritableTxnMarker:
     )
 
 
-def _errors(response: WriteTxnMarkersResponse) -> Mapping[tuple[int, Partition], int]:
+def _errors(response: WriteTxnMarkersResponse) -> Mapping[tuple[int, TopicPartition], int]:
     """Return the error codes by producer id and partition."""
     return {
         (marker.producer_id, (topic.name, result.partition_index)): result.error_code
@@ -97,6 +97,6 @@ def _errors(response: WriteTxnMarkersResponse) -> Mapping[tuple[int, Partition],
     }
 
 
-def _results(markers: Markers, found: Mapping[tuple[int, Partition], int]) -> dict[Partition, ErrorCode]:
+def _results(markers: Markers, found: Mapping[tuple[int, TopicPartition], int]) -> dict[TopicPartition, ErrorCode]:
     missing = ErrorCode.NETWORK_EXCEPTION
     return {each: ErrorCode.of(found.get((markers.producer_id, each), missing)) for each in markers.partitions}

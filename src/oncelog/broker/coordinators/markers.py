@@ -27,12 +27,11 @@ from oncelog.coordinator.effects import Markers
 from oncelog.coordinator.transactions.coordinator import TransactionCoordinator
 from oncelog.coordinator.transactions.decisions import MarkerResult, marker_result
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 _RETRY_MS = 20, 1000
 MARKERS_A_TURN = 20
 """Markers that are written before other requests have their turn."""
-
-Partition = tuple[str, int]
 
 
 class MarkerWriter:
@@ -85,10 +84,10 @@ class MarkerWriter:
         """Write a few markers: here, through other brokers, or later if a partition has no leader."""
         if self._closed or not self._are_needed(markers):
             return
-        own: list[Partition] = []
-        away: dict[int, list[Partition]] = {}
-        unknown: list[Partition] = []
-        leaderless: list[Partition] = []
+        own: list[TopicPartition] = []
+        away: dict[int, list[TopicPartition]] = {}
+        unknown: list[TopicPartition] = []
+        leaderless: list[TopicPartition] = []
         for each in markers.partitions:
             info = self._cache.image.partition(*each)
             if info is None:
@@ -136,7 +135,7 @@ class MarkerWriter:
 
     def _write_own(self, markers: Markers, failures: int) -> None:
         results = dict.fromkeys(markers.partitions, ErrorCode.NONE)
-        written: dict[Partition, tuple[Replica, int]] = {}
+        written: dict[TopicPartition, tuple[Replica, int]] = {}
         marker = EndMarker(
             markers.commit,
             markers.producer_id,
@@ -163,8 +162,8 @@ class MarkerWriter:
         self,
         markers: Markers,
         failures: int,
-        results: dict[Partition, ErrorCode],
-        deleted: frozenset[Partition] | set[Partition] = frozenset(),
+        results: dict[TopicPartition, ErrorCode],
+        deleted: frozenset[TopicPartition] | set[TopicPartition] = frozenset(),
     ) -> None:
         """Report the written markers to the coordinator, and retry the others later."""
         shard = None if self._closed else self._shard(markers)
@@ -180,7 +179,7 @@ class MarkerWriter:
             delay_s = wait_s(failures, *_RETRY_MS)
             asyncio.get_running_loop().call_later(delay_s, self._write_markers, _only(markers, rest), failures + 1)
 
-    def _log(self, markers: Markers, partition: Partition, error: ProtocolError) -> None:
+    def _log(self, markers: Markers, partition: TopicPartition, error: ProtocolError) -> None:
         self._logger.warning(
             "cannot write the marker of %r (producer id %d, epoch %d) to %s-%d: %s",
             markers.transactional_id,
@@ -191,10 +190,10 @@ class MarkerWriter:
         )
 
 
-def _only(markers: Markers, partitions: Sequence[Partition]) -> Markers:
+def _only(markers: Markers, partitions: Sequence[TopicPartition]) -> Markers:
     return markers if len(partitions) == len(markers.partitions) else replace(markers, partitions=tuple(partitions))
 
 
-def _existing(store: MetadataStore, partitions: Sequence[Partition]) -> set[Partition]:
+def _existing(store: MetadataStore, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
     """Return the partitions that exist in the tree. Blocks. Raises StoreError."""
     return {each for each in partitions if store.exists(state_path(*each))}

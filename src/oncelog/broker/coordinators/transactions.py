@@ -40,7 +40,7 @@ from oncelog.protocol.messages.describe_transactions import TransactionState
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from oncelog.protocol.topics import TRANSACTION_STATE
+from oncelog.protocol.topics import TRANSACTION_STATE, TopicPartition
 
 _ADD_RETRY_MS = 20
 _ADD_RETRY_MAX_MS = 100
@@ -48,8 +48,6 @@ _ADD_RETRY_MAX_MS = 100
 (Kafka's `add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
 
 _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
-
-Partition = tuple[str, int]
 
 
 class TransactionService:
@@ -141,11 +139,11 @@ class TransactionService:
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        partitions: Iterable[Partition],
+        partitions: Iterable[TopicPartition],
         *,
         verify_only: bool,
         client_version: int = 2,
-    ) -> dict[Partition, ErrorCode]:
+    ) -> dict[TopicPartition, ErrorCode]:
         """Add partitions to the producer's transaction, or only verify that they are in it. Return an error for each.
 
         The error is NONE for each partition that is in the transaction.
@@ -179,10 +177,10 @@ class TransactionService:
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        partitions: Iterable[Partition],
+        partitions: Iterable[TopicPartition],
         *,
         implicit: bool,
-    ) -> dict[Partition, ErrorCode]:
+    ) -> dict[TopicPartition, ErrorCode]:
         """Return an error for each partition that is not in the transaction; `implicit` (KIP-890) adds them first.
 
         The coordinator may be on another broker. If it cannot be reached, the errors are retriable.

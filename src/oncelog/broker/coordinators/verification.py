@@ -20,6 +20,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from oncelog.protocol.topics import TopicPartition
 
 TRANSACTIONS_A_REQUEST = 200
 """The maximum number of transactions in one request."""
@@ -31,12 +32,10 @@ TIMEOUT_MS = 30_000
 _NOT_VERIFIED = {ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.INVALID_TXN_STATE}
 """A producer must not see the error of this broker's authorization."""
 
-Partition = tuple[str, int]
-
 
 class _Question(NamedTuple):
     transaction: AddPartitionsToTxnTransaction
-    answer: asyncio.Future[dict[Partition, ErrorCode]]
+    answer: asyncio.Future[dict[TopicPartition, ErrorCode]]
 
 
 class RemoteCoordinators:
@@ -57,10 +56,10 @@ class RemoteCoordinators:
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        partitions: Iterable[Partition],
+        partitions: Iterable[TopicPartition],
         *,
         verify_only: bool,
-    ) -> dict[Partition, ErrorCode]:
+    ) -> dict[TopicPartition, ErrorCode]:
         """Return an error for each partition. Without a response, the errors are NETWORK_EXCEPTION."""
         by_topic: dict[str, list[int]] = {}
         for topic, index in partitions:
@@ -136,10 +135,10 @@ def _answer(batch: list[_Question], response: AddPartitionsToTxnResponse | Failu
         _settle(question, answer)
 
 
-def _same(question: _Question, error: ErrorCode) -> dict[Partition, ErrorCode]:
+def _same(question: _Question, error: ErrorCode) -> dict[TopicPartition, ErrorCode]:
     return {(topic.name, index): error for topic in question.transaction.topics for index in topic.partitions}
 
 
-def _settle(question: _Question, answer: dict[Partition, ErrorCode]) -> None:
+def _settle(question: _Question, answer: dict[TopicPartition, ErrorCode]) -> None:
     if not question.answer.done():
         question.answer.set_result(answer)

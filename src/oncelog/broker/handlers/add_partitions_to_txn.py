@@ -26,6 +26,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from oncelog.protocol.topics import TopicPartition
 
 _BATCHED = 4
 _KNOWS_PRODUCER_FENCED = 2
@@ -33,7 +34,6 @@ _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
 _TRANSACTIONS_AT_ONCE = 20
 """The maximum number of transactions of one request that wait for their coordinators at the same time."""
 
-Partition = tuple[str, int]
 Results = list[AddPartitionsToTxnTopicResult]
 
 
@@ -89,7 +89,7 @@ async def _add(
 
 def _check_partitions(
     cache: MetadataCache, topics: Iterable[AddPartitionsToTxnTopic], ctx: RequestContext
-) -> Steps[dict[Partition, ErrorCode]]:
+) -> Steps[dict[TopicPartition, ErrorCode]]:
     """Return an error for each partition that does not exist or that the client may not write, NONE for the others.
 
     From version 4 on, the client is a broker, which has checked whether its own client may write.
@@ -108,7 +108,7 @@ def _check_partitions(
     return errors
 
 
-def _results(errors: dict[Partition, ErrorCode], instead: dict[ErrorCode, ErrorCode]) -> Steps[Results]:
+def _results(errors: dict[TopicPartition, ErrorCode], instead: dict[ErrorCode, ErrorCode]) -> Steps[Results]:
     """Return the results by topic. `instead` maps an error to the error that the client gets."""
     by_topic: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (name, index), error in errors.items():

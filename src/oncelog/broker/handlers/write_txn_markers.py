@@ -25,14 +25,14 @@ from oncelog.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from oncelog.protocol.topics import TopicPartition
 
 _NOT_THE_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 COMMIT_TIMEOUT_MS = 10_000
 """The maximum time to wait for commits. A coordinator waits longer for the response, which has other markers too."""
 
-Partition = tuple[str, int]
-Errors = dict[int, dict[Partition, ErrorCode]]
+Errors = dict[int, dict[TopicPartition, ErrorCode]]
 """The error of each marker, by producer and partition."""
 Appended = tuple[Replica, int, Leadership | None]
 """The replica that got a marker, the marker's offset, and the term of the append."""
@@ -50,7 +50,7 @@ async def handle(
     if not ctx.may(AclOperation.ALTER, *CLUSTER):
         ctx.authorize(AclOperation.CLUSTER_ACTION, *CLUSTER)
     errors: Errors = {}
-    appended: dict[Partition, Appended] = {}
+    appended: dict[TopicPartition, Appended] = {}
     refused = RefusedItems()
     yielder = Yielder(MARKERS_A_TURN)
     for marker in request.markers:
@@ -69,7 +69,7 @@ async def handle(
                 await yielder.next()
                 of_producer[topic.name, index] = _write(appender, end, topic.name, index, refused, appended)
     refused.log(logger, "WriteTxnMarkers cannot append a marker")
-    lost: dict[Partition, ErrorCode] = {}
+    lost: dict[TopicPartition, ErrorCode] = {}
     with DelayedCommits(len(appended), COMMIT_TIMEOUT_MS, ctx.session) as commits:
         for replica, offset, term in appended.values():
             await yielder.next()
@@ -81,7 +81,7 @@ async def handle(
     return await _response(errors, lost)
 
 
-async def _response(errors: Errors, lost: Mapping[Partition, ErrorCode]) -> WriteTxnMarkersResponse:
+async def _response(errors: Errors, lost: Mapping[TopicPartition, ErrorCode]) -> WriteTxnMarkersResponse:
     yielder = Yielder()
     markers = []
     for producer_id, of_producer in errors.items():
@@ -104,7 +104,7 @@ def _write(
     topic: str,
     index: int,
     refused: RefusedItems,
-    appended: dict[Partition, Appended],
+    appended: dict[TopicPartition, Appended],
 ) -> ErrorCode:
     try:
         replica, offset = appender.append(topic, index, marker)

@@ -42,6 +42,7 @@ from oncelog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from oncelog.protocol.topics import TopicPartition
 
 MIN_BACKOFF_MS = 20
 """The first pause after an error. The pause doubles up to `replica.fetch.backoff.ms`."""
@@ -63,7 +64,6 @@ _ROLES_CHANGE = frozenset(
 _FIRST = 0
 """The session epoch of a Fetch that names all partitions and begins a session."""
 
-Key = tuple[str, int]
 Id = tuple[UUID, int]
 """The id of a topic, and a partition."""
 
@@ -201,7 +201,7 @@ class _Fetcher:
     def __init__(self, parts: Replication, leader: int) -> None:
         self._parts = parts
         self._leader = leader
-        self._followed: dict[Key, _Followed] = {}
+        self._followed: dict[TopicPartition, _Followed] = {}
         self._due: dict[_Followed, None] = {}
         """The partitions to look at before the next Fetch: changed ones, and those that cannot be fetched yet."""
         self._wanted: dict[Id, _Followed] = {}

@@ -15,8 +15,7 @@ from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
 from oncelog.log.recovery import LostRecordsError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-
-Key = tuple[str, int]
+from oncelog.protocol.topics import TopicPartition
 
 
 class IncompleteLogs:
@@ -27,21 +26,21 @@ class IncompleteLogs:
         self._directories = directories
         self._node_id = node_id
         self._logger = logger
-        self.keys: frozenset[Key] = frozenset()
+        self.keys: frozenset[TopicPartition] = frozenset()
         """They count as offline, and are not opened."""
         self.changed: Event[[]] = Event()
         """`keys` has changed."""
         self.records_missing: Event[[DataDirectory]] = Event()
         """A log in a directory ends before its high watermark, or has a hole."""
 
-    def suspects(self) -> list[Key]:
+    def suspects(self) -> list[TopicPartition]:
         """Return the partitions that this broker may lead only when it has opened their logs and found them complete.
 
         They have other replicas, and this broker is in their ISR or ELR.
         """
         return [key for key in self._cache.image.replicated(self._node_id) if self._others(key) is not None]
 
-    def _others(self, key: Key) -> frozenset[int] | None:
+    def _others(self, key: TopicPartition) -> frozenset[int] | None:
         """Return the other members of a partition's ISR and ELR.
 
         Return None if this broker is in neither, or if it has the only replica.
@@ -51,13 +50,13 @@ class IncompleteLogs:
             return None
         return frozenset(info.complete) - {self._node_id}
 
-    def add(self, key: Key) -> None:
+    def add(self, key: TopicPartition) -> None:
         """Count a log as incomplete, if this broker is in its ISR or ELR together with others."""
         if self._others(key) and key not in self.keys:
             self.keys |= {key}
             self.changed()
 
-    def refused(self, key: Key, error: LostRecordsError) -> None:
+    def refused(self, key: TopicPartition, error: LostRecordsError) -> None:
         """Count a log as incomplete, because it has a hole or a damaged end.
 
         If records are missing that were committed, leave the ISRs of all logs in its directory.
@@ -93,7 +92,7 @@ class IncompleteLogs:
         self._logger.error("%s. This broker leaves the ISRs of the partitions in %s", reason, directory.path)
         self.records_missing(directory)
 
-    def release(self, key: Key) -> None:
+    def release(self, key: TopicPartition) -> None:
         """Let a log be opened if this broker has left its ISR and ELR, or is the last member."""
         if key in self.keys and not self._others(key):
             self.keys -= {key}

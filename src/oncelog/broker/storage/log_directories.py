@@ -22,8 +22,8 @@ from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.texts import first_named
+from oncelog.protocol.topics import TopicPartition
 
-Partition = tuple[str, int]
 NAME_MAX = 200
 """The characters of a topic's name that a renamed partition directory keeps. A file system allows 255 in a name."""
 
@@ -44,9 +44,9 @@ class LogDirectories:
         self.failed: Event[[DataDirectory, OSError]] = Event()
         """A directory has gone offline. This happens once for each directory, perhaps in a worker thread."""
         self._all = [DataDirectory(disk, path, node_id, logger, self.failed) for path in dict.fromkeys(paths)]
-        self._by_partition: dict[Partition, DataDirectory] = {}
+        self._by_partition: dict[TopicPartition, DataDirectory] = {}
         self._sizes: Counter[str] = Counter()
-        self._lost: set[Partition] = set()
+        self._lost: set[TopicPartition] = set()
 
     def __iter__(self) -> Iterator[DataDirectory]:
         yield from self._all
@@ -112,7 +112,7 @@ class LogDirectories:
         """Return the ids of the directories that have failed since `open`."""
         return frozenset(str(each.directory_id) for each in self._all if each.failed_in_use)
 
-    def intact(self, image: MetadataImage, node_id: int, lost: Container[str]) -> frozenset[Partition]:
+    def intact(self, image: MetadataImage, node_id: int, lost: Container[str]) -> frozenset[TopicPartition]:
         """Return the replicated partitions that were in a directory outside `lost` in the last process. Blocks.
 
         `open` has found each of them in that directory. The directory's checkpoint has it too: otherwise, it may have
@@ -125,7 +125,7 @@ class LogDirectories:
                 found |= {key for key in known if self._holds(directory, image, node_id, key)}
         return frozenset(found)
 
-    def _holds(self, directory: DataDirectory, image: MetadataImage, node_id: int, key: Partition) -> bool:
+    def _holds(self, directory: DataDirectory, image: MetadataImage, node_id: int, key: TopicPartition) -> bool:
         """Return whether a directory has the log of a replicated partition."""
         info, topic = image.partition(*key), image.topic(key[0])
         if info is None or topic is None or node_id not in info.replicas or len(info.replicas) == 1:
@@ -244,7 +244,7 @@ class LogDirectories:
             known = {(topic.name, index) for topic in topics.topics() for index in range(topic.partition_count)}
             self._lost = known - self._by_partition.keys()
 
-    def _found(self, directory: DataDirectory, partition: Partition, topics: MetadataImage) -> None:
+    def _found(self, directory: DataDirectory, partition: TopicPartition, topics: MetadataImage) -> None:
         other = self._by_partition.get(partition)
         info = topics.topic(partition[0])
         if other is not None and info is None:
@@ -266,7 +266,7 @@ class LogDirectories:
             self._sizes[other.path] -= 1
         self._place(partition, directory)
 
-    def _place(self, partition: Partition, directory: DataDirectory) -> None:
+    def _place(self, partition: TopicPartition, directory: DataDirectory) -> None:
         self._by_partition[partition] = directory
         self._sizes[directory.path] += 1
 

@@ -13,12 +13,12 @@ from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import raise_for_error
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
 from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from oncelog.protocol.schema import DecodeError
+from oncelog.protocol.topics import TopicPartition
 
 STATES = (
     *("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty"),

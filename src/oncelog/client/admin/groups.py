@@ -14,7 +14,6 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.response_errors import raise_for_error, require_answers
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -23,6 +22,7 @@ from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from oncelog.protocol.topics import TopicPartition
 
 INACTIVE = frozenset({"Empty", "Dead"})
 """States in which a group's offsets can be set. A member would not notice, and would overwrite them."""

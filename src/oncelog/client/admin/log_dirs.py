@@ -9,9 +9,9 @@ from oncelog.client.admin.topics import describe_cluster
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import raise_for_error
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from oncelog.protocol.topics import TopicPartition
 
 
 class ReplicaSize(NamedTuple):

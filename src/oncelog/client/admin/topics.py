@@ -17,7 +17,6 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.response_errors import raise_for_error, require_answers
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -33,6 +32,7 @@ from oncelog.protocol.messages.create_topics import (
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from oncelog.protocol.topics import TopicPartition
 
 LAST_BY_NAME = 5
 """The last version of DeleteTopics that has only names of topics."""

@@ -16,7 +16,6 @@ from oncelog.client.admin._shared import names
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import partition_answer, raise_for_error, require_answers
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -27,6 +26,7 @@ from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from oncelog.protocol.topics import TopicPartition
 
 PARTITIONS_A_REQUEST = 500
 MAX_TRANSACTION_TIMEOUT_MS = 900_000

@@ -12,7 +12,7 @@ from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.metrics.results import ConsumerMetrics
 from oncelog.client.other_names import CONSUMER, OtherNames
 from oncelog.client.records import check_partitions
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 
 class ConsumerBase(OtherNames):

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 
 class Claim(NamedTuple):

@@ -27,7 +27,8 @@ from oncelog.client.records import (
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.offsets import Listed
 from oncelog.client.serialization.functions import require_formats
-from oncelog.client.types import ConsumerRecord, TopicPartition
+from oncelog.client.types import ConsumerRecord
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,8 @@ from oncelog.client.consumer.rebalance import Listener
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.records import ms
 from oncelog.client.serialization.functions import require_formats
-from oncelog.client.types import ConsumerRecord, TopicPartition
+from oncelog.client.types import ConsumerRecord
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

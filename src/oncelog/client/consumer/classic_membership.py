@@ -21,7 +21,6 @@ from oncelog.client.consumer.consumer_protocol import (
     encode_subscription,
 )
 from oncelog.client.group_offsets import NO_GENERATION, GroupMetadata
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import (
@@ -33,6 +32,7 @@ from oncelog.protocol.messages.join_group import (
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from oncelog.protocol.schema import Message
+from oncelog.protocol.topics import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 

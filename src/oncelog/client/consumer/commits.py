@@ -15,8 +15,8 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.records import check_offsets
 from oncelog.client.requests import offsets as offset_calls
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.topics import TopicPartition
 
 log = logging.getLogger("oncelog.client.consumer")
 

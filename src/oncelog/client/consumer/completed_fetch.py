@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 
 from oncelog import errors
-from oncelog.client.types import ConsumerRecord, TopicPartition
+from oncelog.client.types import ConsumerRecord
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import check_crc, decode_records, iter_batches
+from oncelog.protocol.topics import TopicPartition
 
 
 class CompletedFetch:

@@ -20,8 +20,8 @@ from oncelog.client.consumer.group_waits import explain_wait, partition_owners
 from oncelog.client.consumer.member import Member
 from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.types import TopicPartition
 from oncelog.net.connection import NoCommonVersionError
+from oncelog.protocol.topics import TopicPartition
 
 
 class ConsumerMember(Member[ConsumerMembership]):

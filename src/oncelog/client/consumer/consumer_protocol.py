@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from oncelog.client.consumer.assignors import Claim
-from oncelog.client.types import TopicPartition
 from oncelog.protocol import schema
 from oncelog.protocol.messages.consumer_protocol import (
     AssignedPartition,
@@ -17,6 +16,7 @@ from oncelog.protocol.messages.consumer_protocol import (
 )
 from oncelog.protocol.messages.consumer_protocol import TopicPartition as OwnedPartitions
 from oncelog.protocol.schema import DecodeError
+from oncelog.protocol.topics import TopicPartition
 
 SUBSCRIPTION_VERSION = 3
 

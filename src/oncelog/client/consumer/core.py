@@ -37,7 +37,8 @@ from oncelog.client.metrics.results import ConsumerMetrics
 from oncelog.client.options import cluster_options
 from oncelog.client.serialization.functions import Deserializers
 from oncelog.client.statistics import start_statistics
-from oncelog.client.types import ConsumerRecord, TopicPartition
+from oncelog.client.types import ConsumerRecord
+from oncelog.protocol.topics import TopicPartition
 
 T = TypeVar("T")
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from oncelog import errors
 from oncelog.client.consumer.completed_fetch import CompletedFetch, unreadable_batch
 from oncelog.client.consumer.subscription_state import PartitionState, SubscriptionState
-from oncelog.client.types import ConsumerRecord, TopicPartition
+from oncelog.client.types import ConsumerRecord
 from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 
 def collect_records(subscription: SubscriptionState, limit: int) -> list[ConsumerRecord]:

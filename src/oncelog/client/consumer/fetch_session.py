@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from oncelog.protocol.schema import NO_UUID
+from oncelog.protocol.topics import TopicPartition
 
 LAST_WITH_NAMES = 12
 """The last version of Fetch in which a topic has its name; later versions have its id."""

@@ -31,11 +31,11 @@ from oncelog.client.discovery.reasons import unavailable_topic, unreachable_brok
 from oncelog.client.discovery.slow_answers import noticed
 from oncelog.client.discovery.topology import LEADER_MOVED, Topic
 from oncelog.client.metrics.fetches import Fetches
-from oncelog.client.types import TopicPartition
 from oncelog.net.connection import NoCommonVersionError
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from oncelog.protocol.topics import TopicPartition
 
 SESSION_LOST = frozenset(
     {

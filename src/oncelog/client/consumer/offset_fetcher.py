@@ -16,7 +16,6 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.records import milliseconds
 from oncelog.client.requests import offsets as offset_calls
-from oncelog.client.types import TopicPartition
 from oncelog.net.connection import NoCommonVersionError
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
@@ -27,6 +26,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from oncelog.protocol.topics import TopicPartition
 
 log = logging.getLogger("oncelog.client.consumer")
 

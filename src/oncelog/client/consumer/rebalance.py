@@ -10,7 +10,7 @@ from oncelog.client.consumer.commits import Commits
 from oncelog.client.consumer.metadata_watch import MetadataWatch
 from oncelog.client.consumer.subscription_state import SubscriptionState
 from oncelog.client.metrics.fetches import Fetches
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 Listener = Callable[[list[TopicPartition]], object]
 

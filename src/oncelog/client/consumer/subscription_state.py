@@ -11,7 +11,7 @@ from oncelog import errors
 from oncelog.client.consumer.completed_fetch import CompletedFetch
 from oncelog.client.consumer.fetch_session import FetchTarget
 from oncelog.client.group_offsets import OffsetAndMetadata
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 
 class PartitionState:

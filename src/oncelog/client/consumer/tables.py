@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from oncelog import errors
 from oncelog.client.consumer.completed_fetch import unreadable_batch
-from oncelog.client.types import TopicPartition
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches
 from oncelog.columns.values import raw_of
 from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from oncelog.client.metrics.results import (
 )
 from oncelog.client.metrics.stats import Windows
 from oncelog.client.metrics.topics import ByTopic
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.topics import TopicPartition
 
 _HEARTBEATS = (ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT)
 

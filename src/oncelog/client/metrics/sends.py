@@ -9,8 +9,8 @@ from oncelog.client.metrics.requests import Requests
 from oncelog.client.metrics.results import ClientMetrics, ProducerMetrics, ProducerTopicMetrics, client_fields
 from oncelog.client.metrics.stats import Windows
 from oncelog.client.metrics.topics import ByTopic
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.topics import TopicPartition
 
 
 class SentBatch(Protocol):

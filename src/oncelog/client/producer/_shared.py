@@ -10,7 +10,7 @@ from oncelog.client.calls import FORKED
 from oncelog.client.other_names import PRODUCER, OtherNames
 from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.transaction_manager import ManagerState
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.group_offsets import GroupMetadata, Positioned

@@ -16,10 +16,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog.client.producer.batch import RECORD_OVERHEAD, Batch, headers_size
-from oncelog.client.types import Headers, TopicPartition
+from oncelog.client.types import Headers
 from oncelog.errors import RecordTooLargeError
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.records import HEADER_SIZE
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.producer.delivery import Delivery

@@ -25,8 +25,9 @@ from oncelog.protocol.records import (
 
 if TYPE_CHECKING:
     from oncelog.client.producer.delivery import Delivery
-    from oncelog.client.types import Headers, TopicPartition
+    from oncelog.client.types import Headers
     from oncelog.errors import KafkaError
+    from oncelog.protocol.topics import TopicPartition
 
 RECORD_OVERHEAD: Final = 21
 """The maximum number of bytes that a record takes besides key, value and headers (KIP-98)."""

@@ -22,7 +22,8 @@ from oncelog.client.producer.partitioner import Partitioner
 from oncelog.client.producer.sender_loop import SenderLoop
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS, checked
-from oncelog.client.types import Headers, TopicPartition
+from oncelog.client.types import Headers
+from oncelog.protocol.topics import TopicPartition
 
 
 class NotAddedError(Exception):

@@ -18,8 +18,8 @@ from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.produce_requests import Answer, BatchAnswer
 from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
 from oncelog.client.troubles import Troubles
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.topics import TopicPartition
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 """Errors after which a batch of several records is split, because the broker may accept its parts."""

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from oncelog import errors
 from oncelog.client.producer.transaction_manager import OPEN, ManagerState, Offsets, TransactionManager
 from oncelog.client.response_errors import error_codes
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.add_partitions_to_txn import (
@@ -32,6 +31,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from oncelog.protocol.schema import Message
+from oncelog.protocol.topics import TopicPartition
 
 _C = ErrorCode
 

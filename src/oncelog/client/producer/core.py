@@ -38,7 +38,7 @@ from oncelog.client.producer.transaction_manager import ManagerState, Transactio
 from oncelog.client.serialization.functions import Serializers
 from oncelog.client.statistics import start_statistics
 from oncelog.client.troubles import Troubles
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 log = logging.getLogger("oncelog.client.producer")
 

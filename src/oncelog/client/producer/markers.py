@@ -9,9 +9,10 @@ from itertools import islice
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.offsets import EARLIEST, Listed, list_offsets
 from oncelog.client.requests.partition_fetch import FETCH_BYTES, fetch_partitions
-from oncelog.client.types import Marker, Place, TopicPartition
+from oncelog.client.types import Marker, Place
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import decode_control, iter_batches
+from oncelog.protocol.topics import TopicPartition
 
 MIN_BYTES, MAX_BYTES = 1 << 18, 1 << 23
 """Bytes of one Fetch: for a partition beside many others, and in all. A marker has 78 bytes; records of other producers

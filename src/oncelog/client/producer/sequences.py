@@ -12,8 +12,8 @@ wait for expired and purged batches, because they are not sent again.
 from __future__ import annotations
 
 from oncelog.client.producer.batch import Batch
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.records import next_sequence
+from oncelog.protocol.topics import TopicPartition
 
 MAX_EPOCH = 32_767
 KNOWN_MS = 60_000

@@ -21,9 +21,9 @@ from oncelog.client.producer.batch import RECORD_OVERHEAD
 from oncelog.client.producer.partitioner import Partitioner, RoundRobin, Sticky
 from oncelog.client.producer.table_sources import TableSource
 from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS
-from oncelog.client.types import TopicPartition
 from oncelog.columns.encode import EncodedBatch, Rows
 from oncelog.protocol.records import HEADER_SIZE
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.columns.values import Format

@@ -14,7 +14,7 @@ from oncelog.client import table_kernels
 from oncelog.client.producer.buffer import NoRoomError
 from oncelog.client.producer.table_batches import MissingPartitionError, TableBatches, Target
 from oncelog.client.serialization.functions import require_formats
-from oncelog.client.types import TopicPartition
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.producer.core import ProducerCore

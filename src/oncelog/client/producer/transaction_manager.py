@@ -32,8 +32,8 @@ from oncelog.client.producer import error_meanings
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.sequences import Sequences
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.group_offsets import GroupMetadata

@@ -13,7 +13,6 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
 from oncelog.client.response_errors import partition_answer, raise_for_error, require_answers
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -39,6 +38,7 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from oncelog.protocol.topics import TopicPartition
 
 LATEST = -1
 EARLIEST = -2

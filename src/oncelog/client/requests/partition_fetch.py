@@ -10,7 +10,6 @@ from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
 from oncelog.client.response_errors import partition_answer
-from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import (
     FetchPartition,
@@ -21,6 +20,7 @@ from oncelog.protocol.messages.fetch import (
     ReplicaState,
 )
 from oncelog.protocol.schema import NO_UUID
+from oncelog.protocol.topics import TopicPartition
 
 FETCH_BYTES = 1 << 20
 FETCH_WAIT_MS = 50

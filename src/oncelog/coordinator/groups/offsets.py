@@ -19,8 +19,8 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from oncelog.protocol.schema import NO_UUID
+from oncelog.protocol.topics import TopicPartition
 
-TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, CommittedOffset]
 
 

@@ -20,7 +20,6 @@ from oncelog.coordinator.transactions.metadata import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
-    Partition,
     TransactionMetadata,
     TransactionState,
     check_transition,
@@ -29,6 +28,7 @@ from oncelog.coordinator.transactions.records import tombstone, transaction_of, 
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.protocol.topics import TopicPartition
 
 RETRY_MS = 1000
 """If a record of a timer could not be written, the coordinator retries after this time."""
@@ -80,7 +80,7 @@ class TransactionCoordinator:
         self._deadlines = Deadlines()
         self._live = False
         # Soft state, as in Kafka: a failover that loses it costs a retry, never the outcome.
-        self._unwritten: dict[str, set[Partition]] = {}
+        self._unwritten: dict[str, set[TopicPartition]] = {}
         self._continued: dict[str, _Continued] = {}
         # The replay of a timer's record removes its retry. Only records that could not be written are left.
         self._retries: dict[str, int] = {}
@@ -104,7 +104,7 @@ class TransactionCoordinator:
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        partitions: Collection[Partition],
+        partitions: Collection[TopicPartition],
         client_version: int,
         token: Any,
         now_ms: int,
@@ -123,8 +123,8 @@ class TransactionCoordinator:
         return Effects(records=[self._record(decision)], replies=[Reply(token, ErrorCode.NONE)])
 
     def verify_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[Partition]
-    ) -> dict[Partition, ErrorCode]:
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
         """Return NONE for each partition of the open transaction, and TRANSACTION_ABORTABLE for the others."""
         transaction = self.transactions.get(transactional_id)
         if not transactional_id:
@@ -231,10 +231,10 @@ class TransactionCoordinator:
     def markers_written(
         self,
         markers: Markers,
-        results: Mapping[Partition, ErrorCode],
+        results: Mapping[TopicPartition, ErrorCode],
         now_ms: int,
         *,
-        deleted: Collection[Partition] = (),
+        deleted: Collection[TopicPartition] = (),
     ) -> Effects:
         """Process the results of some markers. The last marker completes the transaction.
 

@@ -16,12 +16,12 @@ from oncelog.coordinator.transactions.metadata import (
     MAX_EPOCH,
     NO_EPOCH,
     NO_PRODUCER_ID,
-    Partition,
     TransactionMetadata,
     TransactionState,
     epoch_exhausted,
 )
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.topics import TopicPartition
 
 Decision = TransactionMetadata | ErrorCode
 TakeProducerId = Callable[[], int]
@@ -99,7 +99,7 @@ def add_partitions(
     transaction: TransactionMetadata,
     producer_id: int,
     epoch: int,
-    partitions: frozenset[Partition],
+    partitions: frozenset[TopicPartition],
     client_version: int,
     now_ms: int,
 ) -> Decision:
@@ -117,8 +117,8 @@ def add_partitions(
 
 
 def verify_partitions(
-    transaction: TransactionMetadata, producer_id: int, epoch: int, partitions: Collection[Partition]
-) -> dict[Partition, ErrorCode]:
+    transaction: TransactionMetadata, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
     """Return NONE for each partition of the open transaction, and an error for each other one."""
     error = ErrorCode.NONE
     if transaction.producer_id != producer_id:

@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from oncelog.protocol.topics import TopicPartition
+
 
 class TransactionState(IntEnum):
     """The state of a transaction, with its number in the log's records."""
@@ -75,9 +77,6 @@ MAX_EPOCH = 2**15 - 1
 NO_TIMEOUT_MS = 2**31 - 1
 """The timeout of a two-phase-commit transaction, which has none (KIP-939)."""
 
-Partition = tuple[str, int]
-"""(topic, index)."""
-
 
 class IllegalTransitionError(RuntimeError):
     """A record that no step produces: a bug in the coordinator."""
@@ -102,7 +101,7 @@ class TransactionMetadata:
     producer_epoch: int
     timeout_ms: int
     state: TransactionState
-    partitions: frozenset[Partition]
+    partitions: frozenset[TopicPartition]
     start_ms: int
     last_update_ms: int
     client_version: int = 0
@@ -154,7 +153,9 @@ class TransactionMetadata:
         """Apply InitProducerId when the epochs are used up: another producer id, with epoch 0."""
         return replace(self.with_new_epoch(0, timeout_ms, now_ms), producer_id=producer_id)
 
-    def with_partitions(self, added: frozenset[Partition], client_version: int, now_ms: int) -> TransactionMetadata:
+    def with_partitions(
+        self, added: frozenset[TopicPartition], client_version: int, now_ms: int
+    ) -> TransactionMetadata:
         """Add partitions. The first one starts the transaction and its timeout."""
         return self._next(
             state=TransactionState.ONGOING,

@@ -7,10 +7,10 @@ import time
 from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.partition_fetch import fetch_partition
-from oncelog.client.types import TopicPartition
 from oncelog.net.connection import NoCommonVersionError
 from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.messages.fetch import PartitionData
+from oncelog.protocol.topics import TopicPartition
 
 
 class NearestReplica:
