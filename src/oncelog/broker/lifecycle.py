@@ -16,6 +16,7 @@ from oncelog.broker.replication.in_sync import InSyncReplicas
 from oncelog.broker.requests.dispatch import import_record_handlers
 from oncelog.broker.storage.all_logs import AllLogs
 from oncelog.broker.workers import Workers
+from oncelog.protocol.topics import TopicPartition
 
 
 class Lifecycle(NamedTuple):
@@ -41,7 +42,7 @@ class Lifecycle(NamedTuple):
         self.workers.spawn(self._warm_up(suspects), "open logs")
         self.logs.start_upkeep()
 
-    async def _warm_up(self, suspects: Sequence[tuple[str, int]]) -> None:
+    async def _warm_up(self, suspects: Sequence[TopicPartition]) -> None:
         """Open the logs that this broker may have to lead, and say that it may be elected.
 
         Then load the coordinators, because clients wait for them. Open all other logs at the end.

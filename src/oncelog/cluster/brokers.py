@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from oncelog.cluster.store import MetadataStore, NoNodeError, read_children
+from oncelog.protocol.topics import TopicPartition
 
 BROKERS = "/brokers/ids"
 BROKER_EPOCHS = "/oncelog/broker_epochs"
@@ -50,11 +51,11 @@ class BrokerInfo:
     Its machine has crashed, a log directory of its last process has failed, or recovery has found fewer records than
     were committed.
     """
-    intact: frozenset[tuple[str, int]] = frozenset()
+    intact: frozenset[TopicPartition] = frozenset()
     """With `lost_unsynced`: the partitions that lack no record, because their log directory has lost nothing."""
-    offline: frozenset[tuple[str, int]] = frozenset()
+    offline: frozenset[TopicPartition] = frozenset()
     """The partitions that are in its failed log directories."""
-    lost_logs: frozenset[tuple[str, int]] = frozenset()
+    lost_logs: frozenset[TopicPartition] = frozenset()
     """The partitions whose log the broker has lost with a disk, and whose ISR it has not left yet.
 
     It must leave these ISRs before it fetches the records again. It leads such a partition only after an unclean
@@ -65,7 +66,7 @@ class BrokerInfo:
 
     Meanwhile, it is not elected, except for partitions that have no other replica.
     """
-    incomplete: frozenset[tuple[str, int]] = frozenset()
+    incomplete: frozenset[TopicPartition] = frozenset()
     """The partitions whose log was opened and found to lack records, and whose ISR it has not left yet."""
 
     def may_lack(self, topic: str, partition: int) -> bool:
@@ -88,11 +89,11 @@ class _BrokerNode(msgspec.Struct, omit_defaults=True):
     rack: str | None = None
     shutting_down: bool = False
     lost_unsynced: bool = False
-    intact: list[tuple[str, int]] = []
-    offline: list[tuple[str, int]] = []
-    lost_logs: list[tuple[str, int]] = []
+    intact: list[TopicPartition] = []
+    offline: list[TopicPartition] = []
+    lost_logs: list[TopicPartition] = []
     starting: bool = False
-    incomplete: list[tuple[str, int]] = []
+    incomplete: list[TopicPartition] = []
 
 
 class _ControllerNode(msgspec.Struct):

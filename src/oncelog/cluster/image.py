@@ -11,6 +11,7 @@ from uuid import UUID
 
 from oncelog.cluster.brokers import BrokerInfo
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.protocol.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class MetadataImage:
         for name in sorted(self.topics_by_name):
             yield self.topics_by_name[name]
 
-    def replicated(self, broker: int) -> Iterator[tuple[str, int]]:
+    def replicated(self, broker: int) -> Iterator[TopicPartition]:
         """Yield each partition of which the broker and at least one other broker have replicas."""
         for topic in self.topics():
             for index, info in enumerate(topic.partitions):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncelog.protocol.schema import Message
+from oncelog.protocol.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Markers:
     coordinator_epoch: int
     commit: bool
     transaction_version: int
-    partitions: tuple[tuple[str, int], ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from oncelog.log.disk import Disk, read_if_exists
+from oncelog.protocol.topics import TopicPartition
 
 _VERSION = 0
 PARTITION_METADATA = "partition.metadata"
@@ -42,7 +43,7 @@ def decode_checkpoint(data: bytes) -> list[list[str]]:
     return [line.split() for line in entries]
 
 
-def read_offset_checkpoint(disk: Disk, path: str) -> dict[tuple[str, int], int]:
+def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
     """Return (topic, partition) -> offset of a log directory's checkpoint, an empty dict if it does not exist."""
     try:
         rows = decode_checkpoint(read_if_exists(disk, path) or b"")
@@ -52,7 +53,7 @@ def read_offset_checkpoint(disk: Disk, path: str) -> dict[tuple[str, int], int]:
 
 
 def write_offset_checkpoint(
-    disk: Disk, path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = False
+    disk: Disk, path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = False
 ) -> None:
     """Write (topic, partition) -> offset as a log directory's checkpoint."""
     rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())

@@ -48,7 +48,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from oncelog.protocol.records import NO_SEQUENCE
-from oncelog.protocol.topics import CONSUMER_OFFSETS
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TopicPartition
 
 _IMPLICIT_ADD_SINCE = 5
 """From this version of TxnOffsetCommit on, the request itself adds the partition to the transaction (KIP-890)."""
@@ -69,10 +69,10 @@ class TransactionVerifier(Protocol):
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        partitions: Iterable[tuple[str, int]],
+        partitions: Iterable[TopicPartition],
         *,
         implicit: bool,
-    ) -> dict[tuple[str, int], ErrorCode]:
+    ) -> dict[TopicPartition, ErrorCode]:
         """See `TransactionService.confirm`."""
         raise NotImplementedError
 

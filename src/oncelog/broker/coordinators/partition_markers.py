@@ -11,6 +11,7 @@ from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 
 class PartitionMarkers:
@@ -28,11 +29,11 @@ class PartitionMarkers:
         self._groups = groups
         self._now_ms = now_ms
 
-    async def create_logs(self, partitions: Iterable[tuple[str, int]]) -> None:
+    async def create_logs(self, partitions: Iterable[TopicPartition]) -> None:
         """Create the files of logs that will get their first records, without blocking the event loop."""
         await self._new_logs.create(filter(None, map(self._replica, partitions)))
 
-    def _replica(self, partition: tuple[str, int]) -> Replica | None:
+    def _replica(self, partition: TopicPartition) -> Replica | None:
         try:
             return self._partitions.get(*partition)
         except ProtocolError:  # appending the marker reports the error

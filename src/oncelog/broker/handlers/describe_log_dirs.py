@@ -28,6 +28,7 @@ from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from oncelog.protocol.topics import TopicPartition
 
 SPACE_WAIT_S = 10.0
 """How long to wait for the size of a file system, whose device may hang."""
@@ -71,7 +72,7 @@ class DescribeLogDirs:
             usable_bytes=usable,
         )
 
-    async def _by_directory(self, wanted: Iterable[tuple[str, int]]) -> dict[DataDirectory, ByTopic]:
+    async def _by_directory(self, wanted: Iterable[TopicPartition]) -> dict[DataDirectory, ByTopic]:
         """Open the logs, and return the partitions of each directory. The loop serves other requests after each log."""
         found: dict[DataDirectory, ByTopic] = {}
         refused = RefusedItems()
@@ -96,7 +97,7 @@ class DescribeLogDirs:
         return found
 
 
-def _wanted(image: MetadataImage, request: DescribeLogDirsRequest) -> Iterator[tuple[str, int]]:
+def _wanted(image: MetadataImage, request: DescribeLogDirsRequest) -> Iterator[TopicPartition]:
     if request.topics is None:
         for info in image.topics():
             for index in range(info.partition_count):

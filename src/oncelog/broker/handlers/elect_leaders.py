@@ -24,6 +24,7 @@ from oncelog.protocol.messages.elect_leaders import (
     ElectLeadersResponse,
     ReplicaElectionResult,
 )
+from oncelog.protocol.topics import TopicPartition
 
 _PREFERRED, _UNCLEAN = 0, 1
 _NO_LEADER = {
@@ -60,7 +61,7 @@ class ElectLeaders:
             wanted = [(topic.name, range(topic.partition_count)) for topic in self.cache.image.topics()]
         else:
             wanted = [(topic.topic, topic.partitions) for topic in named]
-        needed: set[tuple[str, int]] = set()
+        needed: set[TopicPartition] = set()
         try:
             Deadline(request.timeout_ms).check()
             if election_type not in _NO_LEADER:

@@ -43,6 +43,7 @@ from oncelog.cluster.store import (
     UnavailableError,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 
 class Claim(NamedTuple):
@@ -129,7 +130,7 @@ class Controller:
                 self._touched.setdefault(name, set()).update(partitions)
         self._wake.set()
 
-    async def elect(self, partitions: Collection[tuple[str, int]], *, unclean: bool) -> None:
+    async def elect(self, partitions: Collection[TopicPartition], *, unclean: bool) -> None:
         """Let the preferred leaders lead these partitions. With `unclean`, elect any replica if there is no leader.
 
         The image shows the result. Raises NOT_CONTROLLER if this broker is not the controller, and REQUEST_TIMED_OUT if
@@ -294,19 +295,19 @@ class Controller:
         )
         return reconcile(self._view(image, claim, keys))
 
-    def _unbalanced(self, image: MetadataImage, claim: Claim) -> list[tuple[str, int]]:
+    def _unbalanced(self, image: MetadataImage, claim: Claim) -> list[TopicPartition]:
         view = self._view(image, claim, _all_keys(image))
         return unbalanced(view, self._config.static.leader_imbalance_per_broker_percentage)
 
     def _elect_now(
-        self, image: MetadataImage, claim: Claim, partitions: Collection[tuple[str, int]], unclean: bool
+        self, image: MetadataImage, claim: Claim, partitions: Collection[TopicPartition], unclean: bool
     ) -> list[StateWrite]:
         view = self._view(image, claim, partitions)
         allowed = [replace(partition, unclean=unclean) for partition in view.partitions]
         view = replace(view, partitions=allowed, seen=None if unclean else view.seen)
         return self._write(claim, reconcile(view, () if unclean else partitions))
 
-    def _view(self, image: MetadataImage, claim: Claim, keys: Iterable[tuple[str, int]]) -> ClusterView:
+    def _view(self, image: MetadataImage, claim: Claim, keys: Iterable[TopicPartition]) -> ClusterView:
         """Return what the controller knows, with the partitions of these keys that exist."""
         found, config, settings = [], self._config.current, dict[str, tuple[bool, int]]()
         for name, index in keys:
@@ -355,5 +356,5 @@ def _listed(brokers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(brokers)))
 
 
-def _all_keys(image: MetadataImage) -> Iterable[tuple[str, int]]:
+def _all_keys(image: MetadataImage) -> Iterable[TopicPartition]:
     return ((topic.name, index) for topic in image.topics() for index in range(topic.partition_count))

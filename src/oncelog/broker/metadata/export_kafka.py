@@ -19,6 +19,7 @@ from oncelog.cluster.store import MetadataStore, NoNodeError
 from oncelog.cluster.topics import parse_topic_id
 from oncelog.coordinator.producer_ids import BLOCK_PATH, parse_block
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 
 class Exported(NamedTuple):
@@ -48,7 +49,7 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         )
     own_id = cluster_id(store)
     image = read_image(store)
-    directory_ids: dict[tuple[str, int], UUID] = {}
+    directory_ids: dict[TopicPartition, UUID] = {}
     ids = []
     for directory in directories:
         directory.check(own_id)

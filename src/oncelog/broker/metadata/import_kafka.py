@@ -35,7 +35,7 @@ from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_records, iter_batches
 from oncelog.protocol.texts import first_named
-from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 
 IMPORTED_PATH = "/oncelog/kafka_metadata"
 """The node with the position in `__cluster_metadata-0` at the import (`kafka_metadata.position`)."""
@@ -204,7 +204,7 @@ class LogDirectoryImport:
             TRANSACTION_STATE: self._config.transaction_state_log_num_partitions,
         }
         ids: dict[str, UUID] = {}
-        epochs: dict[tuple[str, int], int] = {}
+        epochs: dict[TopicPartition, int] = {}
         for directory in self._directories:
             for topic, partition in directory.list_partitions():
                 topic_id = directory.topic_id(topic, partition)

@@ -37,6 +37,7 @@ from oncelog.cluster.store import (
 )
 from oncelog.cluster.topics import NO_LEADER
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ class Registration:
 
         A log that differs may wait long for the other replicas. Meanwhile, the others change.
         """
-        left: frozenset[tuple[str, int]] | None = None
+        left: frozenset[TopicPartition] | None = None
         while left is None or left:
             incomplete = self._partitions.incomplete.keys
             is_known = self._own.epoch >= 0 and not self._own.info.starting and self._own.info.incomplete == incomplete

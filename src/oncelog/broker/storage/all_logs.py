@@ -15,6 +15,7 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataImage
+from oncelog.protocol.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,11 @@ class AllLogs:
     cleaner: LogCleaner
     runtime: Runtime
 
-    def suspects(self) -> Sequence[tuple[str, int]]:
+    def suspects(self) -> Sequence[TopicPartition]:
         """Return the partitions whose logs must be open before this broker may be elected."""
         return self.partitions.incomplete.suspects()
 
-    async def open_suspects(self, suspects: Sequence[tuple[str, int]]) -> None:
+    async def open_suspects(self, suspects: Sequence[TopicPartition]) -> None:
         """Open these logs. If one cannot be opened, this broker leaves its ISR."""
         for first in range(0, len(suspects), ITEMS_A_TURN):
             turn = suspects[first : first + ITEMS_A_TURN]

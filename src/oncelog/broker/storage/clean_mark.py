@@ -14,6 +14,7 @@ import msgspec
 
 from oncelog.cluster.replica import Replica
 from oncelog.log.clean_end import CleanEnd
+from oncelog.protocol.topics import TopicPartition
 
 
 class Stopped(NamedTuple):
@@ -23,7 +24,7 @@ class Stopped(NamedTuple):
     files: CleanEnd
 
 
-CleanEnds = dict[tuple[str, int], Stopped]
+CleanEnds = dict[TopicPartition, Stopped]
 
 
 class _Mark(msgspec.Struct):

@@ -24,6 +24,7 @@ from oncelog.log.checkpoint import (
 from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -48,7 +49,7 @@ FORMAT = 1
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 _METADATA_TOPIC = "__cluster_metadata"
 
-Offsets = dict[tuple[str, int], int]
+Offsets = dict[TopicPartition, int]
 _ASIDE = ".new"
 """The suffix of a checkpoint file that has not replaced the current one yet."""
 
@@ -91,7 +92,7 @@ class DataDirectory:
         self._is_opened = False
         self.deleted: list[str] = []
         """Partition directories of deleted topics that `open` found. The broker has to remove them."""
-        self.found: set[tuple[str, int]] = set()
+        self.found: set[TopicPartition] = set()
         """The partitions whose directories `open` found."""
         self.recovery_points: Offsets = {}
         """(topic, partition) -> offset up to which the log was synced when the broker started."""
@@ -249,7 +250,7 @@ class DataDirectory:
 
     # -- partitions -------------------------------------------------------------------------------------------------
 
-    def list_partitions(self) -> list[tuple[str, int]]:
+    def list_partitions(self) -> list[TopicPartition]:
         """Return the partitions that have a directory in this log directory. Raises OSError."""
         names = (_FOLDER.fullmatch(name) for name in self.disk.listdir(self.path))
         return [
@@ -380,7 +381,7 @@ class DataDirectory:
         self.disk.atomic_write(self._file(GENERATION), b"%d\n" % generation, sync=sync)
         self.generation = generation
 
-    def checked(self, incomplete: Iterable[tuple[str, int]]) -> None:
+    def checked(self, incomplete: Iterable[TopicPartition]) -> None:
         """Forget the last clean stop of all logs but the incomplete ones, after the comparison. Raises OSError."""
         left = {key: self.at_stop[key] for key in incomplete if key in self.at_stop}
         if left:

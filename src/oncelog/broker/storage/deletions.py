@@ -10,6 +10,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.steps import Steps
+from oncelog.protocol.topics import TopicPartition
 
 
 class Deletion:
@@ -28,13 +29,13 @@ class Deletions:
     """The deletions in progress."""
 
     def __init__(
-        self, replicas: dict[tuple[str, int], Replica], directories: LogDirectories, logger: logging.Logger
+        self, replicas: dict[TopicPartition, Replica], directories: LogDirectories, logger: logging.Logger
     ) -> None:
         """`replicas` are the open partitions of the broker. A deletion removes its topic's replicas from them."""
         self._replicas = replicas
         self._directories = directories
         self._logger = logger
-        self._leftovers: dict[tuple[str, int], Deletion] = {}
+        self._leftovers: dict[TopicPartition, Deletion] = {}
         """Partitions of deleted topics that are not dropped yet."""
         self._stale: dict[str, Deletion] = {}
         """The last deletion of each topic name of which the checkpoint files may hold offsets."""
@@ -80,7 +81,7 @@ class Deletions:
         elif self._stale.get(deletion.topic.name) is deletion:
             del self._stale[deletion.topic.name]
 
-    def complete(self, key: tuple[str, int]) -> None:
+    def complete(self, key: TopicPartition) -> None:
         """Drop a deleted topic's partition of this key, if any, so that a new topic's log can use its directory.
 
         After that, the checkpoint files may hold its offsets, also if a round that has read them writes them later.

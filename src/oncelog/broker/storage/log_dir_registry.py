@@ -23,6 +23,7 @@ from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
 from oncelog.cluster.store import ANY, MetadataStore, Node, NoNodeError, Set, ensure, read_children
 from oncelog.cluster.topics import TopicInfo
+from oncelog.protocol.topics import TopicPartition
 
 PATH = "/oncelog/log_dirs"
 LOST_PATH = "/oncelog/lost_logs"
@@ -196,7 +197,7 @@ def still_lost(image: MetadataImage, lost: Lost, node_id: int, broker_epoch: int
     return frozenset(left)
 
 
-def named(image: MetadataImage, lost: Lost) -> frozenset[tuple[str, int]]:
+def named(image: MetadataImage, lost: Lost) -> frozenset[TopicPartition]:
     """Return the lost logs by the names of their topics."""
     topics = ((image.topic_by_id(topic_id), index) for topic_id, index in lost)
     return frozenset((topic.name, index) for topic, index in topics if topic is not None)

@@ -95,7 +95,7 @@ class LogDirectories:
             with suppress(OSError):  # the directory goes offline
                 each.grow(expected)
 
-    def checked(self, incomplete: frozenset[tuple[str, int]]) -> None:
+    def checked(self, incomplete: frozenset[TopicPartition]) -> None:
         """See `DataDirectory.checked`. Blocks."""
         for each in self.online:
             with suppress(OSError):  # the directory goes offline

@@ -11,6 +11,7 @@ from oncelog.broker.storage.roles import Roles
 from oncelog.cluster.replica import Replica
 from oncelog.log.log import Log
 from oncelog.log.steps import Steps
+from oncelog.protocol.topics import TopicPartition
 
 LOGS_A_STEP = 2000
 """The logs whose offsets are read in one step, which takes some ms."""
@@ -19,7 +20,7 @@ LOGS_A_STEP = 2000
 class LogOffsetReader:
     """Read the offsets of open logs, and those in the checkpoints of the others."""
 
-    def __init__(self, directories: LogDirectories, replicas: Mapping[tuple[str, int], Replica], roles: Roles) -> None:
+    def __init__(self, directories: LogDirectories, replicas: Mapping[TopicPartition, Replica], roles: Roles) -> None:
         """`replicas` has the open logs."""
         self._directories = directories
         self._replicas = replicas

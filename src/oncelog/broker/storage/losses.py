@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from oncelog.protocol.topics import TopicPartition
+
 
 class LossNode(msgspec.Struct, frozen=True):
     """What a broker notes about its log directories, by `directory.id`."""
@@ -25,7 +27,7 @@ class LossNode(msgspec.Struct, frozen=True):
     """The boot of the machine in which each directory was last opened."""
     lost: list[str] = []
     """The directories that may lack records, in order."""
-    intact: frozenset[tuple[str, int]] | None = None
+    intact: frozenset[TopicPartition] | None = None
     """The partitions that lack no record, although a directory is lost. None if all were intact before the loss.
 
     The next start cannot find this out: by then, a checkpoint also names a log that was moved from a lost directory.
@@ -41,7 +43,7 @@ class _StoredNode(msgspec.Struct):
     lost: bool
     boots: dict[str, str] | None = None
     lost_directories: list[str] = []
-    intact: list[tuple[str, int]] | None = None
+    intact: list[TopicPartition] | None = None
     generations: dict[str, int] = {}
 
 

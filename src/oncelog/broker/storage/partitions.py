@@ -31,6 +31,7 @@ from oncelog.cluster.topics import TopicInfo
 from oncelog.log.recovery import LostRecordsError
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import TopicPartition
 
 STEPS_AT_ONCE = 4
 """The recovery steps that the first request for a log waits for, about 20 ms."""
@@ -60,13 +61,13 @@ class Partitions:
         self.roles = Roles(cache, config, membership)
         self._now_ms = runtime.now_ms
         self._logger = logger
-        self._replicas: dict[tuple[str, int], Replica] = {}
+        self._replicas: dict[TopicPartition, Replica] = {}
         offsets = LogOffsetReader(directories, self._replicas, self.roles)
         self.checkpoints = Checkpoints(directories, offsets.all, offsets.high_watermarks, workers, logger)
         self._deletions = Deletions(self._replicas, directories, logger)
-        self._opening: dict[tuple[str, int], Steps[Replica]] = {}
+        self._opening: dict[TopicPartition, Steps[Replica]] = {}
         """The remaining steps of the logs whose opening is in progress."""
-        self._lowering_of: dict[tuple[str, int], asyncio.Task[Written]] = {}
+        self._lowering_of: dict[TopicPartition, asyncio.Task[Written]] = {}
         """The writes of checkpoints that logs in `_opening` wait for."""
         self._steps_left = STEPS_A_TURN
         """The recovery steps that requests may still wait for in this turn of the event loop."""
@@ -84,7 +85,7 @@ class Partitions:
             return replica.term is not None
         return self.roles.leads(topic, partition) and not self.is_offline(topic, partition)
 
-    def _must_open(self, key: tuple[str, int]) -> bool:
+    def _must_open(self, key: TopicPartition) -> bool:
         """Return whether this broker has a replica of the partition whose log is not open, but can be opened."""
         unopened = key not in self._opening and key not in self._replicas
         return unopened and self.roles.hosts(*key) and not self.is_offline(*key)
@@ -93,7 +94,7 @@ class Partitions:
         """Return whether the log lacks records, or is, or may be, in a log directory that has failed."""
         return (topic, partition) in self.incomplete.keys or self._directories.is_offline(topic, partition)
 
-    def offline(self) -> frozenset[tuple[str, int]]:
+    def offline(self) -> frozenset[TopicPartition]:
         """Return the offline partitions that another broker could lead."""
         if all(directory.online for directory in self._directories):
             return frozenset()
@@ -147,7 +148,7 @@ class Partitions:
             if (writing := self._lowering_of.get(key)) is not None:
                 await asyncio.wait([writing])
 
-    def _advance(self, key: tuple[str, int]) -> Replica | None:
+    def _advance(self, key: TopicPartition) -> Replica | None:
         """Run one step of opening a log. Return its replica after the last step, else None."""
         work = self._opening[key]
         try:
@@ -239,7 +240,7 @@ class Partitions:
         self.incomplete.forget(topic.name)
         return self._deletions.begin(topic)
 
-    def _stop_opening(self, key: tuple[str, int]) -> None:
+    def _stop_opening(self, key: TopicPartition) -> None:
         work = self._opening.pop(key, None)
         if work is not None:
             work.close()
@@ -327,7 +328,7 @@ class Partitions:
         """End the terms that this broker may not have without a session."""
         self._workers.spawn(self.apply_roles(), "end terms without a session")
 
-    async def open_all(self, partitions: Iterable[tuple[str, int]]) -> None:
+    async def open_all(self, partitions: Iterable[TopicPartition]) -> None:
         """Open logs one after the other, and log the errors."""
         for topic, partition in partitions:
             try:
@@ -338,7 +339,7 @@ class Partitions:
                 self._logger.exception("cannot open the log of %s-%d", topic, partition)
             await asyncio.sleep(0)
 
-    async def open_suspects(self, partitions: Sequence[tuple[str, int]]) -> None:
+    async def open_suspects(self, partitions: Sequence[TopicPartition]) -> None:
         """Open logs of `IncompleteLogs.suspects`. If one cannot be opened, this broker leaves its ISR."""
         await self.open_all(partitions)
         for key in partitions:

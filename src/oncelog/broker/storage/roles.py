@@ -19,6 +19,7 @@ from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import NO_LEADER, PartitionInfo, TopicInfo
 from oncelog.log.recovery import Holes
+from oncelog.protocol.topics import TopicPartition
 
 
 class Roles:
@@ -144,7 +145,7 @@ class Roles:
         return self._live
 
 
-def _is_unfit(broker: BrokerInfo, key: tuple[str, int]) -> bool:
+def _is_unfit(broker: BrokerInfo, key: TopicPartition) -> bool:
     """Return whether a broker's replica of a partition is offline, lost, or may lack records."""
     return key in broker.offline or broker.is_unfit(*key)
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from oncelog.client.guards import refuse_under_guard
 from oncelog.errors import TimedOutError, UsageError
+from oncelog.protocol.topics import TopicPartition
 
 log = logging.getLogger("oncelog.client.producer")
 
@@ -67,7 +68,7 @@ class Delivery:
 
     def __init__(
         self,
-        tp: tuple[str, int],
+        tp: TopicPartition,
         guard: threading.Condition,
         on_failure: Callable[[Delivery], object] | None = None,
         loop: asyncio.AbstractEventLoop | None = None,

@@ -16,6 +16,7 @@ from oncelog.protocol.messages.produce import (
     TopicProduceData,
 )
 from oncelog.protocol.schema import NO_UUID
+from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.producer.transaction_manager import TransactionManager
@@ -86,7 +87,7 @@ def build(
 
 def match(sent: list[Batch], response: ProduceResponse, topology: Topology) -> list[Answer]:
     """Return each batch with its result. A batch that the response does not contain counts as not answered."""
-    answers: dict[tuple[str, int], PartitionProduceResponse] = {}
+    answers: dict[TopicPartition, PartitionProduceResponse] = {}
     for topic in response.responses:
         name = topic.name or topology.names.get(topic.topic_id, "")
         for item in topic.partition_responses:

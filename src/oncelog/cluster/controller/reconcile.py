@@ -19,6 +19,7 @@ from oncelog.cluster.partition_state import UNKNOWN_BROKER_EPOCH, PartitionState
 from oncelog.cluster.state_writes import StateWrite, state_write
 from oncelog.cluster.store import Check
 from oncelog.cluster.topics import NO_LEADER, PartitionInfo
+from oncelog.protocol.topics import TopicPartition
 
 CONTROLLER_EPOCH = "/controller_epoch"
 
@@ -53,7 +54,7 @@ class ClusterView:
     """
 
 
-def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> list[StateWrite]:
+def reconcile(view: ClusterView, preferred: Container[TopicPartition] = ()) -> list[StateWrite]:
     """Return the changes that the view requires, at most one for each partition.
 
     `preferred` are partitions whose preferred leader should lead, if it is in sync. If a change fails because of a
@@ -67,7 +68,7 @@ def reconcile(view: ClusterView, preferred: Container[tuple[str, int]] = ()) -> 
     return writes
 
 
-def unbalanced(view: ClusterView, percentage: int) -> list[tuple[str, int]]:
+def unbalanced(view: ClusterView, percentage: int) -> list[TopicPartition]:
     """Return the partitions whose preferred leaders should be elected, because brokers lead too few partitions.
 
     A broker should lead the partitions of which it is the first replica. If others lead more than `percentage` percent
