@@ -135,7 +135,7 @@ def test_follower_that_connects_again_leaves_no_fetch_session(tmp_path: Path) ->
         await first.topics.create("t", assignment=[(1, 2)])
         for _ in range(3):
             assert await produce(first) == ErrorCode.NONE
-            assert len(first.parts.fetch_sessions) == 1
+            assert len(first.services.fetch_sessions) == 1
             first.server.abort_all()
 
     run(Brokers(tmp_path), body)

@@ -30,7 +30,7 @@ def live(partitions: int, life: Callable[[World, Broker, fetch.FetchHandler], Aw
         assert broker is not None
         assert machine.process is not None
         await world.loop.spawn(machine.process, broker.topics.create("t", partitions=partitions))
-        handler: Any = fetch.bind(broker.parts)
+        handler: Any = fetch.bind(broker.services)
         await world.loop.spawn(machine.process, life(world, broker, handler))  # type: ignore[arg-type]
         await machine.stop()
 

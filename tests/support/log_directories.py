@@ -37,7 +37,7 @@ def refusal(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
 
 async def described(broker: Broker, topic: str, partition: int = 0) -> MetadataResponsePartition:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    answer: MetadataResponse = await metadata(broker.parts)(request, CONTEXT)
+    answer: MetadataResponse = await metadata(broker.services)(request, CONTEXT)
     return answer.topics[0].partitions[partition]
 
 
@@ -45,7 +45,7 @@ async def log_dirs(broker: Broker, topics: dict[str, list[int]] | None = None) -
     asked = None
     if topics is not None:
         asked = [DescribableLogDirTopic(topic=name, partitions=found) for name, found in topics.items()]
-    answer: DescribeLogDirsResponse = await describe_log_dirs(broker.parts)(
+    answer: DescribeLogDirsResponse = await describe_log_dirs(broker.services)(
         DescribeLogDirsRequest(topics=asked), CONTEXT
     )
     return answer

@@ -37,7 +37,7 @@ from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING
-from oncelog.broker.requests.parts import Parts
+from oncelog.broker.requests.services import HandlerServices
 from oncelog.broker.storage.all_logs import AllLogs
 from oncelog.broker.storage.disk_failures import DiskFailures
 from oncelog.broker.storage.housekeeping import Housekeeping
@@ -189,7 +189,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: self._rng.randrange(1, 2**31)
         )
-        self.parts = Parts(
+        self.services = HandlerServices(
             membership=self.membership,
             nodes=Nodes(self.node_id, self.metadata, self.partitions, self.departed),
             controller=self.controller,
@@ -208,7 +208,7 @@ class Broker:
             unsent=unsent,
             runtime=self._runtime,
         )
-        handler: Handler = Dispatcher(self.parts)
+        handler: Handler = Dispatcher(self.services)
         if self._stalls is not None:
             handler = self._stalls.handler(handler)
         self.server = Server(handler, limits, unsent)

@@ -188,7 +188,7 @@ def test_disconnected_watcher_is_removed(tmp_path: Path, store: FailingStore) ->
             topics=[FetchTopic(topic_id=topic.topic_id, partitions=[partition])],
         )
         context = RequestContext(ApiKey.FETCH, 16, 1, "test", Session())
-        pending = fetch(broker.parts)(request, context)
+        pending = fetch(broker.services)(request, context)
         assert isinstance(pending, Awaitable)
         waiting = asyncio.ensure_future(pending)
         await asyncio.sleep(0)

@@ -210,7 +210,7 @@ async def prepare(broker: Broker) -> UUID:
     """Create a topic with a record, a group with an offset, and a transactional id. Return the topic's id."""
     created = await broker.topics.create(TOPIC, partitions=1)
     append(broker.partitions.find(TOPIC, 0))
-    allowed = Dispatcher(broker.parts)
+    allowed = Dispatcher(broker.services)
     for key_type, key in enumerate((GROUP, TRANSACTION)):
         found = await ask(allowed, Case(ApiKey.FIND_COORDINATOR, {"key_type": key_type, "key": key}, set(), 3))
         assert not found.error_code, found
@@ -225,7 +225,7 @@ async def prepare(broker: Broker) -> UUID:
 
 async def state(broker: Broker) -> list[Any]:
     """Return everything that a rejected request could change."""
-    allowed = Dispatcher(broker.parts)
+    allowed = Dispatcher(broker.services)
     questions = (
         Case(ApiKey.METADATA, {"topics": None}, set()),
         Case(ApiKey.DESCRIBE_CONFIGS, {"resources": [{"resource_type": 2, "resource_name": TOPIC}]}, set()),
@@ -247,7 +247,7 @@ def test_authorizer_that_rejects_everything(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         topic_id = await prepare(broker)
         before = await state(broker)
-        refusing = Dispatcher(replace(broker.parts, authorizer=RefuseResources(*AclResource)))
+        refusing = Dispatcher(replace(broker.services, authorizer=RefuseResources(*AclResource)))
         for case in cases(topic_id):
             response = await ask(refusing, case)
             assert errors(response) == case.errors, (case, response)
@@ -273,7 +273,7 @@ def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         topic_id = await prepare(broker)
         before = await state(broker)
-        refusing = Dispatcher(replace(broker.parts, authorizer=RefuseResources(AclResource.TOPIC)))
+        refusing = Dispatcher(replace(broker.services, authorizer=RefuseResources(AclResource.TOPIC)))
         read = {"group_id": GROUP, "topics": [{"topic_id": topic_id, "name": TOPIC, "partitions": [{}]}]}
         by_name = {"group_id": GROUP, **topic(partitions=[{}])}
         added = {

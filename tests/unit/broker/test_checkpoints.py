@@ -275,7 +275,7 @@ async def deleted(broker: Broker, partitions: list[int], offset: int = 1) -> dic
     """Delete records of the topic ``t``. Return the error and the low watermark of each partition."""
     wanted = [DeleteRecordsPartition(partition_index=index, offset=offset) for index in partitions]
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=wanted)], timeout_ms=1000)
-    answer = await delete_records(broker.parts)(request, CONTEXT)
+    answer = await delete_records(broker.services)(request, CONTEXT)
     return {each.partition_index: (each.error_code, each.low_watermark) for each in answer.topics[0].partitions}
 
 

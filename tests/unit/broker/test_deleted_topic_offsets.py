@@ -72,7 +72,7 @@ def test_long_commit_leaves_no_offset_of_a_topic_deleted_meanwhile(storage: Brok
         )
         replace_topic_after_first_part(broker, topic)
         context = RequestContext(8, version, 1, "test", Session())
-        answer = await offset_commit(broker.parts)(OffsetCommitRequest(group_id="g", topics=[commit]), context)
+        answer = await offset_commit(broker.services)(OffsetCommitRequest(group_id="g", topics=[commit]), context)
         (answered,) = answer.topics
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID
         codes = [partition.error_code for partition in answered.partitions]
@@ -95,7 +95,7 @@ def test_long_transactional_commit_leaves_no_offset_of_a_topic_deleted_meanwhile
             topics=[TxnOffsetCommitRequestTopic(name="t", partitions=partitions)],
         )
         replace_topic_after_first_part(broker, topic)
-        answer = await txn_offset_commit(broker.parts)(request, RequestContext(28, 3, 1, "test", Session()))
+        answer = await txn_offset_commit(broker.services)(request, RequestContext(28, 3, 1, "test", Session()))
         (answered,) = answer.topics
         codes = [partition.error_code for partition in answered.partitions]
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -229,7 +229,7 @@ def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> Non
 
     async def coordinator(broker: Broker, group: str) -> int:
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
-        answer = await find_coordinator(broker.parts)(request, RequestContext(10, 6, 1, "test", Session()))
+        answer = await find_coordinator(broker.services)(request, RequestContext(10, 6, 1, "test", Session()))
         return answer.coordinators[0].error_code
 
     async def life(broker: Broker) -> None:

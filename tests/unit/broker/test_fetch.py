@@ -45,7 +45,7 @@ def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> 
 
         def fetch(session_id: int, epoch: int, *topics: FetchTopic) -> FetchResponse:
             request = FetchRequest(session_id=session_id, session_epoch=epoch, topics=list(topics))
-            answer = bind(broker.parts)(request, BY_ID)
+            answer = bind(broker.services)(request, BY_ID)
             assert isinstance(answer, FetchResponse)
             return answer
 
@@ -76,7 +76,7 @@ def test_fetch_of_one_partition_named_many_times_reads_it_once(tmp_path: Path, e
         request = FetchRequest(
             session_epoch=epoch, max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=named)]
         )
-        pending: Any = bind(broker.parts)(request, CONTEXT)
+        pending: Any = bind(broker.services)(request, CONTEXT)
         fetch = asyncio.ensure_future(pending)
         while not replica._watchers:
             await asyncio.sleep(0)
@@ -102,7 +102,7 @@ def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
             isolation_level=1,
             topics=[FetchTopic(topic="t", partitions=[partition])],
         )
-        pending = bind(broker.parts)(request, CONTEXT)
+        pending = bind(broker.services)(request, CONTEXT)
         assert not hasattr(pending, "responses")
         fetch = asyncio.ensure_future(pending)
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ def test_fetch_returns_less_while_other_answers_are_unread(
             request = FetchRequest(
                 max_wait_ms=60_000, min_bytes=1 << 20, topics=[FetchTopic(topic=topic, partitions=wanted)]
             )
-            answer = bind(broker.parts)(request, CONTEXT)
+            answer = bind(broker.services)(request, CONTEXT)
             assert isinstance(answer, FetchResponse), "it waits for data that is available"
             assert not any(each.error_code for each in answer.responses[0].partitions)
             return [len(each.records) for each in answer.responses[0].partitions]
@@ -167,7 +167,7 @@ def test_fetches_read_in_turns_share_the_budget(tmp_path: Path) -> None:
 
         async def fetch(session: Session) -> int:
             request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic="t", partitions=wanted)])
-            answer = await bind(broker.parts)(request, replace(CONTEXT, session=session))  # type: ignore[misc]
+            answer = await bind(broker.services)(request, replace(CONTEXT, session=session))  # type: ignore[misc]
             return sum(len(each.records) for each in answer.responses[0].partitions)
 
         sizes = await asyncio.gather(*(fetch(Session()) for _ in range(20)))
@@ -181,7 +181,7 @@ def test_fetch_of_many_partitions_pauses_before_it_creates_its_session(tmp_path:
     async def life(broker: Broker) -> None:
         partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(1000)]
         request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic="no", partitions=partitions)])
-        pending: Any = bind(broker.parts)(request, CONTEXT)
+        pending: Any = bind(broker.services)(request, CONTEXT)
         for _ in range(9):
             pending.send(None)
         assert len(broker.fetch_sessions) == 0
@@ -195,7 +195,7 @@ def test_fetch_of_many_partitions_pauses_before_it_creates_its_session(tmp_path:
 def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session(tmp_path: Path) -> None:
     async def life(broker: Broker) -> None:
         topics = [FetchTopic(topic="no", partitions=[FetchPartition(partition=0), FetchPartition(partition=1)])]
-        begun = bind(broker.parts)(FetchRequest(session_epoch=0, topics=topics), CONTEXT)
+        begun = bind(broker.services)(FetchRequest(session_epoch=0, topics=topics), CONTEXT)
         assert isinstance(begun, FetchResponse)
         for forgotten in (
             [ForgottenTopic(topic="no", partitions=list(range(1, 1000)))],
@@ -204,7 +204,7 @@ def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session
             (session,) = broker.fetch_sessions._sessions.values()
             epoch = session.epoch
             request = FetchRequest(session_id=begun.session_id, session_epoch=epoch, forgotten_topics_data=forgotten)
-            pending: Any = bind(broker.parts)(request, CONTEXT)
+            pending: Any = bind(broker.services)(request, CONTEXT)
             for _ in range(9):
                 pending.send(None)
             assert session.epoch == epoch
@@ -242,7 +242,7 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
 
         monkeypatch.setattr(broker.partitions, "find", counted)
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked)
-        pending: Any = bind(broker.parts)(request, CONTEXT)
+        pending: Any = bind(broker.services)(request, CONTEXT)
         while not reads:
             pending.send(None)
         # The Fetch has read the first 100 partitions.
@@ -281,7 +281,7 @@ def test_fetch_in_turns_returns_the_offsets_of_its_read(tmp_path: Path, monkeypa
             return hosted(topic, partition)
 
         monkeypatch.setattr(broker.partitions, "hosted", counted)
-        pending: Any = bind(broker.parts)(FetchRequest(topics=asked), CONTEXT)
+        pending: Any = bind(broker.services)(FetchRequest(topics=asked), CONTEXT)
         while not reads:
             pending.send(None)
         # The Fetch has read the first 100 partitions.
@@ -298,7 +298,7 @@ def test_fetch_in_turns_returns_the_offsets_of_its_read(tmp_path: Path, monkeypa
 def test_fetch_of_many_partitions_is_answered_soon_while_too_many_wait(tmp_path: Path) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=300)
-        handle = bind(broker.parts)
+        handle = bind(broker.services)
 
         def fetch(partitions: int) -> Any:
             indexes = range(partitions)
@@ -339,7 +339,7 @@ def test_all_versions_of_fetch_share_the_limit_of_waiting_partitions(tmp_path: P
     async def life(broker: Broker) -> None:
         partitions = ALWAYS_WAITS + 1
         await broker.topics.create("t", partitions=partitions)
-        dispatcher = Dispatcher(broker.parts)
+        dispatcher = Dispatcher(broker.services)
 
         def fetch(version: int, max_wait_ms: int) -> Any:
             wanted = [FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=10) for n in range(partitions)]

@@ -104,7 +104,7 @@ def send(broker: Broker, topic: str, partition: int = 0, records: int = 1, acks:
     batch = build_batch([Record(index, NOW, b"k", b"v") for index in range(records)])
     data = [PartitionProduceData(index=partition, records=batch)]
     request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
-    answer: Answer = produce(broker.parts)(request, CONTEXT)
+    answer: Answer = produce(broker.services)(request, CONTEXT)
     return answer
 
 
@@ -168,7 +168,7 @@ def test_sync_that_takes_longer_than_the_request_timeout_times_out(tmp_path: Pat
         data = [PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
         topics = [TopicProduceData(name="t", partition_data=data)]
         request = ProduceRequest(acks=acks, timeout_ms=1, topic_data=topics)
-        response = await waiting(produce(broker.parts)(request, CONTEXT))
+        response = await waiting(produce(broker.services)(request, CONTEXT))
         partitions = response.responses[0].partition_responses
         assert [each.error_code for each in partitions] == 2 * [ErrorCode.REQUEST_TIMED_OUT]
         assert [broker.partitions.find("t", index).log.log_end_offset for index in (0, 1)] == [1, 1]
@@ -199,7 +199,7 @@ def test_produce_that_ends_early_leaves_no_waits(tmp_path: Path, acks: int, end:
         request = ProduceRequest(acks=acks, timeout_ms=1 if end == "time-out" else 2**31 - 1, topic_data=topics)
         context = RequestContext(0, 12, 1, "test", Session())
         disk.gate.set()
-        answer = produce(broker.parts)(request, context)
+        answer = produce(broker.services)(request, context)
         assert isinstance(answer, Deferred)
         task = asyncio.ensure_future(answer.answer)
         while broker.partitions.find("t", count - 1).log.log_end_offset == 0:
@@ -239,7 +239,7 @@ def test_request_that_waits_for_a_sync_releases_its_records(tmp_path: Path) -> N
         del records
         topics = [TopicProduceData(name="t", partition_data=data)]
         request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
-        task = waiting(produce(broker.parts)(request, CONTEXT))
+        task = waiting(produce(broker.services)(request, CONTEXT))
         await asyncio.sleep(0)
         assert reference() is None
         disk.gate.set()
@@ -311,7 +311,7 @@ def latest(broker: Broker, timestamp: int = -1, version: int = 5) -> tuple[int, 
     """Return (error code, offset) of a ListOffsets of t-0."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
-    response = start_eagerly(list_offsets(broker.parts)(request, replace(CONTEXT, api_version=version)))
+    response = start_eagerly(list_offsets(broker.services)(request, replace(CONTEXT, api_version=version)))
     assert isinstance(response, ListOffsetsResponse)
     answer = response.topics[0].partitions[0]
     return answer.error_code, answer.offset
@@ -359,7 +359,7 @@ def test_unsynced_records_are_synced_after_a_restart_before_they_are_visible(tmp
 def write_markers(broker: Broker, *partitions: int) -> asyncio.Task[WriteTxnMarkersResponse]:
     topic = WritableTxnMarkerTopic(name="t", partition_indexes=list(partitions))
     marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=[topic])
-    answer = handle_markers(broker.parts)(WriteTxnMarkersRequest(markers=[marker]), CONTEXT)
+    answer = handle_markers(broker.services)(WriteTxnMarkersRequest(markers=[marker]), CONTEXT)
     assert isinstance(answer, Awaitable), "answered before the sync"
     return asyncio.ensure_future(answer)  # type: ignore[arg-type]
 
@@ -411,7 +411,7 @@ def test_marker_counts_as_written_after_its_sync(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
         disk.gate.clear()
-        replica, offset = broker.parts.markers.append("t", 0, EndMarker(True, 1, 0, 0, 1))
+        replica, offset = broker.services.markers.append("t", 0, EndMarker(True, 1, 0, 0, 1))
         outcomes: list[ErrorCode] = []
         replica.when_committed(offset, outcomes.append)
         await asyncio.sleep(0)

@@ -111,7 +111,7 @@ def request(
 
 
 def fetched(broker: Broker, asked: FetchRequest, context: RequestContext = CONTEXT) -> PartitionData:
-    answer = fetch.bind(broker.parts)(asked, context)
+    answer = fetch.bind(broker.services)(asked, context)
     assert isinstance(answer, FetchResponse)
     return answer.responses[0].partitions[0]
 
@@ -240,7 +240,7 @@ def test_a_diverging_fetch_gets_the_end_of_the_epoch_and_does_not_count(storage:
 def test_a_follower_waits_for_records(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
-        answer = fetch.bind(broker.parts)(request(3, last_fetched_epoch=0, wait_ms=600_000), CONTEXT)
+        answer = fetch.bind(broker.services)(request(3, last_fetched_epoch=0, wait_ms=600_000), CONTEXT)
         assert isinstance(answer, Awaitable)
         task = asyncio.ensure_future(answer)
         await asyncio.sleep(0.05)
@@ -260,7 +260,7 @@ def test_a_follower_waits_although_clients_use_up_the_limit(storage: BrokerStora
         async with broker.loader.changing() as changes:
             write_topic(changes, wide)
         replicas = [broker.partitions.find("wide", n) for n in range(len(wide.partitions))]
-        handle: Any = fetch.bind(broker.parts)
+        handle: Any = fetch.bind(broker.services)
         handle._waiting.count = MOST_WAITING
 
         def started() -> asyncio.Future[FetchResponse]:
@@ -289,7 +289,7 @@ def test_a_follower_in_a_session_does_not_wait_for_a_high_watermark(storage: Bro
 
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
-        handle = fetch.bind(broker.parts)
+        handle = fetch.bind(broker.services)
         first = request(0, wait_ms=600_000)
         first.session_epoch = 0
         begun = handle(first, CONTEXT)
@@ -318,7 +318,7 @@ def test_a_follower_in_a_session_does_not_wait_for_a_high_watermark(storage: Bro
 def test_the_end_of_the_term_answers_a_waiting_follower(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
-        answer = fetch.bind(broker.parts)(request(3, last_fetched_epoch=0, wait_ms=600_000), CONTEXT)
+        answer = fetch.bind(broker.services)(request(3, last_fetched_epoch=0, wait_ms=600_000), CONTEXT)
         task = asyncio.ensure_future(answer)
         await asyncio.sleep(0.05)
         broker.partitions.roles.end_term(replica)
@@ -348,7 +348,7 @@ def test_only_brokers_may_fetch_as_followers(storage: BrokerStorage) -> None:
 async def listed(broker: Broker, replica_id: int) -> tuple[int, int]:
     asked = ListOffsetsPartition(partition_index=0, timestamp=-1)
     topics = [ListOffsetsTopic(name="t", partitions=[asked])]
-    answer = await list_offsets.bind(broker.parts)(ListOffsetsRequest(replica_id=replica_id, topics=topics), LISTING)
+    answer = await list_offsets.bind(broker.services)(ListOffsetsRequest(replica_id=replica_id, topics=topics), LISTING)
     found = answer.topics[0].partitions[0]
     return found.error_code, found.offset
 
@@ -376,7 +376,9 @@ def test_followers_ask_for_the_end_of_an_epoch_without_permission_for_the_topic(
         context = RequestContext(
             ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, 1, "test", Session(), authorizer=OnlyClusterAction()
         )
-        answer = await offset_for_leader_epoch.bind(broker.parts)(OffsetForLeaderEpochRequest(topics=topics), context)
+        answer = await offset_for_leader_epoch.bind(broker.services)(
+            OffsetForLeaderEpochRequest(topics=topics), context
+        )
         found = answer.topics[0].partitions[0]
         assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 3)
 
@@ -388,7 +390,7 @@ def deleting(
 ) -> asyncio.Task[DeleteRecordsResponse]:
     """Begin to delete the first two records."""
     wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
-    work = delete_records.bind(broker.parts)(DeleteRecordsRequest(topics=[wanted], timeout_ms=timeout_ms), context)
+    work = delete_records.bind(broker.services)(DeleteRecordsRequest(topics=[wanted], timeout_ms=timeout_ms), context)
     return asyncio.ensure_future(work)
 
 
@@ -445,7 +447,7 @@ def test_a_waiting_consumer_gets_records_that_a_follower_commits(storage: Broker
 
     async def life(broker: Broker) -> None:
         await leader(broker)
-        task = asyncio.ensure_future(fetch.bind(broker.parts)(request(0, broker=-1, wait_ms=600_000), CONTEXT))
+        task = asyncio.ensure_future(fetch.bind(broker.services)(request(0, broker=-1, wait_ms=600_000), CONTEXT))
         await asyncio.sleep(0.05)
         assert not task.done()
         fetched(broker, request(3, last_fetched_epoch=0))

@@ -341,7 +341,7 @@ def test_marker_that_arrives_during_verification_takes_precedence(monkeypatch: p
 
         async def add_partitions(*_: Any, **__: Any) -> dict[tuple[str, int], E]:
             marker = EndMarker(False, writer.producer_id, writer.epoch, coordinator_epoch=0, transaction_version=1)
-            broker.parts.markers.append("__consumer_offsets", home, marker)
+            broker.services.markers.append("__consumer_offsets", home, marker)
             return {("__consumer_offsets", home): E.NONE}
 
         monkeypatch.setattr(broker.transactions, "add_partitions", add_partitions)

@@ -97,7 +97,7 @@ TIMEOUT = {"timeout_ms": 60_000}
 
 def ask(broker: Broker, api: ApiKey, request: Any, context: RequestContext) -> Any:
     """Return the response of a handler to one request, without the network."""
-    return bound_handler(broker.parts, api)(request, context)
+    return bound_handler(broker.services, api)(request, context)
 
 
 REQUESTS: dict[str, tuple[Any, Any]] = {

@@ -102,7 +102,7 @@ async def later(result: Any) -> Any:
 def send(broker: Broker, records: bytes, topic: str, partition: int = 0) -> Any:
     data = PartitionProduceData(index=partition, records=memoryview(bytearray(records)))
     request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
-    return produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
+    return produce(broker.services)(request, context(ApiKey.PRODUCE, 9))
 
 
 async def sent(broker: Broker, records: bytes, topic: str) -> Any:
@@ -122,7 +122,7 @@ def keyed(count: int, codec: Codec = Codec.NONE, value: bytes = b"") -> bytes:
 def by_time(broker: Broker, timestamp: int, topic: str = "plain") -> Any:
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
-    return start_eagerly(list_offsets(broker.parts)(request, context(ApiKey.LIST_OFFSETS, 7)))
+    return start_eagerly(list_offsets(broker.services)(request, context(ApiKey.LIST_OFFSETS, 7)))
 
 
 # --- ListOffsets ---
@@ -253,7 +253,7 @@ def test_request_for_many_partitions_yields_between_appends(tmp_path: Path) -> N
     async def body(broker: Broker, workers: Workers) -> None:
         data = [PartitionProduceData(index=index, records=keyed(1)) for index in range(300)]
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain", partition_data=data)])
-        pending = produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
+        pending = produce(broker.services)(request, context(ApiKey.PRODUCE, 9))
         assert isinstance(pending, Deferred)
         with turns_of_others() as turns:
             response = await answer(pending)
@@ -266,7 +266,7 @@ def test_request_for_many_partitions_yields_between_appends(tmp_path: Path) -> N
 def test_topics_without_partitions_yield_to_other_requests(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain") for _ in range(1000)])
-        pending = produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
+        pending = produce(broker.services)(request, context(ApiKey.PRODUCE, 9))
         assert isinstance(pending, Deferred)
         with turns_of_others() as turns:
             response = await answer(pending)
@@ -296,7 +296,7 @@ def test_request_that_needs_too_much_memory_gets_a_retriable_error(
                 for name, part in zip(("compacted", "plain"), parts, strict=True)
             ]
             request = ProduceRequest(acks=-1, topic_data=topics)
-            both = await answer(produce(broker.parts)(request, context(ApiKey.PRODUCE, 9)))
+            both = await answer(produce(broker.services)(request, context(ApiKey.PRODUCE, 9)))
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "memory" in refused.error_message
         assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -321,7 +321,7 @@ def metadata_frame(count: int) -> memoryview:
 
 def test_request_with_many_elements_is_decoded_and_answered_by_a_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        result = Dispatcher(broker.parts)(metadata_frame(FEW_ITEMS + 1), Session("", 1, 1))
+        result = Dispatcher(broker.services)(metadata_frame(FEW_ITEMS + 1), Session("", 1, 1))
         chunks = b"".join(await later(result))
         _, pos = decode_response_header(memoryview(chunks), ApiKey.METADATA, 8)
         response: Any = messages(ApiKey.METADATA)[1].decode(chunks[pos:], 8)
@@ -333,7 +333,7 @@ def test_request_with_many_elements_is_decoded_and_answered_by_a_worker(tmp_path
 
 def test_request_with_few_elements_needs_no_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        result = Dispatcher(broker.parts)(metadata_frame(10), Session("", 1, 1))
+        result = Dispatcher(broker.services)(metadata_frame(10), Session("", 1, 1))
         chunks = result if isinstance(result, list) else start_eagerly(result.answer)  # type: ignore[arg-type]
         assert isinstance(chunks, list)
         assert not workers.work
@@ -360,7 +360,7 @@ def test_pieces_of_a_large_answer_stay_in_order_and_its_records_are_not_copied()
 
 def test_request_with_many_elements_is_freed_by_a_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        await later(Dispatcher(broker.parts)(metadata_frame(FEW_ITEMS + 1), Session("", 1, 1)))
+        await later(Dispatcher(broker.services)(metadata_frame(FEW_ITEMS + 1), Session("", 1, 1)))
         while "free" not in workers.work:
             await asyncio.sleep(0)
 
@@ -386,7 +386,7 @@ def test_refusal_of_request_with_many_elements_is_built_by_a_worker(tmp_path: Pa
     frame = header + MetadataRequest(topics=topics).encode(10)
 
     async def body(broker: Broker, workers: Workers) -> None:
-        chunks = b"".join(await later(Dispatcher(broker.parts)(memoryview(bytearray(frame)), Session("", 1, 1))))
+        chunks = b"".join(await later(Dispatcher(broker.services)(memoryview(bytearray(frame)), Session("", 1, 1))))
         _, pos = decode_response_header(memoryview(chunks), ApiKey.METADATA, 10)
         response: Any = messages(ApiKey.METADATA)[1].decode(chunks[pos:], 10)
         assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
@@ -400,7 +400,7 @@ def test_request_with_too_many_elements_is_rejected(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         header = encode_request_header(RequestHeader(ApiKey.METADATA, 1, 5, "test"))
         frame = header + struct.pack(">i", MOST_ITEMS + 1) + b"\x00\x01a" * (MOST_ITEMS + 1)
-        result = Dispatcher(broker.parts)(memoryview(bytearray(frame)), Session("", 1, 1))
+        result = Dispatcher(broker.services)(memoryview(bytearray(frame)), Session("", 1, 1))
         with pytest.raises(BadRequestError, match="more than 500000 array elements"):
             await later(result)
 

@@ -57,7 +57,7 @@ async def serve(broker: Broker, request: Message, version: int) -> tuple[bytes |
     """Serve one request as a connection does. Return the answer, and a reference to the request's bytes."""
     bytes_of_it = frame(request, version)
     reference = weakref.ref(bytes_of_it)
-    answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), PEER)
+    answer: Any = Dispatcher(broker.services)(memoryview(bytes_of_it), PEER)
     del bytes_of_it, request
     if isinstance(answer, Deferred):
         answer = answer.answer
@@ -158,7 +158,7 @@ def test_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerStor
         bytes_of_it = frame(request, 12)
         reference = weakref.ref(bytes_of_it)
         session = Session()
-        deferred: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), session)
+        deferred: Any = Dispatcher(broker.services)(memoryview(bytes_of_it), session)
         del bytes_of_it, request, partitions
         assert not deferred.keeps_frame
         task = asyncio.ensure_future(deferred.answer)
@@ -203,7 +203,7 @@ def test_rejected_produce_with_acks_0_releases_its_bytes(storage: BrokerStorage)
             references.append(weakref.ref(bytes_of_it))
             message = ""
             try:
-                Dispatcher(broker.parts)(memoryview(bytes_of_it), PEER)
+                Dispatcher(broker.services)(memoryview(bytes_of_it), PEER)
             except BadFrameError as error:
                 message = str(error)
             assert message.startswith("Produce with acks=0 failed: ")

@@ -82,7 +82,7 @@ async def sent(broker: Broker, count: int) -> list[Any]:
         for index in range(count)
     ]
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=data)])
-    result: Any = produce(broker.parts)(request, RequestContext(ApiKey.PRODUCE, 9, 1, "test", Session()))
+    result: Any = produce(broker.services)(request, RequestContext(ApiKey.PRODUCE, 9, 1, "test", Session()))
     if isinstance(result, Deferred):
         result = await result.answer
     return list(result.responses[0].partition_responses)

@@ -24,10 +24,10 @@ def test_error_with_acks_0_closes_the_connection_and_logs_no_fault(tmp_path: Pat
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        assert bind(broker.parts)(request(0), CONTEXT) is None
+        assert bind(broker.services)(request(0), CONTEXT) is None
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
         with pytest.raises(BadFrameError, match="t-1 does not exist"):
-            bind(broker.parts)(request(1), CONTEXT)
+            bind(broker.services)(request(1), CONTEXT)
 
     live(tmp_path, life=life, now_ms=lambda: 1_000)
 
@@ -44,7 +44,7 @@ def test_batches_that_are_rejected_again_and_again_are_logged_as_counts(
 
     async def life(broker: Broker) -> None:
         caplog.clear()
-        handler = bind(broker.parts)
+        handler = bind(broker.services)
         for partition in (0, 0, 0, 1, 1, 2, 3, 4):
             handler(request(partition), CONTEXT)
         while len(caplog.records) < 2:

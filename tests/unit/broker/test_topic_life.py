@@ -309,7 +309,7 @@ def test_stop_before_all_logs_are_recovered_is_not_clean(storage: CrashStorage) 
     async def killed(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0), producer=7, sequence=0)
-        broker.parts.markers.append("t", 0, EndMarker(False, 7, 0, 0, 1))
+        broker.services.markers.append("t", 0, EndMarker(False, 7, 0, 0, 1))
 
     async def stopped_at_once(broker: Broker) -> None:
         assert len(broker.partitions) == 0
@@ -342,7 +342,7 @@ def test_internal_topic_created_by_a_user_has_its_coordinators(storage: CrashSto
     async def life(broker: Broker) -> None:
         await broker.topics.create("__transaction_state", partitions=2)
         context = RequestContext(10, 3, 1, "test", Session())
-        found = await find_coordinator(broker.parts)(FindCoordinatorRequest(key="a", key_type=1), context)
+        found = await find_coordinator(broker.services)(FindCoordinatorRequest(key="a", key_type=1), context)
         assert found.error_code == ErrorCode.NONE
         assert [partition for partition, _ in broker.transactions.shell.terms.shards()] == [0, 1]
 
@@ -359,10 +359,10 @@ def test_request_gets_retriable_error_if_an_internal_topic_cannot_be_created(sto
 
     async def life(broker: Broker) -> None:
         context = RequestContext(10, 3, 1, "test", Session())
-        found = await find_coordinator(broker.parts)(FindCoordinatorRequest(key="a", key_type=1), context)
+        found = await find_coordinator(broker.services)(FindCoordinatorRequest(key="a", key_type=1), context)
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         request = AddOffsetsToTxnRequest(transactional_id="a", producer_id=1, producer_epoch=0, group_id="g")
-        added = await add_offsets_to_txn(broker.parts)(request, context)
+        added = await add_offsets_to_txn(broker.services)(request, context)
         assert added.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     storage.run_broker(life)

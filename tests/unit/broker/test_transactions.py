@@ -34,7 +34,7 @@ from support.transaction_fixtures import E, Setup, with_broker
 
 def refuse_markers(setup: Setup, monkeypatch: pytest.MonkeyPatch, errors: list[ErrorCode]) -> list[tuple[str, int]]:
     """Reject the next markers, one for each error. Return the list of all attempts."""
-    append = setup.broker.parts.markers.append
+    append = setup.broker.services.markers.append
     tried: list[tuple[str, int]] = []
 
     def refusing(topic: str, partition: int, marker: EndMarker) -> tuple[Replica, int]:
@@ -43,7 +43,7 @@ def refuse_markers(setup: Setup, monkeypatch: pytest.MonkeyPatch, errors: list[E
             raise ProtocolError(errors.pop(0), "refused")
         return append(topic, partition, marker)
 
-    monkeypatch.setattr(setup.broker.parts.markers, "append", refusing)
+    monkeypatch.setattr(setup.broker.services.markers, "append", refusing)
     return tried
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from oncelog.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
@@ -38,16 +38,16 @@ def handle_describe(_request: DescribeAclsRequest, ctx: RequestContext) -> Descr
     )
 
 
-def bind_create(_parts: Parts) -> Handler:
+def bind_create(_services: HandlerServices) -> Handler:
     """Return the handler of CreateAcls."""
     return handle_create
 
 
-def bind_delete(_parts: Parts) -> Handler:
+def bind_delete(_services: HandlerServices) -> Handler:
     """Return the handler of DeleteAcls."""
     return handle_delete
 
 
-def bind_describe(_parts: Parts) -> Handler:
+def bind_describe(_services: HandlerServices) -> Handler:
     """Return the handler of DescribeAcls."""
     return handle_describe

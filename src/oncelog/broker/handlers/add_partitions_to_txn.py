@@ -12,7 +12,7 @@ from functools import partial
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.log.steps import Steps
@@ -122,6 +122,6 @@ def _results(errors: dict[TopicPartition, ErrorCode], instead: dict[ErrorCode, E
     return list(by_topic.values())
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of AddPartitionsToTxn."""
-    return partial(handle, parts.cache, parts.transactions)
+    return partial(handle, services.cache, services.transactions)

@@ -13,7 +13,7 @@ from oncelog.broker.metadata.alterations import alter, alter_each, alter_loggers
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import mapped
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages import alter_configs, incremental_alter_configs
@@ -86,11 +86,11 @@ async def _alter(
         )
 
 
-def bind_replace(parts: Parts) -> Handler:
+def bind_replace(services: HandlerServices) -> Handler:
     """Return the handler of AlterConfigs."""
-    return partial(handle_replace, parts.settings)
+    return partial(handle_replace, services.settings)
 
 
-def bind_incremental(parts: Parts) -> Handler:
+def bind_incremental(services: HandlerServices) -> Handler:
     """Return the handler of IncrementalAlterConfigs."""
-    return partial(handle_incremental, parts.settings)
+    return partial(handle_incremental, services.settings)

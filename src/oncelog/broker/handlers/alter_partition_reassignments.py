@@ -12,7 +12,7 @@ from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -97,6 +97,6 @@ def _why_invalid(registered: Collection[int], replicas: list[int]) -> str:
     return "This version cannot move replicas to other brokers."
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of AlterPartitionReassignments."""
-    return partial(handle, parts.cache, parts.topics)
+    return partial(handle, services.cache, services.topics)

@@ -7,7 +7,7 @@ from functools import partial
 
 from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.cluster.features import SUPPORTED
 from oncelog.cluster.image import MetadataCache
 from oncelog.protocol.apis import ApiKey
@@ -58,6 +58,6 @@ def _served() -> list[ApiVersion]:
     ]
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of ApiVersions."""
-    return partial(handle, parts.cache)
+    return partial(handle, services.cache)

@@ -11,7 +11,7 @@ import logging
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_describe import (
@@ -50,11 +50,11 @@ async def describe(request: ConsumerGroupDescribeRequest, _ctx: RequestContext) 
     return response
 
 
-def bind_heartbeat(parts: Parts) -> Handler:
+def bind_heartbeat(services: HandlerServices) -> Handler:
     """Return the handler of ConsumerGroupHeartbeat."""
-    return partial(heartbeat, parts.runtime.logger)
+    return partial(heartbeat, services.runtime.logger)
 
 
-def bind_describe(_parts: Parts) -> Handler:
+def bind_describe(_services: HandlerServices) -> Handler:
     """Return the handler of ConsumerGroupDescribe."""
     return describe

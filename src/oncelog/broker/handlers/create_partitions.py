@@ -13,7 +13,7 @@ from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, by_key, counted, mapped
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, TopicInfo
@@ -108,6 +108,6 @@ async def _replicas(
     return assigned
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of CreatePartitions."""
-    return partial(handle, parts.cache, parts.topics)
+    return partial(handle, services.cache, services.topics)

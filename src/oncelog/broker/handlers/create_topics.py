@@ -13,7 +13,7 @@ from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext, may_create
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, counted, mapped
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, check_topic_name
@@ -43,7 +43,7 @@ Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """The handler, with the parts that it uses."""
+    """The handler, with the services that it uses."""
 
     config: DynamicConfig
     cache: MetadataCache
@@ -204,6 +204,6 @@ def check_replicas(
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of CreateTopics."""
-    return CreateTopics(parts.config, parts.cache, parts.topics, parts.runtime.logger).handle
+    return CreateTopics(services.config, services.cache, services.topics, services.runtime.logger).handle

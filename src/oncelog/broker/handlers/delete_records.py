@@ -9,8 +9,8 @@ from functools import partial
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import wait_for_event
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
@@ -146,6 +146,6 @@ def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition:
     return replica
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of DeleteRecords."""
-    return partial(handle, parts.cache, parts.partitions, parts.directories, parts.runtime.logger)
+    return partial(handle, services.cache, services.partitions, services.directories, services.runtime.logger)

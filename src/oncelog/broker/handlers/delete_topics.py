@@ -10,7 +10,7 @@ from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, counted, mapped
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import TopicInfo
@@ -116,6 +116,6 @@ def _find(image: MetadataImage, state: DeleteTopicState) -> TopicInfo:
     return topic
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of DeleteTopics."""
-    return partial(handle, parts.config, parts.cache, parts.topics)
+    return partial(handle, services.config, services.cache, services.topics)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_client_quotas import (
     ComponentData,
@@ -65,6 +65,6 @@ def _invalid(message: str) -> ProtocolError:
     return ProtocolError(ErrorCode.INVALID_REQUEST, message)
 
 
-def bind(_parts: Parts) -> Handler:
+def bind(_services: HandlerServices) -> Handler:
     """Return the handler of DescribeClientQuotas."""
     return handle

@@ -6,7 +6,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext, cluster_operations
 from oncelog.broker.requests.nodes import Nodes
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -42,6 +42,6 @@ def handle(
     )
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of DescribeCluster."""
-    return partial(handle, parts.membership.cluster_id, parts.nodes)
+    return partial(handle, services.membership.cluster_id, services.nodes)

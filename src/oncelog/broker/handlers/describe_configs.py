@@ -17,7 +17,7 @@ from oncelog.broker.config.entries import (
 from oncelog.broker.metadata.alterations import this_broker, unserved
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import AclOperation, configured
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, by_key
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import check_topic_name
@@ -118,6 +118,6 @@ def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> Descr
     )
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of DescribeConfigs."""
-    return partial(handle, parts.config, parts.cache, parts.membership.node_id)
+    return partial(handle, services.config, services.cache, services.membership.node_id)

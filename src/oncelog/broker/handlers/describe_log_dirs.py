@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
@@ -39,7 +39,7 @@ ByTopic = dict[str, list[DescribeLogDirsPartition]]
 
 @dataclass(frozen=True, slots=True)
 class DescribeLogDirs:
-    """The handler, with the parts that it uses."""
+    """The handler, with the services that it uses."""
 
     cache: MetadataCache
     partitions: Partitions
@@ -108,8 +108,8 @@ def _wanted(image: MetadataImage, request: DescribeLogDirsRequest) -> Iterator[T
             yield topic.topic, index
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of DescribeLogDirs."""
     return DescribeLogDirs(
-        parts.cache, parts.partitions, parts.directories, parts.runtime.workers, parts.runtime.logger
+        services.cache, services.partitions, services.directories, services.runtime.workers, services.runtime.logger
     ).handle

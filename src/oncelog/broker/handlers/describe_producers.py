@@ -6,7 +6,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
 from oncelog.protocol.errors import ProtocolError
@@ -62,6 +62,6 @@ async def _partition(
     return PartitionResponse(partition_index=index, active_producers=producers)
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of DescribeProducers."""
-    return partial(handle, parts.partitions)
+    return partial(handle, services.partitions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_user_scram_credentials import (
@@ -34,6 +34,6 @@ async def handle(
     return DescribeUserScramCredentialsResponse(results=list(results.values()))
 
 
-def bind(_parts: Parts) -> Handler:
+def bind(_services: HandlerServices) -> Handler:
     """Return the handler of DescribeUserScramCredentials."""
     return handle

@@ -12,7 +12,7 @@ from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache
@@ -39,7 +39,7 @@ Elected = tuple[ErrorCode, str]
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
-    """The handler, with the parts that it uses."""
+    """The handler, with the services that it uses."""
 
     cache: MetadataCache
     partitions: Partitions
@@ -127,6 +127,6 @@ async def _results(
     return result
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of ElectLeaders."""
-    return ElectLeaders(parts.cache, parts.partitions, parts.controller).handle
+    return ElectLeaders(services.cache, services.partitions, services.controller).handle

@@ -34,7 +34,7 @@ from oncelog.broker.requests.fetch_sessions import (
     partition_key,
 )
 from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, by_key, in_turns, listed
 from oncelog.cluster.image import MetadataCache
@@ -376,13 +376,13 @@ class FetchHandler:
         return await in_turns(_response(context, await in_turns(self._read_all(request, ctx, context, again=True))))
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of Fetch."""
     return FetchHandler(
-        parts.cache,
-        parts.partitions,
-        parts.fetch_sessions,
-        parts.config,
-        parts.unsent,
-        parts.runtime.now_ms,
+        services.cache,
+        services.partitions,
+        services.fetch_sessions,
+        services.config,
+        services.unsent,
+        services.runtime.now_ms,
     )

@@ -11,7 +11,7 @@ from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.topics import TopicInfo
 from oncelog.coordinator.partitioning import partition_for
@@ -81,6 +81,6 @@ async def _topic(topics: TopicAdministration, name: str) -> TopicInfo:
         raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot create topic {name}: {error}") from error
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of FindCoordinator."""
-    return partial(handle, parts.topics, parts.nodes)
+    return partial(handle, services.topics, services.nodes)

@@ -9,7 +9,7 @@ from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, counted
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -110,36 +110,36 @@ async def list_groups(groups: GroupService, request: ListGroupsRequest, ctx: Req
     return response
 
 
-def bind_join(parts: Parts) -> Handler:
+def bind_join(services: HandlerServices) -> Handler:
     """Return the handler of JoinGroup."""
-    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(join, parts.groups))
+    return requiring_topic(services.topics, CONSUMER_OFFSETS, partial(join, services.groups))
 
 
-def bind_sync(parts: Parts) -> Handler:
+def bind_sync(services: HandlerServices) -> Handler:
     """Return the handler of SyncGroup."""
-    return partial(sync, parts.groups)
+    return partial(sync, services.groups)
 
 
-def bind_heartbeat(parts: Parts) -> Handler:
+def bind_heartbeat(services: HandlerServices) -> Handler:
     """Return the handler of Heartbeat."""
-    return partial(heartbeat, parts.groups)
+    return partial(heartbeat, services.groups)
 
 
-def bind_leave(parts: Parts) -> Handler:
+def bind_leave(services: HandlerServices) -> Handler:
     """Return the handler of LeaveGroup."""
-    return partial(leave, parts.groups)
+    return partial(leave, services.groups)
 
 
-def bind_list(parts: Parts) -> Handler:
+def bind_list(services: HandlerServices) -> Handler:
     """Return the handler of ListGroups."""
-    return partial(list_groups, parts.groups)
+    return partial(list_groups, services.groups)
 
 
-def bind_describe(parts: Parts) -> Handler:
+def bind_describe(services: HandlerServices) -> Handler:
     """Return the handler of DescribeGroups."""
-    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(describe, parts.groups))
+    return requiring_topic(services.topics, CONSUMER_OFFSETS, partial(describe, services.groups))
 
 
-def bind_delete(parts: Parts) -> Handler:
+def bind_delete(services: HandlerServices) -> Handler:
     """Return the handler of DeleteGroups."""
-    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(delete, parts.groups))
+    return requiring_topic(services.topics, CONSUMER_OFFSETS, partial(delete, services.groups))

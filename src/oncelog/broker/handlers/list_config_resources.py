@@ -7,7 +7,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode
@@ -49,6 +49,6 @@ def _resources(image: MetadataImage) -> Iterator[ConfigResource]:
             yield ConfigResource(resource_name=str(broker), resource_type=kind)
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of ListConfigResources."""
-    return partial(handle, parts.cache)
+    return partial(handle, services.cache)

@@ -9,7 +9,7 @@ from functools import partial
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.fetch_consumers import check_leader_epoch
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, counted
 from oncelog.broker.workers import Workers
@@ -158,6 +158,6 @@ async def _decoded(
     return await workers.compute(search, batch, *arguments)
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of ListOffsets."""
-    return partial(handle, parts.partitions, parts.runtime.workers)
+    return partial(handle, services.partitions, services.runtime.workers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -17,6 +17,6 @@ def handle(_request: ListPartitionReassignmentsRequest, ctx: RequestContext) -> 
     return ListPartitionReassignmentsResponse()
 
 
-def bind(_parts: Parts) -> Handler:
+def bind(_services: HandlerServices) -> Handler:
     """Return the handler of ListPartitionReassignments."""
     return handle

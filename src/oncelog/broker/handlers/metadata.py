@@ -12,8 +12,8 @@ from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext, cluster_operations, may_create
 from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import ITEMS_A_TURN, Yielder, by_key
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import (
@@ -42,7 +42,7 @@ _BY_TOPIC_ID = 12
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The handler, with the parts that it uses."""
+    """The handler, with the services that it uses."""
 
     cluster_id: str
     nodes: Nodes
@@ -204,13 +204,13 @@ def _may_be_created(image: MetadataImage, name: str) -> bool:
     return image.colliding(name) is None
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of Metadata."""
     return Metadata(
-        parts.membership.cluster_id,
-        parts.nodes,
-        parts.config,
-        parts.cache,
-        parts.topics,
-        parts.runtime.logger,
+        services.membership.cluster_id,
+        services.nodes,
+        services.config,
+        services.cache,
+        services.topics,
+        services.runtime.logger,
     ).handle

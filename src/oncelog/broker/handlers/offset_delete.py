@@ -10,7 +10,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.offset_topics import answered, merge, take_existing
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.protocol.errors import ProtocolError
@@ -43,6 +43,6 @@ async def handle(
     return response
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of OffsetDelete."""
-    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))
+    return requiring_topic(services.topics, CONSUMER_OFFSETS, partial(handle, services.cache, services.groups))

@@ -9,7 +9,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.coordinator.groups.offsets import no_offset
@@ -164,6 +164,6 @@ def _single(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
     return answer
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of OffsetFetch."""
-    return requiring_topic(parts.topics, CONSUMER_OFFSETS, partial(handle, parts.cache, parts.groups))
+    return requiring_topic(services.topics, CONSUMER_OFFSETS, partial(handle, services.cache, services.groups))

@@ -7,7 +7,7 @@ from functools import partial
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.fetch_consumers import check_leader_epoch
 from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.leader import end_offset_for_epoch
@@ -55,6 +55,6 @@ def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition, c
     return found
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of OffsetForLeaderEpoch."""
-    return partial(handle, parts.partitions)
+    return partial(handle, services.partitions)

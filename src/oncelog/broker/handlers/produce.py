@@ -14,7 +14,6 @@ from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import DelayedCommits
 from oncelog.broker.requests.operations import AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.produce_checks import (
     ALL,
     WITH_IMPLICIT_ADD,
@@ -27,6 +26,7 @@ from oncelog.broker.requests.produce_checks import (
     translate,
     unverified,
 )
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, Yielder, in_turns
@@ -310,15 +310,15 @@ class ProduceHandler:
         self._lines.log(f"{what} ({code.name})", partition, f"{what}: {partition}: {reason}")
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of Produce."""
     return ProduceHandler(
-        parts.cache,
-        parts.partitions,
-        parts.transactions,
-        parts.config,
-        parts.new_logs,
-        parts.runtime,
+        services.cache,
+        services.partitions,
+        services.transactions,
+        services.config,
+        services.new_logs,
+        services.runtime,
     )
 
 

@@ -14,7 +14,7 @@ from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.coordinator.transactions.coordinator import init_error
@@ -126,10 +126,10 @@ async def list_transactions(
     return response
 
 
-def bind_init_producer_id(parts: Parts) -> Handler:
+def bind_init_producer_id(services: HandlerServices) -> Handler:
     """Return the handler of InitProducerId. Without a transactional id, it needs no coordinator."""
-    idempotent = partial(init_producer_id, parts.transactions)
-    transactional = requiring_topic(parts.topics, TRANSACTION_STATE, idempotent)
+    idempotent = partial(init_producer_id, services.transactions)
+    transactional = requiring_topic(services.topics, TRANSACTION_STATE, idempotent)
 
     def handler(request: InitProducerIdRequest, ctx: RequestContext) -> Any:
         return (idempotent if request.transactional_id is None else transactional)(request, ctx)
@@ -137,21 +137,21 @@ def bind_init_producer_id(parts: Parts) -> Handler:
     return handler
 
 
-def bind_add_offsets(parts: Parts) -> Handler:
+def bind_add_offsets(services: HandlerServices) -> Handler:
     """Return the handler of AddOffsetsToTxn."""
-    return partial(add_offsets, parts.topics, parts.transactions, parts.runtime.logger)
+    return partial(add_offsets, services.topics, services.transactions, services.runtime.logger)
 
 
-def bind_end(parts: Parts) -> Handler:
+def bind_end(services: HandlerServices) -> Handler:
     """Return the handler of EndTxn."""
-    return partial(end, parts.transactions)
+    return partial(end, services.transactions)
 
 
-def bind_describe(parts: Parts) -> Handler:
+def bind_describe(services: HandlerServices) -> Handler:
     """Return the handler of DescribeTransactions."""
-    return requiring_topic(parts.topics, TRANSACTION_STATE, partial(describe, parts.transactions))
+    return requiring_topic(services.topics, TRANSACTION_STATE, partial(describe, services.transactions))
 
 
-def bind_list(parts: Parts) -> Handler:
+def bind_list(services: HandlerServices) -> Handler:
     """Return the handler of ListTransactions."""
-    return partial(list_transactions, parts.transactions)
+    return partial(list_transactions, services.transactions)

@@ -7,7 +7,7 @@ from functools import partial
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.features import Change
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -47,6 +47,6 @@ async def handle(
     return response
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of UpdateFeatures."""
-    return partial(handle, parts.settings)
+    return partial(handle, services.settings)

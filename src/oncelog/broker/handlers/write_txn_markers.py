@@ -12,8 +12,8 @@ from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import DelayedCommits
 from oncelog.broker.requests.operations import CLUSTER, AclOperation
-from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
@@ -117,6 +117,6 @@ def _write(
     return ErrorCode.NONE
 
 
-def bind(parts: Parts) -> Handler:
+def bind(services: HandlerServices) -> Handler:
     """Return the handler of WriteTxnMarkers."""
-    return partial(handle, parts.markers, parts.runtime.logger)
+    return partial(handle, services.markers, services.runtime.logger)

@@ -14,8 +14,8 @@ from oncelog.protocol.apis import ApiKey
 class Served:
     """One API, with inclusive versions.
 
-    `handler` is a module in `oncelog.broker.handlers`, with a function `bind(parts)` that returns the handler. If the
-    module has the handlers of several APIs, `handler` is `module.name`, and the function is `bind_name`.
+    `handler` is a module in `oncelog.broker.handlers`, with a function `bind(services)` that returns the handler. If
+    the module has the handlers of several APIs, `handler` is `module.name`, and the function is `bind_name`.
     """
 
     min_version: int

@@ -12,7 +12,7 @@ from typing import Any
 
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.parts import Handler
+from oncelog.broker.requests.services import Handler
 from oncelog.protocol.schema import Message
 
 

@@ -24,7 +24,7 @@ from oncelog.broker.requests.large_messages import (
     free,
     has_many_items,
 )
-from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.workers import Workers
 from oncelog.net.frames import BUFFER_BYTES
 from oncelog.net.server import BadFrameError, Chunks, Deferred, Session
@@ -51,10 +51,10 @@ def import_record_handlers() -> None:
     _module(ApiKey.FETCH)
 
 
-def bound_handler(parts: Parts, api_key: int) -> Handler:
+def bound_handler(services: HandlerServices, api_key: int) -> Handler:
     """Import the module of an API's handler, and return the handler."""
     name = SERVED[api_key].handler.partition(".")[2]
-    handler: Handler = getattr(_module(api_key), f"bind_{name}" if name else "bind")(parts)
+    handler: Handler = getattr(_module(api_key), f"bind_{name}" if name else "bind")(services)
     return handler
 
 
@@ -74,11 +74,11 @@ class _Route:
 class Dispatcher:
     """The server's frame handler."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._workers: Workers = parts.runtime.workers
-        self._logger: logging.Logger = parts.runtime.logger
-        self._authorizer = parts.authorizer
+    def __init__(self, services: HandlerServices) -> None:
+        self._services = services
+        self._workers: Workers = services.runtime.workers
+        self._logger: logging.Logger = services.runtime.logger
+        self._authorizer = services.authorizer
         self._routes: dict[tuple[int, int], _Route] = {}
         self._handlers: dict[int, Handler] = {}
         """One handler for all versions of an API, because a handler may limit what its requests take together."""
@@ -133,7 +133,7 @@ class Dispatcher:
 
     def _handler(self, api_key: int) -> Handler:
         if api_key not in self._handlers:
-            self._handlers[api_key] = bound_handler(self._parts, api_key)
+            self._handlers[api_key] = bound_handler(self._services, api_key)
         return self._handlers[api_key]
 
     def _decode_in_thread(self, route: _Route, frame: memoryview, position: int, context: RequestContext) -> Deferred:

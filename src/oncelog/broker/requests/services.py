@@ -1,4 +1,4 @@
-"""The parts of a broker that handlers may use. Each handler takes only those that it names in its `bind` function."""
+"""What handlers may use of a broker. Each handler takes only those that it names in its `bind` function."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Handler = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """All parts."""
+class HandlerServices:
+    """All services."""
 
     membership: Membership
     nodes: Nodes
