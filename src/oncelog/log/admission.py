@@ -132,7 +132,7 @@ class Admission:
             self.statistics.sequence_gaps += 1
 
 
-def number(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches:
+def assign_all_offsets(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches:
     """Give the batches their offsets and the leader epoch, in place."""
     headers = []
     position = 0

@@ -12,7 +12,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from oncelog.log.admission import Admission, AppendResult, LogStatistics, commit_producers, number, replay_all
+from oncelog.log.admission import (
+    Admission,
+    AppendResult,
+    LogStatistics,
+    assign_all_offsets,
+    commit_producers,
+    replay_all,
+)
 from oncelog.log.clean_end import CleanEnd, clean_end
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
@@ -146,7 +153,7 @@ class Log(TruncatableLog):
         appends = self._admission.check(
             batches, first, origin, version=transaction_version, verified=verified, guard=guard
         )
-        batches = number(batches, first, leader_epoch)
+        batches = assign_all_offsets(batches, first, leader_epoch)
         self._write(batches, appends, now_ms)
         header = batches.headers[0]
         append_time = header.max_timestamp if header.timestamp_type else -1
