@@ -275,7 +275,7 @@ def test_only_a_truncation_below_the_high_watermark_drops_connections(
         replica.log.advance_high_watermark(BATCHES - 10)
         dropped = []
         truncations = broker.replication.truncations
-        truncations._cut = lambda: dropped.append(replica.log.high_watermark)
+        truncations._abort_connections = lambda: dropped.append(replica.log.high_watermark)
         truncations.start(replica, action)
         await ended(replica)
         assert dropped == [action.offset] * cuts, "clients that connect again see no record that is being dropped"

@@ -170,16 +170,16 @@ class Replication:
         peers: Peers,
         config: DynamicConfig,
         starts: StartOffsets,
-        cut: Callable[[], None],
+        abort_connections: Callable[[], None],
         runtime: Runtime,
     ) -> None:
-        """For `cut`, see `Truncations`."""
+        """For `abort_connections`, see `Truncations`."""
         self.partitions = partitions
         self.peers = peers
         self.config = config
         self.workers = runtime.workers
         self.starts = starts
-        self.truncations = Truncations(partitions, cut, runtime)
+        self.truncations = Truncations(partitions, abort_connections, runtime)
         self.now_ms = runtime.now_ms
         self.logger = runtime.logger
         self._fetchers: dict[int, _Fetcher] = {}

@@ -45,11 +45,11 @@ class Truncated(NamedTuple):
 class Truncations:
     """The truncations of this broker. All logs together run one step in a turn of the event loop."""
 
-    def __init__(self, partitions: Partitions, cut: Callable[[], None], runtime: Runtime) -> None:
-        """`cut` drops the connections to clients, whose responses may hold pages that a truncation removes."""
+    def __init__(self, partitions: Partitions, abort_connections: Callable[[], None], runtime: Runtime) -> None:
+        """`abort_connections` drops connections to clients, whose responses may hold pages that truncations remove."""
         self._partitions = partitions
         self._workers = runtime.workers
-        self._cut = cut
+        self._abort_connections = abort_connections
         self.ended: Event[[Replica]] = Event()
         """A truncation has ended, and the replica has its new role."""
         self._now_ms = runtime.now_ms
@@ -95,7 +95,7 @@ class Truncations:
         else:
             if action.offset < log.high_watermark:
                 log.lower_high_watermark(action.offset)  # clients that connect again must not get these pages again
-                self._cut()
+                self._abort_connections()
             steps = log.truncating(action.offset, self._now_ms())
         backoff = Backoff(*RETRY_MS)
         while not (replica.offline or log.closed):
