@@ -243,7 +243,7 @@ class Broker:
         roles.term_ended.subscribe(self._coordinators.term_ended)
         roles.changed.subscribe(self.replication.role_changed, self._coordinators.role_changed)
         roles.isr_change_due.subscribe(self.in_sync.check)
-        self.replication.truncations.ended.subscribe(self._coordinators.truncated)
+        self.replication.truncations.ended.subscribe(self._coordinators.on_truncation_ended)
 
     @property
     def port(self) -> int:

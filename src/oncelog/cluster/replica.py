@@ -185,7 +185,7 @@ class Replica:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
         return self.term
 
-    def truncated(self) -> None:
+    def log_was_truncated(self) -> None:
         """Record that the log was truncated or restarted. What was synced before counts only up to the new end."""
         log = self.log
         end = log.log_end_offset

@@ -101,7 +101,7 @@ def test_log_truncated_during_its_compaction_is_compacted_later(storage: Cleaner
             await asyncio.sleep(0)
         whole = cleaning.done()
         replica.log.truncate_to(1, NOW)
-        broker.partitions.truncated(replica)
+        broker.partitions.forget_cleaned(replica)
         assert await cleaning is whole
         assert broker.directories.holding(replica.log.directory).cleaned("t", 0) in (None, 0)
         fill(replica)

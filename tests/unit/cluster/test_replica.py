@@ -142,10 +142,10 @@ def test_a_truncation_takes_back_what_was_synced() -> None:
     replica.synced_names = 0
     assert (replica.synced_offset, replica.stored_end) == (3, 3)
     log.truncate_to(1, NOW)
-    replica.truncated()
+    replica.log_was_truncated()
     assert (replica.synced_offset, replica.stored_end, replica.synced_names) == (1, 1, -1)
     restart_at(log, 7, NOW)
-    replica.truncated()
+    replica.log_was_truncated()
     assert (replica.synced_offset, replica.stored_end, replica.synced_names) == (7, 7, -1)
 
 

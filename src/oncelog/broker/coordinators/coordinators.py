@@ -37,7 +37,7 @@ class Coordinators:
         if terms := self._terms.get(replica.topic):
             terms.role_changed(replica)
 
-    def truncated(self, replica: Replica) -> None:
+    def on_truncation_ended(self, replica: Replica) -> None:
         """Load the coordinator of a partition whose truncation has ended.
 
         Before that, this broker could not lead the partition.

@@ -109,8 +109,8 @@ class Truncations:
                     await asyncio.sleep(backoff.next_s())
             steps = log.rebuilding(self._now_ms())
         if not (replica.offline or log.closed):
-            replica.truncated()
-            self._partitions.truncated(replica)
+            replica.log_was_truncated()
+            self._partitions.forget_cleaned(replica)
             # With the old checkpoint, recovery would skip records that are appended later and are not on the device,
             # or count them as committed. It would take the first segment of a restarted log for the rest of a lost one.
             lowered = log.recovery_point < recovery_point or log.high_watermark < high_watermark

@@ -201,7 +201,7 @@ class Partitions:
         info = self._cache.image.topic(topic)
         if lowered and info is not None:  # settings may have changed in a pause
             self._reconfigure(info)
-        self.truncated(replica)  # recovery may have dropped compacted records
+        self.forget_cleaned(replica)  # recovery may have dropped compacted records
         self.roles.apply(replica)
         if forgotten or self._deletions.is_stale(topic):  # the new log must not get the offsets of the old one
             self.checkpoints.write_now()
@@ -256,7 +256,7 @@ class Partitions:
         for key in lost:
             self.roles.term_ended(*key)
 
-    def truncated(self, replica: Replica) -> None:
+    def forget_cleaned(self, replica: Replica) -> None:
         """Record that a log was truncated, so that the records of another leader do not count as compacted."""
         log = replica.log
         self._directories.holding(log.directory).note_truncated(
