@@ -190,7 +190,7 @@ def test_partitions_of_a_failed_log_directory_are_led_elsewhere(tmp_path: Path) 
         await first.topics.create("single", assignment=[(1,), (1,)])
         for topic in ("t", "single"):
             for index in (0, 1):
-                append(first.partitions.find(topic, index))
+                append(first.partitions.require(topic, index))
         failing = first.directories.find("t", 0)
         assert failing is not None
         kept = next(index for index in (0, 1) if first.directories.find("t", index) is not failing)
@@ -217,7 +217,7 @@ def test_list_of_offline_partitions_is_written_again_and_follows_the_topics(
         second = await brokers.start(2)
         await until(lambda: len(first.metadata.image.brokers) == 2)
         topic = await first.topics.create("t", assignment=[(1, 2)])
-        append(first.partitions.find("t", 0))
+        append(first.partitions.require("t", 0))
         failing = first.directories.find("t", 0)
         assert failing is not None
         with monkeypatch.context() as patch:

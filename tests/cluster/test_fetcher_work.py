@@ -15,12 +15,12 @@ from support.turns import until
 
 
 def marks(broker: Broker, topic: str) -> list[int]:
-    replicas = [broker.partitions.hosted(topic, index) for index in range(20)]
+    replicas = [broker.partitions.opened_replica(topic, index) for index in range(20)]
     return [-1 if replica is None else replica.log.high_watermark for replica in replicas]
 
 
 def ends(broker: Broker, topic: str) -> list[int]:
-    replicas = [broker.partitions.hosted(topic, index) for index in range(20)]
+    replicas = [broker.partitions.opened_replica(topic, index) for index in range(20)]
     return [-1 if replica is None else replica.log.log_end_offset for replica in replicas]
 
 
@@ -30,7 +30,7 @@ def test_fetch_looks_only_at_partitions_that_have_changed(tmp_path: Path, monkey
         await until(lambda: len(first.metadata.image.brokers) == 2)
         await first.topics.create("t", assignment=[(1, 2)] * 20)
         for index in range(20):
-            append(first.partitions.find("t", index))
+            append(first.partitions.require("t", index))
         await until(lambda: marks(second, "t") == [1] * 20)
         looked = []
         next_fetch = Following.next_fetch
@@ -41,9 +41,9 @@ def test_fetch_looks_only_at_partitions_that_have_changed(tmp_path: Path, monkey
 
         monkeypatch.setattr(Following, "next_fetch", watched)
         for _ in range(5):
-            append(first.partitions.find("t", 7))
+            append(first.partitions.require("t", 7))
         await until(lambda: ends(second, "t")[7] == 6)
-        await until(lambda: first.partitions.find("t", 7).log.high_watermark == 6)
+        await until(lambda: first.partitions.require("t", 7).log.high_watermark == 6)
         assert len(set(looked)) < 5, "one partition, and perhaps some that were synced in the background"
 
     run(Brokers(tmp_path, MemoryStore(lambda: 0)), body)
@@ -55,7 +55,7 @@ def test_topic_that_is_created_again_is_followed(tmp_path: Path) -> None:
         await until(lambda: len(first.metadata.image.brokers) == 2)
         for _ in range(3):
             topic = await first.topics.create("t", assignment=[(1, 2)] * 20)
-            append(first.partitions.find("t", 3))
+            append(first.partitions.require("t", 3))
             await until(lambda: ends(second, "t") == [0] * 3 + [1] + [0] * 16)
             await first.topics.delete(topic)
 
@@ -72,7 +72,7 @@ def test_unexpected_error_before_a_fetch_affects_only_its_partition(
         await until(lambda: len(first.metadata.image.brokers) == 2)
         await first.topics.create("t", assignment=[(1, 2)] * 20)
         await until(lambda: -1 not in ends(second, "t"))
-        broken = second.partitions.hosted("t", 7)
+        broken = second.partitions.opened_replica("t", 7)
         assert broken is not None
         failures = []
         next_fetch = Following.next_fetch
@@ -86,7 +86,7 @@ def test_unexpected_error_before_a_fetch_affects_only_its_partition(
         monkeypatch.setattr(Following, "next_fetch", failing)
         broken.appended()  # otherwise, the fetcher has no reason to look at the partition
         for index in range(20):
-            append(first.partitions.find("t", index))
+            append(first.partitions.require("t", index))
         await until(lambda: marks(second, "t") == [1] * 7 + [0] + [1] * 12)
         await until(lambda: len(failures) > 2)
         monkeypatch.undo()

@@ -44,7 +44,7 @@ def test_fetch_with_an_invented_broker_epoch_does_not_lock_the_follower_out(tmp_
         (answer,) = (await ask(first, stranger)).responses[0].partitions
         assert (answer.error_code, answer.records) == (ErrorCode.UNKNOWN_LEADER_EPOCH, b"")
         assert await produce(first) == ErrorCode.NONE
-        replica = second.partitions.hosted("t", 0)
+        replica = second.partitions.opened_replica("t", 0)
         assert replica is not None
         await until(lambda: replica.log.high_watermark == 2)
 
@@ -58,8 +58,8 @@ def test_follower_reports_its_sync_without_waiting_for_other_partitions(tmp_path
         first, second, _ = await three(brokers, min_insync_replicas="2", replica_fetch_wait_max_ms="25000")
         await first.topics.create("t", assignment=[(1, 2)], configs={"flush.messages": "1"})
         await first.topics.create("idle", assignment=[(1, 2)])
-        replicas = [first.partitions.find(topic, 0) for topic in ("t", "idle")]
-        await until(lambda: all(second.partitions.hosted(replica.topic, 0) for replica in replicas))
+        replicas = [first.partitions.require(topic, 0) for topic in ("t", "idle")]
+        await until(lambda: all(second.partitions.opened_replica(replica.topic, 0) for replica in replicas))
         for replica in replicas:  # so that the next Fetch names both partitions
             assert await produce(first, replica.topic, acks=1) == ErrorCode.NONE
         await until(lambda: all(replica.log.high_watermark == 1 for replica in replicas))
@@ -104,10 +104,10 @@ def test_followers_learn_a_high_watermark_without_a_later_record(tmp_path: Path,
         settings = {"max_incremental_fetch_session_cache_slots": slots}
         started = await three(brokers, replica_fetch_wait_max_ms="300" if slots == "0" else "60000", **settings)
         await started[0].topics.create("t", assignment=[(1, 2, 3)])
-        await until(lambda: all(broker.partitions.hosted("t", 0) for broker in started))
-        replicas = [broker.partitions.hosted("t", 0) for broker in started]
+        await until(lambda: all(broker.partitions.opened_replica("t", 0) for broker in started))
+        replicas = [broker.partitions.opened_replica("t", 0) for broker in started]
         for count in (1, 2, 3):
-            append(started[0].partitions.find("t", 0))
+            append(started[0].partitions.require("t", 0))
             await until(lambda count=count: all(each and each.log.high_watermark == count for each in replicas))
         fetches = [counted_fetches(broker) for broker in started]
         await asyncio.sleep(1)
@@ -158,7 +158,11 @@ def test_followers_without_fetch_sessions_fetch_all_partitions_in_turn(tmp_path:
         fetched_before: list[int] = []
 
         def copied() -> bool:
-            ends = [replica.log.log_end_offset for topic in topics if (replica := second.partitions.hosted(topic, 0))]
+            ends = [
+                replica.log.log_end_offset
+                for topic in topics
+                if (replica := second.partitions.opened_replica(topic, 0))
+            ]
             if len(ends) == 3 and ends[1] and not fetched_before:
                 fetched_before.append(ends[0] + ends[2])
             return ends == [100, 1, 100]
@@ -180,14 +184,14 @@ def test_follower_that_the_leader_has_no_records_for_reports_that_it_is_behind(
         await brokers.stop(2)
         for _ in range(3):
             assert await produce(first, acks=1) == ErrorCode.NONE
-        await until(lambda: first.partitions.find("t", 0).log.high_watermark == 4)  # without the follower
+        await until(lambda: first.partitions.require("t", 0).log.high_watermark == 4)  # without the follower
         topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=3)])
         deleted = await ask(first, DeleteRecordsRequest(topics=[topic], timeout_ms=5000))
         assert deleted.topics[0].partitions[0].error_code == ErrorCode.NONE
         second = await brokers.start(2)
 
         def copied() -> bool:
-            replica = second.partitions.hosted("t", 0)
+            replica = second.partitions.opened_replica("t", 0)
             return replica is not None and (replica.log.log_start_offset, replica.log.log_end_offset) == (3, 4)
 
         await until(copied)
@@ -208,8 +212,8 @@ def test_fetches_wait_for_records_while_a_checkpoint_is_written(tmp_path: Path) 
         first, second, _ = await three(brokers)
         await first.topics.create("t", assignment=[(1, 2)])
         assert await produce(first) == ErrorCode.NONE
-        await until(lambda: first.partitions.find("t", 0).log.high_watermark == 1)
-        replica = second.partitions.hosted("t", 0)
+        await until(lambda: first.partitions.require("t", 0).log.high_watermark == 1)
+        replica = second.partitions.opened_replica("t", 0)
         assert replica is not None
         released = asyncio.Event()
         write = second.checkpoints.write
@@ -246,7 +250,7 @@ def test_retry_of_a_batch_that_the_log_has_is_not_rejected_for_too_few_replicas(
         fetch_nothing(second)
         assert await produce(first, sequence=1, timeout_ms=500) == ErrorCode.REQUEST_TIMED_OUT
         await brokers.crash(2)
-        replica = first.partitions.find("t", 0)
+        replica = first.partitions.require("t", 0)
         await until(lambda: replica.term is not None and replica.term.isr == {1})
         assert await produce(first, sequence=0) == ErrorCode.NONE
         assert await produce(first, sequence=1, timeout_ms=10) == ErrorCode.REQUEST_TIMED_OUT

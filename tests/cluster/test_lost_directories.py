@@ -50,7 +50,7 @@ async def fill(brokers: Brokers, folders: dict[str, Path]) -> Broker:
     broker = await brokers.start(1, log_dirs=log_dirs(folders))
     await broker.topics.create("t", assignment=[(1, 2)] * PARTITIONS)
     for index in range(PARTITIONS):
-        append(broker.partitions.find("t", index))
+        append(broker.partitions.require("t", index))
     await broker.partitions.checkpoints.write()
     return broker
 
@@ -255,7 +255,7 @@ def test_failed_directory_affects_only_its_own_partitions(folders: dict[str, Pat
         broker = await fill(brokers, folders)
         intact = held(folders["b"])
         index = min(held(folders["a"]))[1]
-        broken = broker.partitions.find("t", index)
+        broken = broker.partitions.require("t", index)
         disk.break_down("write", str(folders["a"]))
         with pytest.raises(ProtocolError, match="no write"):
             append(broken)

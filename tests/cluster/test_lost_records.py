@@ -45,12 +45,12 @@ def test_lost_records_are_noted_only_after_a_crash_of_the_machine(tmp_path: Path
     async def body(brokers: Brokers) -> None:
         broker = await brokers.start(1)
         await broker.topics.create("t", assignment=[(1,)])
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         in_shared_isr(store)
 
         async def again(boot_id: str, *, clean: bool) -> None:
             if clean:  # a log that is not recovered yet must be recovered at the next start
-                await until(lambda: brokers.running[1].partitions.hosted("t", 0) is not None)
+                await until(lambda: brokers.running[1].partitions.opened_replica("t", 0) is not None)
             await (brokers.stop(1) if clean else brokers.crash(1))
             await brokers.start(1, boot_id=boot_id)
             lost.append(brokers.running[1].membership.info.lost_unsynced)
@@ -76,7 +76,7 @@ async def in_sync_with_another(brokers: Brokers, store: MemoryStore) -> Broker:
     """Start broker 1 with a record in t-0, and let it be in an ISR with another broker."""
     broker = await brokers.start(1)
     await broker.topics.create("t", assignment=[(1,)])
-    append(broker.partitions.find("t", 0))
+    append(broker.partitions.require("t", 0))
     in_shared_isr(store)
     return broker
 
@@ -85,7 +85,7 @@ async def fail_a_write(broker: Broker, store: MemoryStore, disk: BrokenDisk, fol
     """Let a write to t-0 fail, and wait until the broker has noted the failure."""
     disk.break_down("write", folder)
     with pytest.raises(ProtocolError, match="no write"):
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
     await until(lambda: json.loads(store.get(f"{BOOTS}/1").data)["lost"])
 
 
@@ -216,7 +216,7 @@ def test_recovery_below_the_high_watermark_counts_as_lost_records(tmp_path: Path
     async def body(brokers: Brokers) -> None:
         broker = await brokers.start(1)
         await broker.topics.create("t", assignment=[(1, 2)])
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         in_shared_isr(store)
         await brokers.crash(1)
         marks = str(tmp_path / "data-1" / HIGH_WATERMARKS)
@@ -263,7 +263,7 @@ def test_log_that_was_damaged_after_a_clean_stop_counts_as_lost_records(
         broker = await brokers.start(1)
         await broker.topics.create("t", assignment=[(1, 2)])
         for _ in range(2):
-            append(broker.partitions.find("t", 0))
+            append(broker.partitions.require("t", 0))
         in_shared_isr(store)
         await brokers.stop(1)
         write_offset_checkpoint(OsDisk(), str(tmp_path / "data-1" / HIGH_WATERMARKS), {("t", 0): 1})
@@ -282,7 +282,7 @@ def test_new_topic_does_not_count_as_a_lost_log_of_the_same_name(tmp_path: Path)
     async def body(brokers: Brokers) -> None:
         broker = await brokers.start(1)
         await broker.topics.create("t", assignment=[(1,)])
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         await brokers.stop(1)
         mark = tmp_path / "data-1" / CLEAN_SHUTDOWN
         found = json.loads(mark.read_bytes())
@@ -291,9 +291,9 @@ def test_new_topic_does_not_count_as_a_lost_log_of_the_same_name(tmp_path: Path)
         rmtree(tmp_path / "data-1" / "t-0")
         in_shared_isr(store)
         broker = await brokers.start(1)
-        await until(lambda: broker.partitions.hosted("t", 0) is not None)
+        await until(lambda: broker.partitions.opened_replica("t", 0) is not None)
         assert not read_registrations(store)[1].may_lack("t", 0)
-        replica = broker.partitions.hosted("t", 0)
+        replica = broker.partitions.opened_replica("t", 0)
         assert replica is not None
         assert replica.log.log_end_offset == 0
 
@@ -310,21 +310,21 @@ def test_leader_whose_recovery_ends_below_the_high_watermark_does_not_lead(tmp_p
     async def body(brokers: Brokers) -> None:
         broker = await brokers.start(1)
         await broker.topics.create("t", assignment=[(1, 2)])
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         await brokers.crash(1)
         write_offset_checkpoint(OsDisk(), str(tmp_path / "data-1" / HIGH_WATERMARKS), {("t", 0): 2})
         write(PartitionState(1, 1, (1, 2), 1, leader_broker_epoch=1))
         broker = await brokers.start(1)
         with pytest.raises(ProtocolError, match="ends at offset 1, but its records before offset 2") as caught:
-            broker.partitions.find("t", 0)
+            broker.partitions.require("t", 0)
         assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         await until(lambda: read_registrations(store)[1].incomplete == {("t", 0)})
         assert read_registrations(store)[1].lost_unsynced
         assert not broker.partitions.leads("t", 0)
         with pytest.raises(ProtocolError, match="t-0 is offline on this broker"):
-            broker.partitions.find("t", 0)
+            broker.partitions.require("t", 0)
         write(PartitionState(2, 2, (2,), 2, leader_broker_epoch=0))
-        await until(lambda: broker.partitions.hosted("t", 0) is not None)
+        await until(lambda: broker.partitions.opened_replica("t", 0) is not None)
         broker.registration._wake.set()
         await until(lambda: not read_registrations(store)[1].incomplete)
         await until(lambda: not read_registrations(store)[1].lost_unsynced)
@@ -344,13 +344,13 @@ def test_cluster_survives_brokers_whose_logs_have_lost_a_committed_record(
         one, two = await brokers.start(1), await brokers.start(2)
         await one.topics.create("t", assignment=[(1, 2)])
         await until(lambda: one.partitions.leads("t", 0))
-        replica = one.partitions.find("t", 0)
+        replica = one.partitions.require("t", 0)
         append(replica)
-        await until(lambda: (other := two.partitions.hosted("t", 0)) and other.log.log_end_offset)
+        await until(lambda: (other := two.partitions.opened_replica("t", 0)) and other.log.log_end_offset)
         sizes = {node: path.stat().st_size for node, path in logs.items()}
         append(replica)
         for broker in (one, two):
-            await until(lambda broker=broker: broker.partitions.hosted("t", 0).log.high_watermark == 2)
+            await until(lambda broker=broker: broker.partitions.opened_replica("t", 0).log.high_watermark == 2)
             await broker.partitions.checkpoints.write()
         for node in short:
             await brokers.crash(node)
@@ -361,8 +361,8 @@ def test_cluster_survives_brokers_whose_logs_have_lost_a_committed_record(
         def ends() -> list[int]:
             for broker in brokers.running.values():
                 with suppress(ProtocolError):
-                    broker.partitions.find("t", 0)
-            replicas = [broker.partitions.hosted("t", 0) for broker in brokers.running.values()]
+                    broker.partitions.require("t", 0)
+            replicas = [broker.partitions.opened_replica("t", 0) for broker in brokers.running.values()]
             terms = [each.term for each in replicas if each is not None and each.term is not None]
             complete = all(replicas) and terms and len(terms[0].isr) == 2
             return [each.log.log_end_offset for each in replicas if each is not None] if complete else []

@@ -190,7 +190,7 @@ def test_broker_that_registers_again_leads_as_the_controller_has_decided_at_once
     async def body(brokers: Brokers) -> None:
         broker = await brokers.start(1)
         await broker.topics.create("t", assignment=[(1, 2)])
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         path = state_path("t", 0)
 
         def elect() -> None:
@@ -228,7 +228,7 @@ def test_broker_does_not_start_with_a_new_disk_while_its_former_process_closes_i
     async def body(brokers: Brokers) -> None:
         former = await brokers.start(1)
         await former.topics.create("t")
-        append(former.partitions.find("t", 0))
+        append(former.partitions.require("t", 0))
         close = former.registration.close
 
         async def gated() -> None:

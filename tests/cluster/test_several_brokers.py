@@ -188,7 +188,7 @@ def test_unclean_election_and_the_records_that_it_costs_are_warnings(
         first, second, third = await three(brokers)
         await first.topics.create("t", assignment=[(2, 3)] * count)
         await everywhere(brokers, "t")
-        replicas = [second.partitions.find("t", index) for index in range(count)]
+        replicas = [second.partitions.require("t", index) for index in range(count)]
         for replica in replicas:
             append(replica)
         await until(lambda: all(has_record(third, "t", index) for index in range(count)))
@@ -233,7 +233,7 @@ def test_death_of_a_broker_is_one_line_for_all_partitions_of_a_leader(
         await first.topics.create("t", assignment=[(1, 2)] * 30)
         await everywhere(brokers, "t")
         for partition in range(30):
-            first.partitions.find("t", partition)
+            first.partitions.require("t", partition)
         await brokers.crash(2)
         await until(lambda: all(info.isr == (1,) for info in first.metadata.image.topic("t").partitions))  # type: ignore[union-attr]
         first.in_sync.close()  # it logs what it has collected
@@ -276,13 +276,13 @@ def test_log_of_a_topic_that_was_deleted_while_the_broker_was_down_is_set_aside(
         await first.topics.create("kept", assignment=[(1, 2)])
         await everywhere(brokers, "kept")
         for key in (("deleted", 0), ("deleted", 1), ("kept", 0)):
-            append(first.partitions.find(*key))
+            append(first.partitions.require(*key))
             await until(lambda key=key: has_record(second, *key))
         await brokers.stop(2)
         await first.topics.delete(deleted)
         await brokers.start(2)
         await first.topics.create("deleted", assignment=[(1, 2)])
-        append(first.partitions.find("deleted", 0))
+        append(first.partitions.require("deleted", 0))
         await until(lambda: has_record(brokers.running[2], "deleted", 0))
         folders = {path.name for path in (tmp_path / "data-2").iterdir() if path.is_dir()}
         strays = {name for name in folders if name.endswith("-stray")}

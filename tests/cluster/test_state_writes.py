@@ -52,7 +52,7 @@ def test_leader_of_a_deleted_topic_does_not_change_its_successor(tmp_path: Path)
         first, second = await brokers.start(1), await brokers.start(2)
         await known(first, 2)
         await first.topics.create("t", assignment=[(1, 2)])
-        await until(lambda: first.partitions.find("t", 0))
+        await until(lambda: first.partitions.require("t", 0))
         interrupted = asyncio.Event()
 
         def before() -> None:

@@ -50,7 +50,7 @@ def started(handler: fetch.FetchHandler, asked: FetchRequest) -> asyncio.Future[
 
 
 def append(broker: Broker) -> None:
-    broker.partitions.find("t", 0).append(memoryview(bytearray(BATCH)), now_ms=10**12)
+    broker.partitions.require("t", 0).append(memoryview(bytearray(BATCH)), now_ms=10**12)
 
 
 def test_fetch_is_answered_in_time_while_records_stream_in() -> None:
@@ -75,14 +75,14 @@ def test_fetch_reads_again_only_after_enough_records() -> None:
     """The limit of the partition keeps the response small, so each read finds too few bytes."""
 
     async def life(_world: World, broker: Broker, handler: fetch.FetchHandler) -> None:
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         reads = []
 
         def counted(_topic: str, partition: int) -> Replica:
             reads.append(partition)
             return replica
 
-        broker.partitions.hosted = counted  # type: ignore[method-assign]
+        broker.partitions.opened_replica = counted  # type: ignore[method-assign]
         size = len(BATCH)
         waiting = started(handler, request(1, wait_ms=60_000, min_bytes=100 * size, max_bytes=10 * size))
         for _ in range(1000):

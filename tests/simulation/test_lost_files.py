@@ -303,7 +303,7 @@ async def produce(cluster: ReplicaCluster, number: int, sequence: int) -> Append
     async def work() -> AppendResult:
         record = Record(0, cluster.world.now_ms(), None, b"%d" % sequence * 20)
         batch = build_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence)
-        replica = cluster.broker(number).partitions.find("t", 0)
+        replica = cluster.broker(number).partitions.require("t", 0)
         result = replica.append(memoryview(batch), now_ms=cluster.world.now_ms(), all_replicas=True)
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         replica.when_committed(result.last_offset, done.set_result)

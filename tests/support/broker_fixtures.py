@@ -134,4 +134,4 @@ def append(replica: Replica, value: bytes = b"x" * 100) -> None:
 async def fill(broker: Broker, topic: str, partitions: int) -> None:
     await broker.topics.create(topic, partitions=partitions)
     for partition in range(partitions):
-        append(broker.partitions.find(topic, partition))
+        append(broker.partitions.require(topic, partition))

@@ -169,5 +169,5 @@ def publish_before_register_returns(broker: Broker, then: Callable[[], object] =
 
 def has_record(broker: Broker, topic: str, partition: int) -> bool:
     """Return whether a broker's replica has exactly one record."""
-    replica = broker.partitions.hosted(topic, partition)
+    replica = broker.partitions.opened_replica(topic, partition)
     return replica is not None and replica.log.log_end_offset == 1

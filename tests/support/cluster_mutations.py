@@ -277,7 +277,7 @@ def deletion_exceeds_the_offset(patch: Patching) -> None:
     """DeleteRecords deletes ten records more than it should."""
 
     def delete(image: Any, partitions: Any, topic: str, partition: int, offset: int) -> Replica:
-        log = partitions.find(topic, partition).log
+        log = partitions.require(topic, partition).log
         return original(image, partitions, topic, partition, -1 if offset + 10 > log.high_watermark else offset + 10)
 
     original = delete_records._delete

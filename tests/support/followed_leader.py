@@ -79,7 +79,7 @@ async def follower(
             changes.write(operations, broker_path(LEADER))
         write_topic(changes, info)
     await broker.partitions.open_in_turns(topic, 0)
-    replica = broker.partitions.hosted(topic, 0)
+    replica = broker.partitions.opened_replica(topic, 0)
     assert replica is not None
     assert replica.leader == LEADER
     return replica

@@ -30,7 +30,7 @@ CONTEXT = RequestContext(3, 9, 1, "test", Session())
 def refusal(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
     """Return the error of a request for the partition's log."""
     with pytest.raises(ProtocolError) as caught:
-        broker.partitions.find(topic, partition)
+        broker.partitions.require(topic, partition)
     code: ErrorCode = caught.value.code
     return code
 

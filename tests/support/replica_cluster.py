@@ -90,7 +90,7 @@ class ReplicaCluster:
 
     def replica(self, number: int, topic: str) -> Replica | None:
         """Return the open replica of partition 0."""
-        return self.broker(number).partitions.hosted(topic, 0)
+        return self.broker(number).partitions.opened_replica(topic, 0)
 
     def opened(self, number: int, topic: str = "t") -> Replica:
         """Return the open replica of partition 0, which must exist."""
@@ -156,7 +156,7 @@ class ReplicaCluster:
             batch = memoryview(bytearray(build_batch([Record(0, self.world.now_ms(), key, value)])))
             done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
             try:
-                replica = self.broker(number).partitions.find(topic, 0)
+                replica = self.broker(number).partitions.require(topic, 0)
                 result = replica.append(batch, now_ms=self.world.now_ms(), all_replicas=acks == -1)
             except ProtocolError as error:
                 return error.code

@@ -40,7 +40,7 @@ def test_concurrent_changes_are_all_kept(tmp_path: Path, store: FailingStore) ->
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        log = broker.partitions.find("t", 0).log
+        log = broker.partitions.require("t", 0).log
         alter = broker.settings.alter_topic
         await asyncio.gather(*(alter("t", setting(name, "77"), validate_only=False) for name in names))
         topic = broker.metadata.image.topic("t")
@@ -192,7 +192,7 @@ def test_disconnected_watcher_is_removed(tmp_path: Path, store: FailingStore) ->
         assert isinstance(pending, Awaitable)
         waiting = asyncio.ensure_future(pending)
         await asyncio.sleep(0)
-        watchers = broker.partitions.find("t", 0)._watchers
+        watchers = broker.partitions.require("t", 0)._watchers
         assert watchers
         context.session.disconnected()
         answer = await waiting

@@ -99,7 +99,7 @@ def test_kafkas_topics_are_imported(tmp_path: Path) -> None:
         topic = broker.metadata.image.topic("a")
         assert topic is not None
         assert (topic.topic_id, topic.partition_count, topic.configs) == (A, 2, {"retention.ms": "5"})
-        assert broker.partitions.find("a", 1).leader_epoch == 5
+        assert broker.partitions.require("a", 1).leader_epoch == 5
         assert broker.membership.cluster_id == "kafka=s"
         assert broker.metadata.image.feature_level("transaction.version") == 0, "it had no leader"
         while not broker.producer_ids.ids.remaining:
@@ -135,9 +135,9 @@ def test_lost_metadata_is_restored_from_the_folders_only_on_request(tmp_path: Pa
         ids.append((await broker.topics.create("t", partitions=3)).topic_id)
         for index in range(3):
             batch = build_batch([Record(0, NOW, b"k", b"v")], producer_id=1700, producer_epoch=0, base_sequence=0)
-            broker.partitions.find("t", index).append(memoryview(batch), now_ms=NOW)
+            broker.partitions.require("t", index).append(memoryview(batch), now_ms=NOW)
         await broker.topics.ensure_internal("__consumer_offsets")
-        broker.partitions.find("__consumer_offsets", 7).append(
+        broker.partitions.require("__consumer_offsets", 7).append(
             memoryview(build_batch([Record(0, NOW, b"\x00\x01", None)])), now_ms=NOW
         )
 
@@ -146,8 +146,8 @@ def test_lost_metadata_is_restored_from_the_folders_only_on_request(tmp_path: Pa
         assert topic is not None
         assert offsets is not None
         assert (topic.topic_id, topic.partition_count, offsets.partition_count) == (ids[0], 3, 50)
-        assert broker.partitions.find("t", 2).log.log_end_offset == 1
-        assert broker.partitions.find("t", 2).leader_epoch == 1
+        assert broker.partitions.require("t", 2).log.log_end_offset == 1
+        assert broker.partitions.require("t", 2).leader_epoch == 1
         while not broker.producer_ids.ids.remaining:
             await asyncio.sleep(0.005)
         assert broker.producer_ids.ids.take() >= 1700 + PRODUCER_ID_GAP // 2
@@ -169,7 +169,7 @@ def test_restored_topics_keep_all_records(tmp_path: Path) -> None:
     async def first(broker: Broker) -> None:
         for name in ("decisions", "events"):
             await broker.topics.create(name, partitions=1)
-            broker.partitions.find(name, 0).append(memoryview(build_batch([Record(0, NOW, b"k", b"v")])), now_ms=NOW)
+            broker.partitions.require(name, 0).append(memoryview(build_batch([Record(0, NOW, b"k", b"v")])), now_ms=NOW)
 
     async def second(broker: Broker) -> None:
         configs = {topic.name: dict(topic.configs) for topic in broker.metadata.image.topics()}
@@ -205,10 +205,10 @@ def test_lost_metadata_is_not_replaced_by_an_older_import(tmp_path: Path) -> Non
 
     async def first(broker: Broker) -> None:
         await broker.topics.create("since", partitions=1)
-        broker.partitions.find("since", 0).append(memoryview(build_batch([Record(0, NOW, b"k", b"v")])), now_ms=NOW)
+        broker.partitions.require("since", 0).append(memoryview(build_batch([Record(0, NOW, b"k", b"v")])), now_ms=NOW)
 
     async def second(broker: Broker) -> None:
-        assert broker.partitions.find("since", 0).log.log_end_offset == 1
+        assert broker.partitions.require("since", 0).log.log_end_offset == 1
 
     live(data, new_tree(), first)
     lost = new_tree()

@@ -209,7 +209,7 @@ def errors(response: Any) -> set[ErrorCode]:
 async def prepare(broker: Broker) -> UUID:
     """Create a topic with a record, a group with an offset, and a transactional id. Return the topic's id."""
     created = await broker.topics.create(TOPIC, partitions=1)
-    append(broker.partitions.find(TOPIC, 0))
+    append(broker.partitions.require(TOPIC, 0))
     allowed = Dispatcher(broker.services)
     for key_type, key in enumerate((GROUP, TRANSACTION)):
         found = await ask(allowed, Case(ApiKey.FIND_COORDINATOR, {"key_type": key_type, "key": key}, set(), 3))

@@ -78,7 +78,7 @@ def test_checkpoints_are_synced_before_they_replace_the_old_ones(tmp_path: Path)
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         broker.directories.holding(str(tmp_path)).note_cleaned("t", 0, 1)
         disk.events.clear()
         disk.waited.clear()
@@ -99,7 +99,7 @@ def test_high_watermarks_of_partitions_with_followers_are_written_at_short_inter
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         append(replica)
         await broker.checkpoints.write()
         while ("sync", "t-0") not in disk.events:  # its first append has created files
@@ -162,7 +162,7 @@ def test_offsets_of_a_log_deleted_while_they_are_read_are_not_written(tmp_path: 
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         append(replica)
         replica.log.flush()
         (directory,) = broker.directories.online
@@ -176,7 +176,7 @@ def test_offsets_of_a_log_deleted_while_they_are_read_are_not_written(tmp_path: 
         assert topic is not None
         await broker.topics.delete(topic)
         await broker.topics.create("t", partitions=1)
-        broker.partitions.find("t", 0)
+        broker.partitions.require("t", 0)
         for _ in range(2):
             found = read_offset_checkpoint(OsDisk(), str(tmp_path / CHECKPOINTS[0]))
             assert len(found.keys() - {("t", 0)}) == 5 * LOGS_A_STEP
@@ -195,7 +195,7 @@ def test_checkpoints_are_written_while_topics_are_deleted_all_the_time(
         topics = []
         for number in range(10):
             topics.append(await broker.topics.create(f"t{number}", partitions=1))
-            replica = broker.partitions.find(f"t{number}", 0)
+            replica = broker.partitions.require(f"t{number}", 0)
             append(replica)
             replica.log.flush()
         loop, write_aside = asyncio.get_running_loop(), DataDirectory.write_aside
@@ -218,7 +218,7 @@ def test_small_files_of_a_partition_are_synced_by_a_worker(tmp_path: Path) -> No
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         disk.waited.clear()
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         wanted = {("sync", name) for name in ("partition.metadata", "t-0", tmp_path.name)}
         while not wanted.issubset(disk.events):
             await asyncio.sleep(0.005)
@@ -235,7 +235,7 @@ def test_small_files_are_synced_after_a_shortage_of_descriptors(tmp_path: Path) 
         for number, topic in enumerate(("t", "u"), 1):
             await broker.topics.create(topic, partitions=1)
             disk.shortages = 3
-            append(broker.partitions.find(topic, 0))
+            append(broker.partitions.require(topic, 0))
             while disk.events.count(("sync", "partition.metadata")) < number:
                 await asyncio.sleep(0.005)
             assert not disk.shortages
@@ -248,7 +248,7 @@ def test_older_round_does_not_replace_newer_checkpoints(tmp_path: Path) -> None:
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for _ in range(3):
             append(replica)
         replica.log.advance_log_start(1)
@@ -340,7 +340,7 @@ def test_stop_that_cannot_write_the_checkpoints_is_not_clean(storage: BrokerStor
 
     async def after(broker: Broker) -> None:
         assert [each.clean for each in broker.directories] == [False, True]
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
 
     storage.run_broker(life)
     storage.disk.repair()
@@ -357,7 +357,7 @@ def test_deleted_records_stay_deleted_after_a_power_loss(seed: int) -> None:
 
     async def first(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs={"flush.messages": "1"})
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for _ in range(5):
             append(replica)
         while replica.log.high_watermark < 5:
@@ -367,7 +367,7 @@ def test_deleted_records_stay_deleted_after_a_power_loss(seed: int) -> None:
         broker.stop = AsyncMock()  # type: ignore[method-assign]
 
     async def second(broker: Broker) -> None:
-        log = broker.partitions.find("t", 0).log
+        log = broker.partitions.require("t", 0).log
         assert (log.log_start_offset, log.log_end_offset) == (3, 5)
 
     live("data", store, first, disk=machine.mount(), offload=inline)
@@ -391,7 +391,7 @@ def test_a_stop_syncs_several_logs_at_a_time(tmp_path: Path) -> None:
     async def write(broker: Broker) -> None:
         await broker.topics.create("t", partitions=4)
         for partition in range(4):
-            append(broker.partitions.find("t", partition))
+            append(broker.partitions.require("t", partition))
         disk.events.clear()
         disk.meeting = threading.Barrier(2)
 
@@ -412,8 +412,8 @@ def test_a_log_that_cannot_be_synced_at_a_stop_is_recovered_later(tmp_path: Path
     async def write(broker: Broker) -> None:
         await broker.topics.create("t", partitions=4)
         for partition in range(4):
-            append(broker.partitions.find("t", partition))
-        storage.disk.break_down("sync", f"{broker.partitions.find('t', 2).log.directory}/{0:020d}.log", errno.EMFILE)
+            append(broker.partitions.require("t", partition))
+        storage.disk.break_down("sync", f"{broker.partitions.require('t', 2).log.directory}/{0:020d}.log", errno.EMFILE)
 
     storage.run_broker(write)
     broken = storage.log_dir_names()["t-2"]

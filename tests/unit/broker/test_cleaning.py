@@ -67,7 +67,7 @@ async def made(broker: Broker, name: str, **configs: str) -> Replica:
     await broker.topics.create(
         name, partitions=1, configs=COMPACTED | {k.replace("_", "."): v for k, v in configs.items()}
     )
-    return broker.partitions.find(name, 0)
+    return broker.partitions.require(name, 0)
 
 
 def test_cleaned_offset_is_stored_and_the_log_is_not_cleaned_again(storage: CleanerStorage) -> None:
@@ -81,7 +81,7 @@ def test_cleaned_offset_is_stored_and_the_log_is_not_cleaned_again(storage: Clea
         assert not await broker.cleaner.clean_due()
 
     async def second(broker: Broker) -> None:
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         assert not await broker.cleaner.clean_due()
         fill(replica)
         assert await broker.cleaner.clean_due()
@@ -346,7 +346,7 @@ def test_failed_disk_removes_its_logs_from_the_cleaner(storage: CleanerStorage) 
         assert not await broker.cleaner.clean_due()
 
     async def second(broker: Broker) -> None:
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         assert len(keys(replica)) == 20
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10

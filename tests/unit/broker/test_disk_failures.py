@@ -34,7 +34,7 @@ KINDS = [("write", errno.ENOSPC), ("write", errno.EIO), ("write", errno.EFBIG), 
 def test_failure_takes_only_its_directory_offline(storage: BrokerStorage, kind: str, error: int) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
-        bad, good = broker.partitions.find("t", 0), broker.partitions.find("t", 1)
+        bad, good = broker.partitions.require("t", 0), broker.partitions.require("t", 1)
         storage.disk.break_down(kind, storage.paths[0], error)
         with pytest.raises(ProtocolError) as caught:
             append(bad) if kind == "write" else bad.log.read(0, 1000, upto=1, at_least_one=True)
@@ -57,8 +57,8 @@ def test_failure_takes_only_its_directory_offline(storage: BrokerStorage, kind: 
         assert not broker.failed.done()
 
     async def after(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
-        assert broker.partitions.find("t", 1).log.log_end_offset == 2
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 1).log.log_end_offset == 2
 
     storage.run_broker(life)
     assert not Path(storage.paths[0], ".kafka_cleanshutdown").exists()
@@ -76,7 +76,7 @@ def test_failed_sync_is_not_retried(tmp_path: Path) -> None:
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for _ in range(3):
             append(replica)
         storage.disk.break_down("sync", storage.paths[0])  # now: a worker thread may be syncing the checkpoints
@@ -85,7 +85,7 @@ def test_failed_sync_is_not_retried(tmp_path: Path) -> None:
         assert refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR
 
     async def after(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 3
+        assert broker.partitions.require("t", 0).log.log_end_offset == 3
 
     storage.run_broker(life)
     storage.run_broker(after)
@@ -98,7 +98,7 @@ def test_full_disk_is_logged_with_its_free_bytes_and_what_to_delete(
         await fill(broker, "t", 1)
         storage.disk.break_down("write", storage.paths[0], errno.ENOSPC)
         with pytest.raises(ProtocolError):
-            append(broker.partitions.find("t", 0))
+            append(broker.partitions.require("t", 0))
         await until(lambda: "offline" in caplog.text)
 
     storage.run_broker(life)
@@ -114,7 +114,7 @@ def test_broker_stops_with_its_last_directory(storage: BrokerStorage) -> None:
         for partition in range(2):
             storage.disk.break_down("write", storage.paths[partition], errno.ENOSPC)
             with pytest.raises(ProtocolError):
-                append(broker.partitions.find("t", partition))
+                append(broker.partitions.require("t", partition))
         reason = await broker.failed
         assert "all log directories have failed" in reason
         assert storage.paths[0] in reason
@@ -142,7 +142,7 @@ def test_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerSt
 
     async def second(broker: Broker) -> None:
         assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
-        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+        assert broker.partitions.require("t", 1).log.log_end_offset == 1
         assert refusal(broker, "empty") is ErrorCode.KAFKA_STORAGE_ERROR  # the log may be in the offline directory
         await fill(broker, "new", 1)
         answer = await log_dirs(broker)
@@ -173,7 +173,7 @@ def test_checkpoints_omit_a_log_that_was_set_aside(storage: BrokerStorage) -> No
     async def first(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS | {"cleanup.policy": "compact"})
         for _ in range(9):
-            append(broker.partitions.find("t", 0))
+            append(broker.partitions.require("t", 0))
         assert await broker.cleaner.clean_due()
 
     async def second(broker: Broker) -> None:
@@ -181,7 +181,7 @@ def test_checkpoints_omit_a_log_that_was_set_aside(storage: BrokerStorage) -> No
         await fill(broker, "t", 1)
 
     async def third(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
 
     storage.run_broker(first, log_cleaner_enable="false")
     assert checkpoints(storage.paths[0]) == [True, True]
@@ -211,7 +211,7 @@ def test_unreadable_log_takes_its_directory_offline(storage: BrokerStorage) -> N
 
     async def second(broker: Broker) -> None:
         await until(lambda: refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR)
-        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+        assert broker.partitions.require("t", 1).log.log_end_offset == 1
 
     storage.run_broker(first)
     storage.disk.break_down("list", f"{storage.paths[0]}/t-0")
@@ -253,9 +253,9 @@ def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> Non
         assert not waiting.done()
         storage.disk.break_down("read", storage.paths[0])
         home = partition_for(bad, 50)
-        append(broker.partitions.find("__consumer_offsets", home))
+        append(broker.partitions.require("__consumer_offsets", home))
         with pytest.raises(ProtocolError):
-            broker.partitions.find("__consumer_offsets", home).log.read(0, 1000, upto=1, at_least_one=True)
+            broker.partitions.require("__consumer_offsets", home).log.read(0, 1000, upto=1, at_least_one=True)
         assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
         assert (await join(bad, "")).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
         assert await coordinator(broker, bad) == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -275,7 +275,7 @@ def test_contents_of_the_directories_are_described(storage: BrokerStorage) -> No
             assert 0 < result.usable_bytes <= result.total_bytes
             (partition,) = result.topics[0].partitions
             assert (result.topics[0].name, partition.partition_index) == ("t", index)
-            assert partition.partition_size == broker.partitions.find("t", index).log.size_bytes > 0
+            assert partition.partition_size == broker.partitions.require("t", index).log.size_bytes > 0
             assert (partition.offset_lag, partition.is_future_key) == (0, False)
         answer = await log_dirs(broker, {"t": [1, 7], "missing": [0]})
         assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
@@ -320,7 +320,7 @@ def test_folder_without_partition_metadata_is_reported(
         await fill(broker, "t", 1)
 
     async def second(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
 
     storage.run_broker(first)
     (path,) = Path(storage.paths[0], "t-0").glob("partition.metadata")

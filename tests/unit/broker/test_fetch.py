@@ -41,7 +41,7 @@ def test_session_finds_a_topic_created_after_its_first_fetch(tmp_path: Path) -> 
         topic = broker.metadata.image.topic("t")
         assert topic is not None
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
-        broker.partitions.find("t", 0).append(memoryview(batch), now_ms=10**12)
+        broker.partitions.require("t", 0).append(memoryview(batch), now_ms=10**12)
 
         def fetch(session_id: int, epoch: int, *topics: FetchTopic) -> FetchResponse:
             request = FetchRequest(session_id=session_id, session_epoch=epoch, topics=list(topics))
@@ -68,7 +68,7 @@ def test_fetch_of_one_partition_named_many_times_reads_it_once(tmp_path: Path, e
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
         replica.append(memoryview(bytearray(batch)), now_ms=10**12)
         named = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000) for _ in range(times)]
@@ -108,7 +108,7 @@ def test_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         now -= 3_600_000
         batch = build_batch([Record(0, now, b"k", b"v")])
-        broker.partitions.find("t", 0).append(memoryview(batch), now_ms=now)
+        broker.partitions.require("t", 0).append(memoryview(batch), now_ms=now)
         response = await asyncio.wait_for(fetch, 60)
         assert len(response.responses[0].partitions[0].records) == len(batch)
 
@@ -127,7 +127,7 @@ def test_fetch_returns_less_while_other_answers_are_unread(
         for topic, partitions, size in (("small", 40, 30_000), ("large", 4, 300_000)):
             for partition in range(partitions):
                 batch = build_batch([Record(0, 10**12, None, bytes(size))])
-                broker.partitions.find(topic, partition).append(memoryview(batch), now_ms=10**12)
+                broker.partitions.require(topic, partition).append(memoryview(batch), now_ms=10**12)
 
         def fetch(topic: str, count: int) -> list[int]:
             wanted = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(count)]
@@ -162,7 +162,7 @@ def test_fetches_read_in_turns_share_the_budget(tmp_path: Path) -> None:
         await broker.topics.create("t", partitions=150)
         for partition in range(150):
             batch = build_batch([Record(0, 10**12, None, bytes(20_000))])
-            broker.partitions.find("t", partition).append(memoryview(batch), now_ms=10**12)
+            broker.partitions.require("t", partition).append(memoryview(batch), now_ms=10**12)
         wanted = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(150)]
 
         async def fetch(session: Session) -> int:
@@ -233,14 +233,14 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
         await broker.topics.create("again", partitions=1)
         await broker.topics.create("wide", partitions=150)
         asked = one_and_many("again", "wide")
-        find = broker.partitions.find
+        require = broker.partitions.require
 
         def counted(topic: str, partition: int) -> Any:
             nonlocal reads
             reads += topic == "again"
-            return find(topic, partition)
+            return require(topic, partition)
 
-        monkeypatch.setattr(broker.partitions, "find", counted)
+        monkeypatch.setattr(broker.partitions, "require", counted)
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked)
         pending: Any = bind(broker.services)(request, CONTEXT)
         while not reads:
@@ -255,7 +255,7 @@ def test_fetch_waits_for_a_topic_recreated_during_its_read(tmp_path: Path, monke
             await asyncio.sleep(0)
         assert reads == 2, "it polls in a busy loop"
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
-        broker.partitions.find("again", 0).append(memoryview(batch), now_ms=10**12)
+        broker.partitions.require("again", 0).append(memoryview(batch), now_ms=10**12)
         response = await asyncio.wait_for(fetch, 60)
         assert len(response.responses[0].partitions[0].records) == len(batch)
 
@@ -269,18 +269,18 @@ def test_fetch_in_turns_returns_the_offsets_of_its_read(tmp_path: Path, monkeypa
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         await broker.topics.create("wide", partitions=150)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
         replica.append(memoryview(bytearray(batch)), now_ms=10**12)
         asked = one_and_many("t", "wide")
-        hosted = broker.partitions.hosted
+        opened_replica = broker.partitions.opened_replica
 
         def counted(topic: str, partition: int) -> Any:
             nonlocal reads
             reads += topic == "t"
-            return hosted(topic, partition)
+            return opened_replica(topic, partition)
 
-        monkeypatch.setattr(broker.partitions, "hosted", counted)
+        monkeypatch.setattr(broker.partitions, "opened_replica", counted)
         pending: Any = bind(broker.services)(FetchRequest(topics=asked), CONTEXT)
         while not reads:
             pending.send(None)

@@ -146,7 +146,7 @@ def test_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: int)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         rest = [waiting(send(broker, "t", partition, acks=acks)) for partition in (0, 1, 0, 1, 0)]
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         await asyncio.sleep(0)
         assert replica.log.log_end_offset == 4
         assert replica.log.high_watermark == 0, "unsynced records are not readable"
@@ -171,7 +171,7 @@ def test_sync_that_takes_longer_than_the_request_timeout_times_out(tmp_path: Pat
         response = await waiting(produce(broker.services)(request, CONTEXT))
         partitions = response.responses[0].partition_responses
         assert [each.error_code for each in partitions] == 2 * [ErrorCode.REQUEST_TIMED_OUT]
-        assert [broker.partitions.find("t", index).log.log_end_offset for index in (0, 1)] == [1, 1]
+        assert [broker.partitions.require("t", index).log.log_end_offset for index in (0, 1)] == [1, 1]
         disk.gate.set()
         assert outcome(await waiting(send(broker, "t", acks=acks))).base_offset == 1
 
@@ -180,7 +180,7 @@ def test_sync_that_takes_longer_than_the_request_timeout_times_out(tmp_path: Pat
 
 def left(broker: Broker, partition: int) -> int:
     """Return how many waits a partition of the topic `t` still holds."""
-    replica = broker.partitions.find("t", partition)
+    replica = broker.partitions.require("t", partition)
     assert replica.term is not None
     return len(replica.term.waits) + len(replica._stored_waits)
 
@@ -202,8 +202,8 @@ def test_produce_that_ends_early_leaves_no_waits(tmp_path: Path, acks: int, end:
         answer = produce(broker.services)(request, context)
         assert isinstance(answer, Deferred)
         task = asyncio.ensure_future(answer.answer)
-        while broker.partitions.find("t", count - 1).log.log_end_offset == 0:
-            disk.gate.clear() if broker.partitions.find("t", 0).log.log_end_offset else None
+        while broker.partitions.require("t", count - 1).log.log_end_offset == 0:
+            disk.gate.clear() if broker.partitions.require("t", 0).log.log_end_offset else None
             await asyncio.sleep(0)
         while not task.done() and sum(left(broker, index) for index in range(count)) < count:
             await asyncio.sleep(0)
@@ -269,7 +269,7 @@ def test_sync_is_due_after_a_time(tmp_path: Path) -> None:
         await broker.topics.create("t", partitions=1)
         for _ in range(3):
             assert isinstance(send(broker, "t"), ProduceResponse), "no request waits for that"
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         while replica.synced_offset < 3:
             await asyncio.sleep(0.001)
         assert disk.synced == ["t-0"]
@@ -324,12 +324,12 @@ def test_unsynced_records_are_synced_after_a_restart_before_they_are_visible(tmp
         await broker.topics.create("t", partitions=1)
         disk.gate.clear()
         waiting(send(broker, "t", records=3)).cancel()
-        assert broker.partitions.find("t", 0).log.log_end_offset == 3
+        assert broker.partitions.require("t", 0).log.log_end_offset == 3
         shutil.copytree(tmp_path / "data", tmp_path / "killed")
 
     async def second(broker: Broker, disk: GatedDisk) -> None:
         disk.gate.clear()
-        log = broker.partitions.find("t", 0).log
+        log = broker.partitions.require("t", 0).log
         for _ in range(5):
             await asyncio.sleep(0)
         assert (log.log_end_offset, log.high_watermark, disk.synced) == (3, 0, [])
@@ -375,12 +375,12 @@ def test_operators_marker_is_answered_after_its_sync(tmp_path: Path) -> None:
         answer = write_markers(broker, 0, 1, 2)
         for _ in range(5):
             await asyncio.sleep(0)
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
         assert not answer.done()
         disk.gate.set()
         assert codes(await answer) == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert sorted(disk.synced) == ["t-0", "t-1"]
-        assert broker.partitions.find("t", 1).log.high_watermark == 1
+        assert broker.partitions.require("t", 1).log.high_watermark == 1
         disk.fails = True
         assert codes(await write_markers(broker, 1, 2)) == [
             ErrorCode.KAFKA_STORAGE_ERROR,

@@ -75,7 +75,7 @@ async def leader(broker: Broker, epoch: int = 0) -> Replica:
     await broker.loader.refresh()
     async with broker.loader.changing() as changes:
         write_topic(changes, TOPIC)
-    replica = broker.partitions.find("t", 0)
+    replica = broker.partitions.require("t", 0)
     for _ in range(3):
         replica.append(memoryview(bytearray(build_batch([Record(0, NOW, None, b"x")]))), now_ms=NOW)
     if epoch:
@@ -259,7 +259,7 @@ def test_a_follower_waits_although_clients_use_up_the_limit(storage: BrokerStora
         await leader(broker)
         async with broker.loader.changing() as changes:
             write_topic(changes, wide)
-        replicas = [broker.partitions.find("wide", n) for n in range(len(wide.partitions))]
+        replicas = [broker.partitions.require("wide", n) for n in range(len(wide.partitions))]
         handle: Any = fetch.bind(broker.services)
         handle._waiting.count = MOST_WAITING
 

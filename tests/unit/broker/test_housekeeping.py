@@ -36,7 +36,7 @@ def test_housekeeping_deletes_segments_expires_producers_and_writes_checkpoints(
     async def life(broker: Broker) -> None:
         nonlocal now
         await broker.topics.create("t", partitions=1, configs=TOPIC)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for sequence in range(5):
             replica.append(batch(now, sequence), now_ms=now)
         log = replica.log
@@ -63,11 +63,11 @@ def test_deletion_of_new_records_with_old_timestamps_is_a_warning(
         nonlocal now
         await broker.topics.create("t", partitions=2, configs=TOPIC)
         for partition in range(2):
-            replica = broker.partitions.find("t", partition)
+            replica = broker.partitions.require("t", partition)
             for sequence in range(3):
                 replica.append(batch(now - age_ms, sequence), now_ms=now)
         now += 60_001 - age_ms
-        while any(broker.partitions.find("t", partition).log.log_start_offset < 3 for partition in range(2)):
+        while any(broker.partitions.require("t", partition).log.log_start_offset < 3 for partition in range(2)):
             await asyncio.sleep(0.005)
 
     live(tmp_path, life=life, now_ms=lambda: now, **QUICK)
@@ -96,7 +96,7 @@ def test_segment_that_is_deleted_during_its_sync_is_no_error(tmp_path: Path, cap
 
         disk.before = before
         await broker.topics.create("t", partitions=1, configs={"internal.segment.bytes": "200"})
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for sequence in range(5):
             replica.append(batch(NOW, sequence), now_ms=NOW)
         while not deleted:
@@ -122,7 +122,7 @@ def test_segments_are_deleted_only_when_the_checkpoint_has_the_new_log_start(
     async def life(broker: Broker) -> None:
         nonlocal now
         await broker.topics.create("t", partitions=1, configs=TOPIC)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for sequence in range(5):
             replica.append(batch(now, sequence), now_ms=now)
         log, write, failed = replica.log, broker.checkpoints.write, list[object]()
@@ -159,7 +159,7 @@ def test_expired_producer_is_known_until_the_next_housekeeping_round(tmp_path: P
     async def life(broker: Broker) -> None:
         nonlocal now
         await broker.topics.create("t", partitions=1, configs={})
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         replica.append(batch(now, 0), now_ms=now)
         now += 5_000
         assert [producer.producer_id for producer in replica.log.producers()] == [5]
@@ -194,7 +194,7 @@ def test_failed_round_is_logged_and_the_next_one_runs(
         monkeypatch.setattr(broker.checkpoints, "write", checkpoint)
         await broker.topics.create("t", partitions=2, configs={})
         for partition in range(2):
-            broker.partitions.find("t", partition)
+            broker.partitions.require("t", partition)
         async with asyncio.timeout(60):
             while len(seen) < 4 or len(written) < 2:
                 await asyncio.sleep(0.005)

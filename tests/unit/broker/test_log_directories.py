@@ -28,7 +28,7 @@ def test_new_partitions_go_to_the_emptiest_directory_and_are_found_again(storage
 
     async def second(broker: Broker) -> None:
         for partition in range(4):
-            assert broker.partitions.find("t", partition).log.log_end_offset == 1
+            assert broker.partitions.require("t", partition).log.log_end_offset == 1
         await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
         await fill(broker, "u", 5)
 
@@ -128,10 +128,10 @@ def test_directory_that_is_now_empty_is_offline_until_it_is_restored(storage: Br
 
     async def without(broker: Broker) -> None:
         assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
-        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+        assert broker.partitions.require("t", 1).log.log_end_offset == 1
 
     async def again(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
 
     storage.run_broker(first)
     first_of_all.rename(first_of_all.with_name("unmounted"))
@@ -154,7 +154,7 @@ def test_new_log_does_not_bring_back_a_deleted_directory(storage: BrokerStorage)
         await broker.topics.create("u", partitions=2)
         for partition in range(2):
             with suppress(ProtocolError, OSError):
-                append(broker.partitions.find("u", partition))
+                append(broker.partitions.require("u", partition))
         assert not deleted.exists()
         assert len(broker.directories.online) == 1
 
@@ -182,11 +182,11 @@ def test_copied_directories_are_named_by_the_path_of_the_copy(
 ) -> None:
     async def without(broker: Broker) -> None:
         assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
-        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+        assert broker.partitions.require("t", 1).log.log_end_offset == 1
 
     async def given_up(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 0
-        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 0
+        assert broker.partitions.require("t", 1).log.log_end_offset == 1
 
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     original = storage.paths[0]
@@ -203,8 +203,8 @@ def test_copied_directories_are_named_by_the_path_of_the_copy(
 
 def test_lost_directory_starts_empty_on_request(storage: BrokerStorage, caplog: pytest.LogCaptureFixture) -> None:
     async def after_the_loss(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 0
-        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 0
+        assert broker.partitions.require("t", 1).log.log_end_offset == 1
 
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     shutil.rmtree(storage.paths[0])
@@ -222,17 +222,17 @@ def test_setting_for_a_lost_directory_counts_once(storage: BrokerStorage, caplog
     lost = Path(storage.paths[0])
 
     async def full(broker: Broker) -> None:
-        append(broker.partitions.find("t", 0))
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        append(broker.partitions.require("t", 0))
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
 
     async def without(broker: Broker) -> None:
         assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
 
     async def again(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
 
     async def empty(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 0
+        assert broker.partitions.require("t", 0).log.log_end_offset == 0
 
     storage.run_broker(lambda broker: fill(broker, "t", 2))
     shutil.rmtree(lost)

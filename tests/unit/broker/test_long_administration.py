@@ -299,7 +299,7 @@ async def commit_many(broker: Broker) -> None:
 
 def batches_of(broker: Broker) -> list[int]:
     """Return the number of records in each batch of the group's partition."""
-    replica = broker.partitions.find(CONSUMER_OFFSETS, broker.groups.shell.partition_for("g"))
+    replica = broker.partitions.require(CONSUMER_OFFSETS, broker.groups.shell.partition_for("g"))
     data = replica.log.read(0, 1 << 30, upto=replica.log.log_end_offset, at_least_one=True)
     return [header.count for header, _ in iter_batches(data)]
 

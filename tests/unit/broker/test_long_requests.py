@@ -207,7 +207,7 @@ def test_batch_for_another_codec_is_compressed_in_a_worker(tmp_path: Path) -> No
         result = await sent(broker, keyed(10, Codec.ZSTD, bytes(2000)), "compressed")
         assert not result.error_code
         assert workers.work == ["_validated"]
-        log = broker.partitions.find("compressed", 0).log
+        log = broker.partitions.require("compressed", 0).log
         assert len(decode_records(log.read(0, 10**6, upto=10, at_least_one=True))) == 10
 
     live(tmp_path, body)
@@ -221,7 +221,7 @@ def test_first_invalid_records_are_named_by_the_worker(tmp_path: Path) -> None:
         assert [error.batch_index for error in result.record_errors] == list(range(MOST_NAMED))
         assert f"{MANY} of {MANY} records are invalid" in result.error_message
         assert workers.work == ["_validated"]
-        assert broker.partitions.find("compacted", 0).log.log_end_offset == 0
+        assert broker.partitions.require("compacted", 0).log.log_end_offset == 0
 
     live(tmp_path, body)
 

@@ -65,7 +65,7 @@ def test_topic_created_and_deleted_by_another_writer_is_applied(storage: BrokerS
         assert broker.metadata.image.topic("t") is None
         await broker.loader.catch_up()
         assert broker.metadata.image.topic("t") == TOPIC
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         append(replica)
         configs.update_topic(log, "t", lambda _: {"retention.ms": "77"})
         await broker.loader.catch_up()
@@ -80,7 +80,7 @@ def test_topic_created_and_deleted_by_another_writer_is_applied(storage: BrokerS
 def test_broker_settings_changed_by_another_writer_are_applied(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        log = broker.partitions.find("t", 0).log
+        log = broker.partitions.require("t", 0).log
         change = {"log.retention.ms": "77", "max.connections": "5"}
         configs.update_broker(ChangeLog(broker.store), None, lambda _: change)
         await broker.loader.catch_up()
@@ -128,7 +128,7 @@ def test_topic_recreated_between_two_reads_has_its_own_logs(storage: BrokerStora
     async def life(broker: Broker) -> None:
         old = await broker.topics.create("t", partitions=many)
         for partition in range(many):
-            append(broker.partitions.find("t", partition))
+            append(broker.partitions.require("t", partition))
         log = ChangeLog(broker.store)
         erase_topic(log, old)
         new = replace(old, topic_id=UUID(int=2, version=4))
@@ -137,15 +137,15 @@ def test_topic_recreated_between_two_reads_has_its_own_logs(storage: BrokerStora
         while broker.metadata.image.topic("t") != new:
             await asyncio.sleep(0)
         for partition in reversed(range(many)):
-            append(broker.partitions.find("t", partition), b"new")
+            append(broker.partitions.require("t", partition), b"new")
         await following
         for partition in range(many):
-            replica = broker.partitions.find("t", partition)
+            replica = broker.partitions.require("t", partition)
             assert (replica.topic_id, replica.log.log_end_offset) == (new.topic_id, 1)
 
     async def again(broker: Broker) -> None:
         for partition in range(many):
-            assert broker.partitions.find("t", partition).log.log_end_offset == 1
+            assert broker.partitions.require("t", partition).log.log_end_offset == 1
 
     storage.run_broker(life)
     storage.run_broker(again)

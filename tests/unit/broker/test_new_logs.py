@@ -123,11 +123,11 @@ def test_records_appended_while_files_are_created_are_kept(tmp_path: Path) -> No
         workers.gate.clear()
         pending = asyncio.ensure_future(sent(broker, MANY))
         await asyncio.sleep(0.01)
-        append(broker.partitions.find("t", 7))
+        append(broker.partitions.require("t", 7))
         workers.gate.set()
         offsets = [answer.base_offset for answer in await pending]
         assert offsets == [0] * 7 + [1] + [0] * (MANY - 8)
-        assert broker.partitions.find("t", 7).log.size_bytes > broker.partitions.find("t", 8).log.size_bytes
+        assert broker.partitions.require("t", 7).log.size_bytes > broker.partitions.require("t", 8).log.size_bytes
         await only_logs(tmp_path)
         assert folders(tmp_path) == {f"t-{index}": FILES for index in range(MANY)}
 
@@ -204,7 +204,7 @@ def test_worker_creates_the_files_of_logs_that_get_markers(tmp_path: Path) -> No
         assert not (await transactions.end_txn(end, 3)).error_code
         while (await transactions.describe("id")).transaction_state != "CompleteCommit":
             await asyncio.sleep(0.005)
-        assert [broker.partitions.find(*partition).log.log_end_offset for partition in partitions] == [1] * MANY
+        assert [broker.partitions.require(*partition).log.log_end_offset for partition in partitions] == [1] * MANY
         assert threading.get_ident() not in disk.threads
 
     live(tmp_path, body)
@@ -212,7 +212,7 @@ def test_worker_creates_the_files_of_logs_that_get_markers(tmp_path: Path) -> No
 
 def test_next_start_removes_a_temporary_folder(tmp_path: Path) -> None:
     async def first(broker: Broker, disk: CreatingDisk, workers: Workers) -> None:
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         replica.log.creation(broker.new_logs._temporary(replica))()
         assert len(folders(tmp_path)) == 1
 

@@ -25,7 +25,7 @@ def test_error_with_acks_0_closes_the_connection_and_logs_no_fault(tmp_path: Pat
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
         assert bind(broker.services)(request(0), CONTEXT) is None
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
         with pytest.raises(BadFrameError, match="t-1 does not exist"):
             bind(broker.services)(request(1), CONTEXT)
 

@@ -33,7 +33,7 @@ def crash(broker: Broker) -> None:
 
 def append(broker: Broker, topic: str, partition: int = 0) -> int:
     records = build_batch([Record(0, NOW, b"k", b"v")])
-    return broker.partitions.find(topic, partition).append(memoryview(records), now_ms=NOW).last_offset
+    return broker.partitions.require(topic, partition).append(memoryview(records), now_ms=NOW).last_offset
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
             before = len(steps)
             for partition in tuple(left):
                 with suppress(ProtocolError):
-                    assert broker.partitions.find("t", partition).log.log_end_offset == batches
+                    assert broker.partitions.require("t", partition).log.log_end_offset == batches
                     left.remove(partition)
             await asyncio.sleep(0)
             assert len(steps) - before <= STEPS_A_TURN + 1, "and for one in the background"
@@ -142,7 +142,7 @@ def test_settings_changed_during_a_recovery_reach_the_log(tmp_path: Path, store:
             append(broker, "long")
         broker.config.current = msgspec.structs.replace(broker.config.current, log_retention_ms=12_345)
         await broker.partitions.open_in_turns("long", 0)
-        assert broker.partitions.find("long", 0).log.config.retention_ms == 12_345
+        assert broker.partitions.require("long", 0).log.config.retention_ms == 12_345
 
     live(tmp_path, store, body)
 
@@ -151,7 +151,7 @@ def test_worker_checks_the_files_of_logs_before_they_are_opened(storage: BrokerS
     async def again(broker: Broker) -> None:
         while len(broker.partitions) < 4:
             await asyncio.sleep(0)
-        folders = [broker.partitions.find("t", partition).log.directory for partition in range(4)]
+        folders = [broker.partitions.require("t", partition).log.directory for partition in range(4)]
         assert threading.get_ident() not in {storage.disk.listed_by[folder] for folder in folders}
 
     storage.run_broker(lambda broker: fill(broker, "t", 4))
@@ -169,7 +169,7 @@ def test_log_is_not_used_before_its_lowered_offsets_are_in_the_checkpoints(tmp_p
         crash(broker)
 
     async def look(broker: Broker) -> None:
-        while broker.partitions.hosted("t", 0) is None:
+        while broker.partitions.opened_replica("t", 0) is None:
             await asyncio.sleep(0)
         found = [read_offset_checkpoint(OsDisk(), str(tmp_path / name)) for name in (RECOVERY_POINTS, HIGH_WATERMARKS)]
         assert [offsets["t", 0] for offsets in found] == [1, 1]

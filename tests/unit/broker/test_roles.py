@@ -62,12 +62,12 @@ async def change(broker: Broker, topic: str = "t", **fields: object) -> Partitio
 
 
 def found(broker: Broker, topic: str = "t") -> Replica:
-    return broker.partitions.find(topic, 0)
+    return broker.partitions.require(topic, 0)
 
 
 def refused(broker: Broker, topic: str = "t") -> ErrorCode:
     with pytest.raises(ProtocolError) as caught:
-        broker.partitions.find(topic, 0)
+        broker.partitions.require(topic, 0)
     return caught.value.code
 
 
@@ -215,12 +215,12 @@ def test_a_process_leads_only_under_its_own_registration(storage: BrokerStorage)
 def test_logs_of_followed_partitions_are_opened(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await create(broker, replace(TOPIC, partitions=(PartitionInfo((1, 2), PartitionState(2, 0, (2,))),)))
-        while (replica := broker.partitions.hosted("t", 0)) is None:
+        while (replica := broker.partitions.opened_replica("t", 0)) is None:
             await asyncio.sleep(0.01)
         assert (replica.term, replica.leader, replica.leader_epoch) == (None, 2, 0)
         await create(broker, replace(ALONE, partitions=(PartitionInfo((2,), PartitionState(2, 0, (2,))),)))
         await asyncio.sleep(0.05)
-        assert broker.partitions.hosted("a", 0) is None
+        assert broker.partitions.opened_replica("a", 0) is None
 
     storage.run_broker(life)
 
@@ -278,7 +278,7 @@ def test_a_transaction_is_unstable_after_a_restart_without_a_checkpointed_high_w
 
     async def second(broker: Broker) -> None:
         await broker.partitions.open_in_turns("t", 0)
-        replica = broker.partitions.hosted("t", 0)
+        replica = broker.partitions.opened_replica("t", 0)
         assert replica is not None
         replica.log.advance_high_watermark(1)  # of the two records
         assert (replica.log.high_watermark, replica.log.last_stable_offset) == (1, 0)

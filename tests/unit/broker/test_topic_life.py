@@ -90,7 +90,7 @@ def append(replica: Replica, *, producer: int = -1, sequence: int = -1) -> None:
 def test_recreated_topic_does_not_start_at_the_deleted_topics_offset(storage: CrashStorage) -> None:
     async def first(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for _ in range(5):
             append(replica)
         apply_retention(replica.log, NOW + 10**10)
@@ -100,10 +100,10 @@ def test_recreated_topic_does_not_start_at_the_deleted_topics_offset(storage: Cr
         assert topic is not None
         await broker.topics.delete(topic)
         await broker.topics.create("t", partitions=1)
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
 
     async def second(broker: Broker) -> None:
-        log = broker.partitions.find("t", 0).log
+        log = broker.partitions.require("t", 0).log
         assert (log.log_start_offset, log.log_end_offset) == (0, 1)
 
     storage.run_broker(first)
@@ -128,9 +128,9 @@ def test_recreated_topic_does_not_wait_for_the_checkpoints_of_its_deletion(
 
     async def life(broker: Broker) -> None:
         old = await broker.topics.create("t", partitions=1)
-        append(broker.partitions.find("t", 0))
-        append(broker.partitions.find("t", 0))
-        broker.partitions.find("t", 0).log.advance_log_start(1)
+        append(broker.partitions.require("t", 0))
+        append(broker.partitions.require("t", 0))
+        broker.partitions.require("t", 0).log.advance_log_start(1)
         await broker.checkpoints.write()
         assert (storage.directory / offsets).read_text().splitlines()[2:] == ["t 0 1"]
         released = asyncio.Event()
@@ -143,7 +143,7 @@ def test_recreated_topic_does_not_wait_for_the_checkpoints_of_its_deletion(
         monkeypatch.setattr(Checkpoints, "write", hanging)
         await broker.topics.delete(old)
         await broker.topics.create("t", partitions=1)
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         left = (storage.directory / offsets).read_text().splitlines()
         released.set()
         assert "t 0 1" not in left
@@ -162,9 +162,9 @@ def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
         for flushed in (False, True):
             for name in ("a", "b"):
                 topic = await broker.topics.create(name, partitions=2)
-                append(broker.partitions.find(name, 0))
+                append(broker.partitions.require(name, 0))
                 if flushed and name == "b":
-                    broker.partitions.find(name, 0).log.flush()
+                    broker.partitions.require(name, 0).log.flush()
                 await broker.topics.delete(topic)
             for _ in range(20):  # the background task begins
                 await asyncio.sleep(0)
@@ -179,7 +179,7 @@ def test_leftovers_of_an_interrupted_deletion_do_not_belong_to_the_new_topic(
 ) -> None:
     async def first(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for _ in range(6):
             append(replica)
         replica.log.advance_log_start(retained_from)
@@ -188,12 +188,12 @@ def test_leftovers_of_an_interrupted_deletion_do_not_belong_to_the_new_topic(
 
     async def second(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        log = broker.partitions.find("t", 0).log
+        log = broker.partitions.require("t", 0).log
         assert (log.log_start_offset, log.log_end_offset) == (0, 0)
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
 
     async def third(broker: Broker) -> None:
-        log = broker.partitions.find("t", 0).log
+        log = broker.partitions.require("t", 0).log
         assert (log.log_start_offset, log.log_end_offset) == (0, 1)
 
     storage.run_broker(first)
@@ -204,7 +204,7 @@ def test_leftovers_of_an_interrupted_deletion_do_not_belong_to_the_new_topic(
 def test_next_start_completes_an_interrupted_deletion(storage: CrashStorage) -> None:
     async def first(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         erase_topic(ChangeLog(broker.store), topic)
         at_once(broker.partitions.dropping(topic))  # and now the power fails
 
@@ -220,7 +220,7 @@ def test_next_start_completes_an_interrupted_deletion(storage: CrashStorage) -> 
 async def filled(broker: Broker, partitions: int) -> TopicInfo:
     topic = await broker.topics.create("t", partitions=partitions)
     for partition in range(partitions):
-        append(broker.partitions.find("t", partition))
+        append(broker.partitions.require("t", partition))
     return topic
 
 
@@ -259,13 +259,13 @@ def test_topic_is_created_only_after_the_deleted_one_of_its_name_is_gone(storage
         created = await broker.topics.create("t", partitions=PARTITIONS)
         assert len(broker.partitions) == 0
         for partition in range(PARTITIONS):
-            replica = broker.partitions.find("t", partition)
+            replica = broker.partitions.require("t", partition)
             append(replica)
             assert (replica.topic_id, replica.log.log_end_offset) == (created.topic_id, 1)
         await deleting
 
     async def after(broker: Broker) -> None:
-        assert {broker.partitions.find("t", each).log.log_end_offset for each in range(PARTITIONS)} == {1}
+        assert {broker.partitions.require("t", each).log.log_end_offset for each in range(PARTITIONS)} == {1}
 
     storage.run_broker(life, kill=False)
     assert not list(storage.directory.glob("*-stray"))
@@ -286,12 +286,12 @@ def test_cancelled_deletion_leaves_no_folder_without_a_topic(storage: CrashStora
 def test_reference_to_a_deleted_partition_cannot_change_the_new_topic(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
-        old = broker.partitions.find("t", 0)
+        old = broker.partitions.require("t", 0)
         for _ in range(3):
             append(old)
         await broker.topics.delete(topic)
         await broker.topics.create("t", partitions=1)
-        new = broker.partitions.find("t", 0)
+        new = broker.partitions.require("t", 0)
         append(new)
         with pytest.raises(ProtocolError) as caught:
             append(old)
@@ -299,7 +299,7 @@ def test_reference_to_a_deleted_partition_cannot_change_the_new_topic(storage: C
         assert apply_retention(old.log, NOW + 10**10) == 0
 
     async def after(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
 
     storage.run_broker(life, kill=False)
     storage.run_broker(after)
@@ -308,14 +308,14 @@ def test_reference_to_a_deleted_partition_cannot_change_the_new_topic(storage: C
 def test_stop_before_all_logs_are_recovered_is_not_clean(storage: CrashStorage) -> None:
     async def killed(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        append(broker.partitions.find("t", 0), producer=7, sequence=0)
+        append(broker.partitions.require("t", 0), producer=7, sequence=0)
         broker.services.markers.append("t", 0, EndMarker(False, 7, 0, 0, 1))
 
     async def stopped_at_once(broker: Broker) -> None:
         assert len(broker.partitions) == 0
 
     async def reads(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.aborted_transactions(0, 2) == [(7, 0)]
+        assert broker.partitions.require("t", 0).log.aborted_transactions(0, 2) == [(7, 0)]
 
     storage.run_broker(killed)
     storage.run_broker(stopped_at_once, kill=False)
@@ -328,10 +328,10 @@ def test_stop_before_all_logs_are_recovered_is_not_clean(storage: CrashStorage) 
 def test_torn_checkpoint_only_causes_a_recovery(storage: CrashStorage, name: str, content: bytes) -> None:
     async def first(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
 
     async def second(broker: Broker) -> None:
-        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.require("t", 0).log.log_end_offset == 1
 
     storage.run_broker(first, kill=False)
     (storage.directory / name).write_bytes(content)
@@ -382,7 +382,7 @@ def test_checkpoints_continue_after_a_disk_error(tmp_path: Path) -> None:
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
-        replica = broker.partitions.find("t", 0)
+        replica = broker.partitions.require("t", 0)
         for _ in range(3):
             append(replica)
         while replica.log.recovery_point == 0:
@@ -395,7 +395,7 @@ def test_coordinator_that_cannot_be_loaded_does_not_affect_the_others(storage: C
     async def poison(broker: Broker) -> None:
         for name in INTERNAL_TOPICS:
             await broker.topics.ensure_internal(name)
-        replica = broker.partitions.find("__transaction_state", 0)
+        replica = broker.partitions.require("__transaction_state", 0)
         batch = build_batch([Record(0, NOW, b"\x00\x00\xff", None)])
         replica.append(memoryview(batch), now_ms=NOW, origin=Origin.COORDINATOR)
 
@@ -415,7 +415,7 @@ def test_logs_share_equal_settings_and_keep_no_loader(storage: CrashStorage) -> 
     async def life(broker: Broker) -> None:
         for name, configs in (("a", {}), ("b", {}), ("small", SMALL_SEGMENTS)):
             await broker.topics.create(name, partitions=2, configs=configs)
-        logs = [broker.partitions.find(name, index).log for name in ("a", "b", "small") for index in (0, 1)]
+        logs = [broker.partitions.require(name, index).log for name in ("a", "b", "small") for index in (0, 1)]
         assert len({id(log.config) for log in logs}) == 2
         assert logs[0].config is logs[3].config
         assert logs[0].config != logs[4].config

@@ -25,7 +25,7 @@ def names(storage: BrokerStorage, pattern: str) -> list[str]:
 
 async def delete_two_segments(broker: Broker, delay_ms: str) -> None:
     await broker.topics.create("t", partitions=1, configs=TOPIC | {"file.delete.delay.ms": delay_ms})
-    replica = broker.partitions.find("t", 0)
+    replica = broker.partitions.require("t", 0)
     for _ in range(3):
         append(replica)
     replica.log.advance_log_start(2)
@@ -52,7 +52,7 @@ def test_deleted_segment_is_renamed_and_removed_at_next_start(storage: BrokerSto
     async def second(broker: Broker) -> None:
         assert names(storage, "t-0/*.log.deleted") == deleted
         storage.disk.remove_threads.clear()
-        assert broker.partitions.find("t", 0).log.log_start_offset == 2
+        assert broker.partitions.require("t", 0).log.log_start_offset == 2
         await until(lambda: not names(storage, "t-0/*.deleted"))
         assert threading.get_ident() not in storage.disk.remove_threads
 
@@ -68,7 +68,7 @@ def test_deleted_topics_folder_is_removed_by_a_worker_after_the_delay(storage: B
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=2)
         for partition in range(2):
-            append(broker.partitions.find("t", partition))
+            append(broker.partitions.require("t", partition))
         storage.disk.remove_threads.clear()
         await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
         if delay_ms == "0":
@@ -89,7 +89,7 @@ def test_deleted_topics_folder_is_removed_by_a_worker_after_the_delay(storage: B
 def test_folder_is_removed_after_a_shortage_of_descriptors(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
-        append(broker.partitions.find("t", 0))
+        append(broker.partitions.require("t", 0))
         storage.disk.once = True
         storage.disk.break_down("remove", storage.paths[0], errno.EMFILE)
         await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_folders_of_a_deleted_topic_are_removed_one_at_a_time_in_each_log_direct
         monkeypatch.setattr(broker.workers, "offload", counted)
         await broker.topics.create("t", partitions=8)
         for index in range(8):
-            append(broker.partitions.find("t", index))
+            append(broker.partitions.require("t", index))
         topic = broker.metadata.image.topic("t")
         assert topic is not None
         await broker.topics.delete(topic)

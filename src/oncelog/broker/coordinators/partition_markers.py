@@ -45,7 +45,7 @@ class PartitionMarkers:
         Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
         """
-        replica = self._partitions.find(topic, partition)
+        replica = self._partitions.require(topic, partition)
         if topic == self._groups.topic:
             return replica, self._groups.append_marker(replica, marker)
         return replica, replica.append_control(**marker._asdict(), now_ms=self._now_ms()).last_offset

@@ -131,7 +131,7 @@ def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition:
     """Move the start of a log, and return its replica. Housekeeping deletes the segments before it later."""
     if topic in INTERNAL_TOPICS and image.topic(topic) is not None:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"cannot delete records of the internal topic {topic}")
-    replica = partitions.find(topic, partition)
+    replica = partitions.require(topic, partition)
     log = replica.log
     if log.config.compact and not log.config.delete:
         message = f"cannot delete records of {topic} by offset, because its cleanup.policy is compact"

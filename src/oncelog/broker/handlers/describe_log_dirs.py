@@ -79,7 +79,7 @@ class DescribeLogDirs:
         for topic, index in wanted:
             try:
                 await self.partitions.open_in_turns(topic, index)
-                replica = self.partitions.hosted(topic, index)
+                replica = self.partitions.opened_replica(topic, index)
             except ProtocolError as error:  # the log cannot be opened, and its directory goes offline
                 refused.add("%s", error)
                 await asyncio.sleep(0)

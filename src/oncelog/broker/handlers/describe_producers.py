@@ -43,7 +43,7 @@ async def _partition(
     await yielder.next()
     try:
         ctx.authorize(AclOperation.READ, AclResource.TOPIC, topic)
-        log = partitions.find(topic, index).log
+        log = partitions.require(topic, index).log
     except ProtocolError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error))
     producers = []

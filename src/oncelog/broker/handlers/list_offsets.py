@@ -102,7 +102,7 @@ async def _find(
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION, f"ListOffsets v{version} does not support timestamp {timestamp}"
         )
-    replica = partitions.find(topic, asked.partition_index)
+    replica = partitions.require(topic, asked.partition_index)
     check_leader_epoch(replica, asked.current_leader_epoch)
     log = replica.log
     end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)

@@ -44,7 +44,7 @@ def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition, c
     try:
         if not ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER):
             ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, topic)
-        replica = partitions.find(topic, asked.partition)
+        replica = partitions.require(topic, asked.partition)
         check_leader_epoch(replica, asked.current_leader_epoch)
     except ProtocolError as error:
         found.error_code = error.code

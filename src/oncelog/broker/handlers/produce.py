@@ -171,7 +171,7 @@ class ProduceHandler:
         if target.refusal is not None:
             return
         try:
-            target.replica = self._partitions.find(target.topic, target.data.index)
+            target.replica = self._partitions.require(target.topic, target.data.index)
         except ProtocolError as error:
             target.refusal = Refusal.of(error)
             return

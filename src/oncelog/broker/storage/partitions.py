@@ -162,7 +162,7 @@ class Partitions:
             raise
         return None
 
-    def find(self, topic: str, partition: int) -> Replica:
+    def require(self, topic: str, partition: int) -> Replica:
         """Return the replica of a partition. Open its log if necessary.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. Raises NOT_LEADER_OR_FOLLOWER if another
@@ -177,7 +177,7 @@ class Partitions:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic}-{partition}")
 
-    def hosted(self, topic: str, partition: int) -> Replica | None:
+    def opened_replica(self, topic: str, partition: int) -> Replica | None:
         """Return the replica of a partition, whether it leads or not, or None if its log is not open."""
         return self._replicas.get((topic, partition))
 
