@@ -56,7 +56,7 @@ class CoordinatorDriver:
         self._unknown_since: float | None = None
         """Since when the group's coordinator does not know a topic of `send_offsets`."""
 
-    def go_on(self) -> None:
+    def run_next_step(self) -> None:
         """Send the next requests, unless a task is already doing so."""
         if not self._going_on and self._next_request() is not None:
             self._going_on = True

@@ -74,7 +74,7 @@ class Routes:
             self._sender_loop.spawn(self._connect(node))
         return connection
 
-    def note(self, node: int, *, ready: bool) -> None:
+    def set_ready(self, node: int, *, ready: bool) -> None:
         """Record whether a broker accepts the batches that are ready for it."""
         if ready:
             self._stuck.pop(node, None)

@@ -115,7 +115,7 @@ class Sender:
         for topic in drained.unknown:
             self._routes.find_leaders(topic)
         if self._coordinator is not None:
-            self._coordinator.go_on()
+            self._coordinator.run_next_step()
         expiry = self._accumulator.next_expiry_ms()
         times = [at for at in (drained.next_ms, expiry, self._notice_slow(now)) if at is not None]
         if times:
@@ -146,7 +146,7 @@ class Sender:
         ready = connection is not None and not connection.congested
         if connection is not None and not ready:
             connection.on_writable(self._sender_loop.wake)
-        self._routes.note(node, ready=ready)
+        self._routes.set_ready(node, ready=ready)
         return ready
 
     @property
