@@ -166,7 +166,7 @@ class ReplicaWorld:
         state = self.state()
         live = {number: broker.epoch for number, broker in self.live().items()}
         if process.term is not None:
-            if process.term.learned(state):
+            if process.term.state_written(state):
                 process.term.live_changed(live, self.now)
                 self.watch(process)
                 return
@@ -361,7 +361,7 @@ class ReplicaWorld:
             if kind < 0.05:
                 self.send(partial(self._late_write, operations))
         elif written:
-            term.learned(replace(proposal.state, version=proposal.state.version + 1))
+            term.state_written(replace(proposal.state, version=proposal.state.version + 1))
         else:
             term.refused()
         self.watch(process)

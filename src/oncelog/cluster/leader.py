@@ -364,7 +364,7 @@ class Leadership:
     def refused(self) -> bool:
         """Record that the proposal was not written and never will be. Return whether the high watermark advances.
 
-        If the write failed because of the version, read the state and call `learned`.
+        If the write failed because of the version, read the state and call `state_written`.
         """
         self._pending = None
         self._count()
@@ -374,13 +374,13 @@ class Leadership:
         """Record that the proposal's write has an unknown outcome: it may have happened, or may still happen.
 
         Its members count until a newer version of the state is known. Reading the old version proves nothing, because
-        the write may be delayed. Read the state and pass it to `learned`. Then the term may propose again.
+        the write may be delayed. Read the state and pass it to `state_written`. Then the term may propose again.
         """
         self._undecided |= self._pending or frozenset()
         self._pending = None
         self._count()
 
-    def learned(self, state: PartitionState) -> bool:
+    def state_written(self, state: PartitionState) -> bool:
         """Record a state that was read from the tree. Return whether the term continues.
 
         Return False if the tree has a later leader epoch. Then end the term. An older version is ignored.

@@ -353,7 +353,7 @@ class Replica:
         if not self.end_term():
             self.wake()
 
-    def learned(self, state: PartitionState) -> bool:
+    def state_written(self, state: PartitionState) -> bool:
         """Record a state of the partition that was read from the tree. Return whether the term continues.
 
         DeleteRecords waits for the in-sync and the eligible replicas, so wake it if they have changed.
@@ -362,7 +362,7 @@ class Replica:
         if term is None:
             return False
         before = term.isr, term.state.elr
-        continues = term.learned(state)
+        continues = term.state_written(state)
         if (term.isr, term.state.elr) != before:
             self.wake()
         return continues

@@ -78,7 +78,7 @@ def changed(term: Leadership) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Write the state that the term proposes. Return its ISR and ELR."""
     proposal = term.proposal()
     assert proposal is not None
-    term.learned(replace(proposal.state, version=proposal.state.version + 1))
+    term.state_written(replace(proposal.state, version=proposal.state.version + 1))
     return proposal.state.isr, proposal.state.elr
 
 
@@ -141,7 +141,7 @@ def test_member_that_lags_leaves_after_the_maximum_lag() -> None:
     assert proposal is not None
     assert (proposal.state, proposal.joining) == (PartitionState(1, 5, (1, 2), 7), ())
     assert (term.proposal(), term.high_watermark, set(term.isr)) == (None, 0, {1, 2, 3})  # the old ISR counts
-    assert term.learned(replace(proposal.state, version=8))
+    assert term.state_written(replace(proposal.state, version=8))
     assert (term.high_watermark, set(term.isr), term.state.version) == (10, {1, 2}, 8)
 
 
@@ -156,7 +156,7 @@ def test_member_that_is_dead_or_shutting_down_leaves_at_once() -> None:
     proposal = term.proposal()
     assert proposal is not None
     assert proposal.state.isr == (1, 2)
-    assert term.learned(replace(proposal.state, version=8))
+    assert term.state_written(replace(proposal.state, version=8))
     assert term.high_watermark == 12
 
 
@@ -167,7 +167,7 @@ def test_member_joins_from_the_start_of_the_epoch(offset: int, joins: bool) -> N
     term.live_changed({1: 0, 2: 0}, 0)
     proposal = term.proposal()
     assert proposal is not None
-    term.learned(replace(proposal.state, version=8))
+    term.state_written(replace(proposal.state, version=8))
     term.live_changed({1: 0, 2: 0, 3: 1}, 0)
     fetched(term, 3, offset, epoch=1)
     proposal = term.proposal()
@@ -187,7 +187,7 @@ def test_member_that_has_left_joins_again_only_after_a_fetch() -> None:
     proposal = term.proposal()
     assert proposal is not None
     assert proposal.state.isr == (1, 2)
-    term.learned(replace(proposal.state, version=8))
+    term.state_written(replace(proposal.state, version=8))
     assert term.high_watermark == 10
     assert term.proposal() is None
     fetched(term, 3, 11, now_ms=LAG + 2)
@@ -237,16 +237,16 @@ def test_refused_proposal_counts_no_more_and_an_unknown_one_does_until_a_newer_v
         term.appended(15)
         fetched(term, 2, 15, now_ms=2 + LAG)
         assert term.high_watermark == target
-    assert term.learned(PartitionState(1, 5, (1, 2), 7))  # the write may still be delayed
+    assert term.state_written(PartitionState(1, 5, (1, 2), 7))  # the write may still be delayed
     assert term.high_watermark == 10
-    assert term.learned(PartitionState(1, 5, (1, 2), 8))
+    assert term.state_written(PartitionState(1, 5, (1, 2), 8))
     assert term.high_watermark == 15
 
 
 def test_later_leader_epoch_ends_the_term_and_an_older_version_is_ignored() -> None:
     term = new_term()
-    assert term.learned(PartitionState(1, 4, (1,), 6))
-    assert not term.learned(PartitionState(2, 6, (2, 3), 8))
+    assert term.state_written(PartitionState(1, 4, (1,), 6))
+    assert not term.state_written(PartitionState(2, 6, (2, 3), 8))
     assert term.isr == {1, 2, 3}
 
 
@@ -349,7 +349,7 @@ def test_low_watermark_counts_dead_members_until_they_have_left_isr_and_elr(is_e
     assert proposal is not None
     assert term.low_watermark == 0
     assert proposal.state.elr == ((2,) if is_eligible else ())
-    term.learned(replace(proposal.state, version=proposal.state.version + 1))
+    term.state_written(replace(proposal.state, version=proposal.state.version + 1))
     assert term.low_watermark == (0 if is_eligible else 6)
 
 
@@ -420,7 +420,7 @@ def test_high_watermark_grows_and_never_passes_a_member(steps: list[tuple[int, i
                 assert term.high_watermark <= min(ends[member] for member in counted if ends[member] >= 0)
                 if number % 3 == 0:
                     version += 1
-                    term.learned(replace(proposal.state, version=version))
+                    term.state_written(replace(proposal.state, version=version))
                 elif number % 3 == 1:
                     term.refused()
                 else:

@@ -168,7 +168,7 @@ def test_the_end_of_a_term_keeps_the_version_that_the_term_has_learned() -> None
     """Otherwise, an older image would begin the term again."""
     replica = replicated(1, 2)
     assert replica.term is not None
-    replica.term.learned(PartitionState(1, 0, (1, 2, 3), 9))
+    replica.term.state_written(PartitionState(1, 0, (1, 2, 3), 9))
     replica.end_term()
     assert replica.state_version == 9
 

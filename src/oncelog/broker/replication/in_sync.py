@@ -160,7 +160,7 @@ class InSyncReplicas:
             if error is None:
                 self._note(IsrChange(each.replica.name, isr, frozenset(write.state.isr)))
                 if not each.term.over:  # the term may already know this state from the image
-                    each.replica.learned(replace(write.state, version=write.state.version + 1))
+                    each.replica.state_written(replace(write.state, version=write.state.version + 1))
                 self.check(each.replica)
                 continue
             unwritten.append(each)
@@ -198,7 +198,7 @@ class InSyncReplicas:
         the store rejected the write.
         """
         replica, term = proposed.replica, proposed.term
-        if newest is not None and replica.term is term and not replica.learned(newest):
+        if newest is not None and replica.term is term and not replica.state_written(newest):
             self._partitions.roles.end_term(replica)
             replica.state_version = max(replica.state_version, newest.version)
         if newest is not None and newest.version > proposed.proposal.state.version:

@@ -83,7 +83,7 @@ class Roles:
             return
         if term is not None:
             if leads and info.leader_epoch == term.leader_epoch:
-                replica.learned(info.state)
+                replica.state_written(info.state)
                 return
             self.end_term(replica)
         elif not leads and (info.leader, info.leader_epoch) == (replica.leader, replica.leader_epoch):
