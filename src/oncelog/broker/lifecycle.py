@@ -64,4 +64,4 @@ class Lifecycle(NamedTuple):
         await self.workers.close()
         await self.member.leave()
         self.coordinators.close()
-        await self.logs.close(self.member.note_failure)
+        await self.logs.close(self.member.note_at_stop)

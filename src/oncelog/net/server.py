@@ -18,7 +18,7 @@ from oncelog.net.eager import start_eagerly
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
 from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
 from oncelog.net.replies import Chunks, Deferred, Replies, Reply
-from oncelog.net.server_options import EVERY_ADDRESS, Limits, Listener, every_address
+from oncelog.net.server_options import WILDCARD, Limits, Listener, wildcard_socket
 from oncelog.net.session import BUSY, CLOSED, IN_ORDER, TURN_TAKEN, UNREAD, Deadline, Session
 from oncelog.net.unsent import DEFAULT_LIMIT, Unsent
 
@@ -389,8 +389,8 @@ class Server:
 
     async def _bind(self, listener: Listener) -> asyncio.Server:
         options: dict[str, Any] = {"backlog": self.limits.backlog, "start_serving": False}
-        if listener.host == EVERY_ADDRESS:
-            options["sock"] = every_address(listener.port)
+        if listener.host == WILDCARD:
+            options["sock"] = wildcard_socket(listener.port)
         else:
             options |= {"host": listener.host or "0.0.0.0", "port": listener.port}
         return await self.loop.create_server(lambda: ServerConnection(self, self.listeners[listener.name]), **options)

@@ -9,7 +9,7 @@ PLAINTEXT = "PLAINTEXT"
 """The security protocol without TLS and login, and the name of a server's only listener, if it has no other name."""
 MAX_REQUEST_BYTES = 100 * 1024 * 1024
 """The largest request by default, as in Kafka."""
-EVERY_ADDRESS = "::"
+WILDCARD = "::"
 """The host of a listener on all addresses, IPv6 and IPv4, as in Kafka."""
 
 
@@ -18,7 +18,7 @@ class Listener:
     """An address to listen on, and what applies to all connections that are accepted there."""
 
     host: str = "127.0.0.1"
-    """The host name or IP address. If it is empty, the server listens on all IPv4 interfaces. See EVERY_ADDRESS."""
+    """The host name or IP address. If it is empty, the server listens on all IPv4 interfaces. See WILDCARD."""
     port: int = 0
     """The port, or 0 for any free port (see `Server.listeners`)."""
     name: str = PLAINTEXT
@@ -52,7 +52,7 @@ class Limits:
     """How long `close` waits for requests in progress."""
 
 
-def every_address(port: int) -> socket.socket:
+def wildcard_socket(port: int) -> socket.socket:
     """Return a socket that is bound to a port of all IPv6 and IPv4 addresses. Raises OSError.
 
     If asyncio bound `::`, the server would accept IPv6 only.
@@ -61,7 +61,7 @@ def every_address(port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        bound.bind((EVERY_ADDRESS, port))
+        bound.bind((WILDCARD, port))
     except OSError:
         bound.close()
         raise

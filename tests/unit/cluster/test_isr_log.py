@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from oncelog.cluster.controller.isr_log import IsrChange, Uncleanly, election_summary, isr_summary, unclean_summary
+from oncelog.cluster.controller.isr_log import (
+    IsrChange,
+    UncleanElection,
+    election_summary,
+    isr_summary,
+    unclean_summary,
+)
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.state_writes import StateWrite
@@ -33,7 +39,7 @@ def test_last_change_of_a_partition_counts() -> None:
 
 
 def test_unclean_elections_name_partitions_leaders_and_the_former_members() -> None:
-    elections = [Uncleanly(f"t-{index}", 2, (1, 3)) for index in range(5)]
+    elections = [UncleanElection(f"t-{index}", 2, (1, 3)) for index in range(5)]
     assert unclean_summary(elections) == (
         "unclean election of leaders for 5 partitions: acknowledged records that the new leader lacks are lost. "
         "t-0: broker 2 (in sync before: 1, 3); t-1: broker 2 (in sync before: 1, 3); "

@@ -93,9 +93,9 @@ class ClusterMember:
         except StoreError as error:
             self.runtime.logger.error("cannot hand over the partitions of this broker: %r", error)
 
-    async def note_failure(self) -> None:
-        """Note a failed log directory for the next start. See `Registration.note_failure`."""
-        await self.registration.note_failure()
+    async def note_at_stop(self) -> None:
+        """Note a failed log directory for the next start. See `Registration.note_at_stop`."""
+        await self.registration.note_at_stop()
 
     async def leave(self) -> None:
         """End the session, so that others may lead, and stop following the metadata."""

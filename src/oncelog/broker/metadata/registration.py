@@ -210,7 +210,7 @@ class Registration:
         with suppress(StoreError):  # the next renewal tries again
             await self.update()
 
-    async def note_failure(self) -> None:
+    async def note_at_stop(self) -> None:
         """Note for the next start that a log directory has failed, if `update` could not, and the last generations.
 
         Call this after `close`.

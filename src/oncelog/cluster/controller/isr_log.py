@@ -22,7 +22,7 @@ class IsrChange(NamedTuple):
     after: frozenset[int]
 
 
-class Uncleanly(NamedTuple):
+class UncleanElection(NamedTuple):
     """A partition whose new leader was not in sync."""
 
     partition: str
@@ -55,17 +55,17 @@ def isr_summary(changes: Iterable[IsrChange]) -> str:
     return f"{'; '.join(parts) or 'no broker has left or joined'}. Partitions with the fewest: {named}"
 
 
-def unclean_elections(before: MetadataImage, writes: Iterable[StateWrite]) -> list[Uncleanly]:
+def unclean_elections(before: MetadataImage, writes: Iterable[StateWrite]) -> list[UncleanElection]:
     """Return the writes that elect a leader outside the former in-sync replicas. `before` is the image they change."""
     found = []
     for write in writes:
         info = before.partition(write.topic, write.partition)
         if info is not None and write.state.leader not in (NO_LEADER, *info.complete):
-            found.append(Uncleanly(f"{write.topic}-{write.partition}", write.state.leader, info.isr))
+            found.append(UncleanElection(f"{write.topic}-{write.partition}", write.state.leader, info.isr))
     return found
 
 
-def unclean_summary(elections: Sequence[Uncleanly]) -> str:
+def unclean_summary(elections: Sequence[UncleanElection]) -> str:
     """Return a warning about elections that may have lost acknowledged records."""
     named = first_named(
         (f"{partition}: broker {leader} (in sync before: {_brokers(isr)})" for partition, leader, isr in elections),
