@@ -6,7 +6,7 @@ import json
 import re
 import zipfile
 
-from documentation.kafka_apis import APIS, KAFKA_VERSION, Api
+from docs_site.kafka_apis import APIS, KAFKA_VERSION, Api
 from support.apache_kafka import kafka_libs
 
 _REQUEST = re.compile(r"common/message/\w+Request\.json")

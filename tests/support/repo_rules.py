@@ -68,7 +68,7 @@ OWNED = {"muted": frozenset({("net/session.py", "__init__"), ("net/session.py", 
 MADE = frozenset({"__pycache__", "node_modules", "target"})
 """Folders that builds create and git ignores."""
 
-TEXT_FOLDERS = ("src", "tests", "documentation", "conformance", "benchmarks", "examples", "scripts", ".ci")
+TEXT_FOLDERS = ("src", "tests", "docs_site", "conformance", "benchmarks", "examples", "scripts", ".ci")
 
 FORBIDDEN_TEXT = {
     "a path of one machine": re.compile(r"(?<![\w.$}])/(?:work|root|home)/\w"),

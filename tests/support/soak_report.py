@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from html import escape
 from pathlib import Path
 
-from documentation import svg
+from docs_site import svg
 
 WIDTH, HEIGHT, LEFT, GAP = 960, 150, 90, 40
 """Of a chart's panels, in pixels."""

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator
 
 import oncelog
-from documentation.markdown import code, docstring, summary, table
+from docs_site.markdown import code, docstring, summary, table
 from oncelog import aio, formats, metrics, serialization
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata

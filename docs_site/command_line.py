@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from documentation.markdown import code, table, text
+from docs_site.markdown import code, table, text
 from oncelog.cli.app import oncelog
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from documentation import build
-from documentation.build import CLONES_PAGE, ROOT, WRITTEN, BuildError
-from documentation.clone_check import dead_links
-from documentation.reference import PAGES
+from docs_site import build
+from docs_site.build import CLONES_PAGE, ROOT, WRITTEN, BuildError
+from docs_site.clone_check import dead_links
+from docs_site.reference import PAGES
 
 
 @pytest.mark.parametrize(

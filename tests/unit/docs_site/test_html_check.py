@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from documentation import build
-from documentation.html_check import findings
+from docs_site import build
+from docs_site.html_check import findings
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from documentation import svg
-from documentation.markdown import table
+from docs_site import svg
+from docs_site.markdown import table
 from oncelog.client.consumer import classic_membership
 from oncelog.client.consumer.classic_membership import MemberState
 from oncelog.client.producer.transaction_manager import LEGAL

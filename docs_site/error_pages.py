@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 
-from documentation.markdown import anchor, code, docstring, table, text
+from docs_site.markdown import anchor, code, docstring, table, text
 from oncelog import errors
 from oncelog.protocol.errors import ErrorCode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from documentation.markdown import anchor, code, table, text
+from docs_site.markdown import anchor, code, table, text
 from oncelog.client.consumer.options import CONSUMER
 from oncelog.client.option_readers import Option
 from oncelog.client.options import COMMON

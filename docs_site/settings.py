@@ -6,7 +6,7 @@ import ast
 import inspect
 from functools import cache
 
-from documentation.markdown import anchor, code, table, text
+from docs_site.markdown import anchor, code, table, text
 from oncelog.broker.config import settings
 from oncelog.broker.config.dynamic import DYNAMIC
 from oncelog.broker.config.entries import type_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
-from documentation.kafka_apis import APIS, KAFKA_VERSION
-from documentation.markdown import anchor, summary, table
+from docs_site.kafka_apis import APIS, KAFKA_VERSION
+from docs_site.markdown import anchor, summary, table
 from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED
 from oncelog.protocol.apis import ApiKey
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from documentation import html_check
-from documentation.clone_check import dead_links
-from documentation.reference import PAGES, generated
+from docs_site import html_check
+from docs_site.clone_check import dead_links
+from docs_site.reference import PAGES, generated
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "zensical.toml"
@@ -23,7 +23,7 @@ WRITTEN = ROOT / "docs"
 CLONES_PAGE = "reference.md"
 """The page under `docs/` that says how to open the generated pages. The site does not need it."""
 SITE = ROOT / "site"
-ASSETS = ROOT / "documentation" / "assets"
+ASSETS = ROOT / "docs_site" / "assets"
 
 
 class BuildError(Exception):

@@ -1,4 +1,4 @@
-"""Build the site, or serve it while pages change: `python -m documentation [--serve | --print NAME]`."""
+"""Build the site, or serve it while pages change: `python -m docs_site [--serve | --print NAME]`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from documentation.build import PROJECT, ROOT, BuildError, build, collect, zensical
-from documentation.reference import generated
+from docs_site.build import PROJECT, ROOT, BuildError, build, collect, zensical
+from docs_site.reference import generated
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from documentation import apis, command_line, error_pages, metrics, options, python_client, settings, states
+from docs_site import apis, command_line, error_pages, metrics, options, python_client, settings, states
 
 PAGES: dict[str, Callable[[], str]] = {
     "reference/python-client.md": python_client.page,

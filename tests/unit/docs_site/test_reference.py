@@ -13,10 +13,10 @@ import pytest
 
 import oncelog
 from benchmarks import chart
-from documentation import apis, command_line, error_pages, options, python_client, settings, states
-from documentation.build import WRITTEN
-from documentation.kafka_apis import APIS
-from documentation.reference import PAGES
+from docs_site import apis, command_line, error_pages, options, python_client, settings, states
+from docs_site.build import WRITTEN
+from docs_site.kafka_apis import APIS
+from docs_site.reference import PAGES
 from oncelog import aio, errors
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.settings import keys, names_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from documentation.markdown import anchor, code, docstring, table, text
+from docs_site.markdown import anchor, code, docstring, table, text
 from oncelog import metrics
 
 KINDS = (
